@@ -105,7 +105,8 @@ def collecting(task: Task) -> None:
         show(f"collecting {times * num_features} windows")
         print(f"{seconds:8.2f} s   {1e6 * seconds / (times * num_features):5.1f} us a window")
     show("kept of each window")
-    print(f"{post_processor.candidates().nbytes / num_features:8.0f} bytes of {8 * task.start_logits.shape[1]}")
+    num_bytes = sum(column.nbytes for column in post_processor.candidates().columns())
+    print(f"{num_bytes / num_features:8.0f} bytes of {8 * task.start_logits.shape[1]}")
 
 
 def show(what: str) -> None:

@@ -22,10 +22,6 @@ MOST_FUNCTION_LINES = 60
 
 # Modules under 40 lines that a single module imports, and why each is not a section of that module.
 SMALL_MODULES: Mapping[str, str] = {}
-# Names of classes that occur twice, and why.
-SHARED_CLASS_NAMES: Mapping[str, str] = {
-    "Trainer": "Hugging Face's class, and the base class of AllenNLP's trainers in `gradient_descent`",
-}
 
 
 @dataclass(frozen=True)
@@ -255,5 +251,5 @@ def _shared_class_names(modules: Modules) -> Iterator[str]:
         for name in _class_names(module):
             owners[name].add(str(module.path))
     for name, paths in owners.items():
-        if len(paths) > 1 and name not in SHARED_CLASS_NAMES:
+        if len(paths) > 1:
             yield f"{', '.join(sorted(paths))} each define a class {name}"

@@ -1,4 +1,6 @@
-"""Small but complete records of TyDi QA and Natural Questions."""
+"""Small but complete records of TyDi QA and Natural Questions, and files of SQuAD."""
+
+from itertools import groupby
 
 DOCUMENT = "Łódź liegt in Polen. 大阪 is in Japan.\nIs it?"
 TOWN = (DOCUMENT.index("大阪"), DOCUMENT.index("大阪") + 2)
@@ -67,4 +69,23 @@ def natural_questions(**changes):
             {"id": "2", "long_answer": null, "short_answers": [], "yes_no_answer": 1},
         ],
         **changes,
+    }
+
+
+def to_squad(examples):
+    """Nest flat examples as in a SQuAD 2.0 file; those of one passage must be consecutive."""
+    data = []
+    for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
+        data.append(
+            {"title": title, "paragraphs": [{"context": context, "qas": [squad_question(one) for one in group]}]}
+        )
+    return {"version": "v2.0", "data": data}
+
+
+def squad_question(example):
+    texts, starts = example["answers"].values()
+    return {
+        **{key: example[key] for key in ("id", "question", "question_type")},
+        "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)],
+        "is_impossible": not texts,
     }

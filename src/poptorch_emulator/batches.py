@@ -78,13 +78,9 @@ class BatchLayout:
 
     def part(self, arguments: Any, index: int) -> Any:
         """Return the arguments of micro-batch ``index``; tensors without dimensions go to every micro-batch."""
-        return map_tensors(lambda tensor: self._rows(tensor, index), arguments)
-
-    def _rows(self, tensor: Tensor, index: int) -> Tensor:
-        if not tensor.dim():
-            return tensor
-        size = tensor.shape[0] // self.num_parts
-        return tensor.narrow(0, index * size, size)
+        return map_tensors(
+            lambda tensor: tensor.unflatten(0, (self.num_parts, -1))[index] if tensor.dim() else tensor, arguments
+        )
 
 
 class ModelInputs:

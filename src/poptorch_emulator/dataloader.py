@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Sampler, Subset
+from torch.utils.data import BatchSampler, IterableDataset, Subset
 
 from poptorch_emulator.batches import BatchLayout
 from poptorch_emulator.containers import leaves_of, map_structure
@@ -83,7 +83,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     "batch_sampler is mutually exclusive with batch_size and shuffle, because it decides both; leave "
                     "them out."
                 )
-            sampling = {"batch_sampler": _CombinedBatchSampler(batch_sampler, factor, drop_last=drop_last)}
+            sampling = {"batch_sampler": _CombinedBatchSampler(batch_sampler, factor, drop_last)}
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = None if size is None else size * factor
         elif self._combined_batch_size is not None:
@@ -208,21 +208,12 @@ def _process_part(dataset: Any, options: Options, *, shuffle: bool) -> Any:
     return Subset(dataset, order[index * size : (index + 1) * size])
 
 
-class _CombinedBatchSampler(Sampler[list[int]]):
-    def __init__(self, batch_sampler: Any, num_batches: int, *, drop_last: bool) -> None:
-        self.batch_sampler = batch_sampler
-        self._num_batches = num_batches
-        self._drop_last = drop_last
-
-    def __len__(self) -> int:
-        full, rest = divmod(len(self.batch_sampler), self._num_batches)
-        return full + bool(rest and not self._drop_last)
+class _CombinedBatchSampler(BatchSampler):
+    """Joins the batches of a batch sampler, where torch's joins the indices of a sampler."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = iter(self.batch_sampler)
-        while window := list(islice(batches, self._num_batches)):
-            if len(window) == self._num_batches or not self._drop_last:
-                yield list(chain.from_iterable(window))
+        windows: Iterator[Any] = super().__iter__()
+        return (list(chain.from_iterable(window)) for window in windows)
 
 
 def rebatched(batches: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[Any]:
@@ -296,6 +287,7 @@ class AsynchronousDataAccessor:
         ready: queue.Queue[Any] = queue.Queue(self._buffer_size)
         # The `__iter__` of an asynchronous loader leads back here.
         batches = self._dataset.load() if isinstance(self._dataset, DataLoader) else self._dataset
+        # Not a thread of `concurrent.futures`: worker processes that are forked in one fail when they exit.
         loader = threading.Thread(target=_load, args=(batches, ready, stopped), daemon=True)
         loader.start()
         try:
@@ -325,10 +317,9 @@ def _load(batches: Iterable[Any], ready: "queue.Queue[Any]", stopped: threading.
 
 
 def _check_batch(batch: Any) -> None:
-    if isinstance(batch, Mapping):
-        leaves = list(batch.values()) if type(batch) is dict else [batch]
-    else:
-        leaves = list(batch) if isinstance(batch, list | tuple) else [batch]
+    leaves = batch if isinstance(batch, list | tuple) else [batch]
+    if type(batch) is dict:
+        leaves = list(batch.values())
     wrong = next((leaf for leaf in leaves if not isinstance(leaf, Tensor | list | tuple)), None)
     if wrong is not None:
         raise Error(

@@ -13,7 +13,7 @@ from poptorch_emulator.batches import Arguments, BatchLayout, ModelInputs, witho
 from poptorch_emulator.enums import ConnectionType, OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.faults import current_faults
-from poptorch_emulator.machine import VERSION, pool, settings
+from poptorch_emulator.machine import VERSION, acquire_ipus, held_ipus, settings
 from poptorch_emulator.memory import add_replica_grouping
 from poptorch_emulator.optim import SGD
 from poptorch_emulator.options import Options
@@ -232,7 +232,7 @@ class PoplarExecutor:
     # IPUs
 
     def isAttachedToDevice(self) -> bool:
-        return pool.is_holder(self)
+        return self in held_ipus
 
     def attachToDevice(self) -> None:
         """Take IPUs, and upload the weights.
@@ -245,7 +245,7 @@ class PoplarExecutor:
             raise AssertionError("Trying to attach to an offline device (ConnectionType.Never).")
         if self.isAttachedToDevice():
             raise Error("Device is already attached")
-        pool.acquire(self, program.num_ipus)
+        acquire_ipus(self, program.num_ipus)
         program.memory.upload()
         self._mark_weights_as_read()
 
@@ -258,11 +258,11 @@ class PoplarExecutor:
         self._require_program()
         if not self.isAttachedToDevice():
             raise Error("Device is not attached")
-        pool.release(self)
+        del held_ipus[self]
 
     def destroy(self) -> None:
         """Release the device, and let the model be wrapped again."""
-        pool.release(self)
+        held_ipus.pop(self, None)
         if self._program is not None and self._program.optimizer is not None:
             self._program.optimizer.disconnect()
         holder = _trainers.get(self._model)
@@ -345,12 +345,8 @@ class PoplarExecutor:
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
         """Return when inputs were requested and available, and outputs sent and available, in seconds."""
         started, ended = self._last_call()
-        return {
-            "input": [[started]],
-            "input_complete": [[started]],
-            "output": [[ended]],
-            "output_complete": [[ended]],
-        }
+        times = {"input": started, "input_complete": started, "output": ended, "output_complete": ended}
+        return {name: [[time]] for name, time in times.items()}
 
     def getLatency(self) -> Latency:
         """Return the time from inputs to outputs, which is all computing."""

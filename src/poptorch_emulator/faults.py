@@ -1,7 +1,7 @@
 """Fault injection: failures on purpose, to test that a run notices or survives them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,11 +88,6 @@ def injected(**options: Any) -> Iterator[Faults]:
         _current = enclosing
 
 
-@contextmanager
-def active_faults() -> Iterator[None]:
+def active_faults() -> AbstractContextManager[Any]:
     """Apply the injected faults that concern the inside of a running program."""
-    if _current is None or not _current.forbids_host_access:
-        yield
-        return
-    with _NoHostAccess():
-        yield
+    return _NoHostAccess() if _current is not None and _current.forbids_host_access else nullcontext()

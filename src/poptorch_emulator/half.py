@@ -1,7 +1,7 @@
 """Half precision as on a device: sums in single precision, and overflow to the largest number instead of infinity."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -52,14 +52,9 @@ class HalfArithmetic(TorchDispatchMode):
         return tuple(None if result is None else to_half(result) for result in results)
 
 
-@contextmanager
-def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> AbstractContextManager[Any]:
     """Compute with :class:`HalfArithmetic`, if any weight of a program is in half precision."""
-    if not any(_is_half(parameter) for parameter in parameters.values()):
-        yield
-        return
-    with HalfArithmetic():
-        yield
+    return HalfArithmetic() if any(map(_is_half, parameters.values())) else nullcontext()
 
 
 def to_half(tensor: Tensor) -> Tensor:

@@ -46,35 +46,19 @@ def configured(**changes: Any) -> Iterator[EmulatorSettings]:
         vars(settings).update(before)
 
 
-class DevicePool:
-    """The IPUs of the machine, and how many of them each program holds.
-
-    A program that is garbage collected releases its IPUs.
-    """
-
-    def __init__(self) -> None:
-        self._held: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-
-    @property
-    def num_free(self) -> int:
-        return settings.num_ipus - sum(self._held.values())
-
-    def is_holder(self, program: object) -> bool:
-        return program in self._held
-
-    def acquire(self, program: object, num_ipus: int) -> None:
-        if num_ipus > self.num_free:
-            raise Error(
-                f"Failed to acquire {num_ipus} IPU(s): the machine has {settings.num_ipus}, of which "
-                f"{self.num_free} are free; detach another program with `detachFromDevice()`, or use fewer IPUs."
-            )
-        self._held[program] = num_ipus
-
-    def release(self, program: object) -> None:
-        self._held.pop(program, None)
+# How many IPUs each program holds; one that is garbage collected releases them.
+held_ipus: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
 
-pool = DevicePool()
+def acquire_ipus(program: object, num_ipus: int) -> None:
+    num_free = settings.num_ipus - sum(held_ipus.values())
+    if num_ipus > num_free:
+        raise Error(
+            f"Failed to acquire {num_ipus} IPU(s): the machine has {settings.num_ipus}, of which {num_free} are free; "
+            "detach another program with `detachFromDevice()`, or use fewer IPUs."
+        )
+    held_ipus[program] = num_ipus
+
 
 _num_running = 0
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,28 +53,19 @@ class ReplicaGroups:
         host.copy_(values[0] if self.num_groups == 1 else torch.stack(list(values)))
 
 
-class _ReplicaGrouping:
-    """The method ``replicaGrouping`` of a parameter; copies of the parameter keep the original's."""
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._parameter = parameter
-
-    def __call__(
-        self,
-        comm_group_type: CommGroupType,
-        shards: int,
-        variable_retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
-    ) -> None:
-        setattr(self._parameter, _GROUPING, (comm_group_type, shards))
-
-    def __deepcopy__(self, memo: Any) -> "_ReplicaGrouping":
-        return self
+def _group_replicas(
+    parameter: nn.Parameter,
+    comm_group_type: CommGroupType,
+    shards: int,
+    variable_retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
+) -> None:
+    setattr(parameter, _GROUPING, (comm_group_type, shards))
 
 
 def add_replica_grouping(module: nn.Module) -> None:
     """Give every parameter of ``module`` the method ``replicaGrouping``."""
     for parameter in module.parameters():
-        parameter.replicaGrouping = _ReplicaGrouping(parameter)  # type: ignore[attr-defined]
+        parameter.replicaGrouping = partial(_group_replicas, parameter)  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -181,14 +174,13 @@ class DeviceMemory:
             for buffer, data in zip(self._buffers, saved, strict=True):
                 buffer.tensor.data = data.clone()
             yield
-            self._refuse_diverging_buffers(saved)
+            if self._num_replicas > 1 and self._broadcasts_buffers:
+                self._refuse_changed_buffers(saved)
         finally:
             for buffer, data in zip(self._buffers, saved, strict=True):
                 buffer.restore(data)
 
-    def _refuse_diverging_buffers(self, before: list[Tensor]) -> None:
-        if self._num_replicas == 1 or not self._broadcasts_buffers:
-            return
+    def _refuse_changed_buffers(self, before: list[Tensor]) -> None:
         pairs = zip(self._buffers, before, strict=True)
         changed = [buffer.name for buffer, data in pairs if not torch.equal(buffer.tensor.data, data)]
         if changed:
@@ -216,8 +208,7 @@ class CompiledStructure:
 
     def __init__(self, module: nn.Module) -> None:
         self._compiled = [
-            (part, type(part), {name: _snapshot(part.__dict__[name]) for name in _STRUCTURE})
-            for part in module.modules()
+            (part, type(part), {name: copy(part.__dict__[name]) for name in _STRUCTURE}) for part in module.modules()
         ]
 
     @contextmanager
@@ -240,7 +231,3 @@ def _apply(structures: list[tuple[nn.Module, type, dict[str, Any]]]) -> None:
     for part, kind, attributes in structures:
         part.__class__ = kind
         part.__dict__.update(attributes)
-
-
-def _snapshot(value: Any) -> Any:
-    return value.copy() if isinstance(value, dict) else value

@@ -34,14 +34,10 @@ def identity_loss(x: Tensor, reduction: str | int = "none") -> Tensor:
         Error: For another reduction.
     """
     name = ("sum", "mean", "none")[reduction] if isinstance(reduction, int) and 0 <= reduction < 3 else reduction
-    if name == "sum":
-        loss = x.sum()
-    elif name == "mean":
-        loss = x.mean()
-    elif name == "none":
-        loss = x.clone()
-    else:
+    reductions: dict[Any, Callable[[Tensor], Tensor]] = {"sum": Tensor.sum, "mean": Tensor.mean, "none": Tensor.clone}
+    if name not in reductions:
         raise Error(f"Unsupported reduction type {reduction!r} of identity_loss; use 'sum', 'mean' or 'none'.")
+    loss = reductions[name](x)
     trace = current_trace()
     if trace is not None:
         trace.losses.mark(loss, x)

@@ -10,8 +10,10 @@ optimizers that torch's do not have:
 * ``first_order_momentum_accum_type``, ``second_order_momentum_accum_type``: formats of the moments.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,12 +22,19 @@ from poptorch_emulator.update_rules import LambRule
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
 
+logger = logging.getLogger(__name__)
+
 # State of every weight by name, and what belongs to the whole program.
 DeviceState = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
 
-_ACCUMULATION_TYPES = (torch.float16, torch.float32)
-# Attributes that torch's optimizers do not have, with their defaults.
-_ATTRIBUTES = {"loss_scaling": 1.0, "max_grad_norm": float("inf"), "velocity_scaling": 1.0}
+# Arguments that torch's optimizers do not have: scalars, with their defaults, and formats.
+_SCALARS = {"loss_scaling": 1.0, "max_grad_norm": float("inf"), "velocity_scaling": 1.0}
+_FORMATS = (
+    "accum_type",
+    "velocity_accum_type",
+    "first_order_momentum_accum_type",
+    "second_order_momentum_accum_type",
+)
 
 
 class VariableAttributes:
@@ -61,48 +70,42 @@ class VariableAttributes:
 class Optimizer(torch.optim.Optimizer):
     """Mixed into torch's optimizers.
 
-    Args:
-        params: Parameters or groups.
-        hyperparameters: Arguments of torch's optimizer; ``None`` means its default.
-        attributes: Scalars that torch's optimizer does not have; ``None`` means their default.
-        formats: Formats of accumulators and momenta: half or single precision, or ``None`` for that of the weights.
-        **fixed: Arguments of torch's optimizer that can never change after compilation.
-
     Attributes:
+        hyperparameters: Arguments of torch's optimizer.
         variable_attrs: Which attributes may change after compilation.
 
     Raises:
         ValueError: If a format is neither half nor single precision, or ``amsgrad`` is set.
     """
 
+    hyperparameters: ClassVar[tuple[str, ...]]
     variable_attrs: VariableAttributes
     loss_scaling: float
     accum_type: torch.dtype | None
     max_grad_norm: float
 
-    def __init__(
-        self,
-        params: Any,
-        hyperparameters: Mapping[str, Any],
-        attributes: Mapping[str, float | None],
-        formats: Mapping[str, torch.dtype | None],
-        **fixed: Any,
-    ) -> None:
-        if hyperparameters.get("amsgrad"):
+    def _initialize(self, arguments: Mapping[str, Any], **fixed: Any) -> None:
+        """Initialize torch's optimizer from the local variables of a constructor; ``None`` means the default.
+
+        ``fixed`` arguments of torch's optimizer are no attributes that may change after compilation.
+        """
+        if arguments.get("amsgrad"):
             raise ValueError("`amsgrad=True` is not supported on IPUs; leave it out.")
-        for name, dtype in formats.items():
-            if dtype not in (None, *_ACCUMULATION_TYPES):
-                raise ValueError(f"`{name}={dtype}` is not supported; use torch.float16 or torch.float32.")
-            setattr(self, name, dtype)
-        attributes = {"max_grad_norm": None, **attributes}
-        for name, value in attributes.items():
-            setattr(self, name, _ATTRIBUTES[name] if value is None else float(value))
+        for name in arguments.keys() & _FORMATS:
+            if arguments[name] not in (None, torch.float16, torch.float32):
+                raise ValueError(f"`{name}={arguments[name]}` is not supported; use torch.float16 or torch.float32.")
+            setattr(self, name, arguments[name])
+        scalars = {"max_grad_norm", *_SCALARS.keys() & arguments.keys()}
+        for name in scalars:
+            value = arguments.get(name)
+            setattr(self, name, _SCALARS[name] if value is None else float(value))
+        passed = {name: arguments[name] for name in self.hyperparameters if arguments[name] is not None}
         # What is not passed is compiled in, so that `setOptimizer` cannot change it.
-        every = {**hyperparameters, **attributes}
-        self.variable_attrs = VariableAttributes(_passed(every), every)
+        variable = {*passed, *(name for name in scalars if arguments.get(name) is not None)}
+        self.variable_attrs = VariableAttributes(variable, {*self.hyperparameters, *scalars})
         self._device_state: Callable[[], DeviceState | None] | None = None
         self._pending_state: DeviceState | None = None
-        super().__init__(params, **_passed(hyperparameters), **fixed)
+        super().__init__(arguments["params"], **passed, **fixed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state dict with the device's state in ``ipu_state`` and ``ipu_param``.
@@ -165,6 +168,8 @@ class SGD(Optimizer, torch.optim.SGD):
         velocity_accum_type: Format of the velocity.
     """
 
+    hyperparameters = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+
     def __init__(
         self,
         params: Any,
@@ -188,18 +193,7 @@ class SGD(Optimizer, torch.optim.SGD):
         if use_combined_accum and (accum_type is not None or velocity_accum_type is not None):
             raise ValueError("`use_combined_accum=True` leaves no accumulators to choose types for; leave one out.")
         self.use_combined_accum = use_combined_accum
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-            },
-            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling, "max_grad_norm": max_grad_norm},
-            {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
-        )
+        self._initialize(locals())
 
 
 class Adam(Optimizer, torch.optim.Adam):
@@ -208,6 +202,8 @@ class Adam(Optimizer, torch.optim.Adam):
     Args:
         amsgrad: Must be false.
     """
+
+    hyperparameters = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 
     def __init__(
         self,
@@ -223,12 +219,7 @@ class Adam(Optimizer, torch.optim.Adam):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
-            {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
-            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-        )
+        self._initialize(locals())
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -236,8 +227,10 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     Args:
         amsgrad: Must be false.
-        bias_correction: Ignored: real devices always correct the bias, and so does the emulator.
+        bias_correction: Has no effect, which is logged once: the emulator always corrects the bias.
     """
+
+    hyperparameters = Adam.hyperparameters
 
     def __init__(
         self,
@@ -254,13 +247,15 @@ class AdamW(Optimizer, torch.optim.AdamW):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
+        if not bias_correction:
+            _announce_bias_correction()
         self.bias_correction = bias_correction
-        super().__init__(
-            params,
-            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
-            {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
-            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-        )
+        self._initialize(locals())
+
+
+@cache
+def _announce_bias_correction() -> None:
+    logger.warning("`bias_correction=False` of AdamW has no effect: the emulator always corrects the bias.")
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
@@ -269,6 +264,8 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
     Args:
         use_tf_variant: Compute as TensorFlow does, which adds ``eps`` inside the root.
     """
+
+    hyperparameters = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
 
     def __init__(
         self,
@@ -286,19 +283,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         use_tf_variant: bool = False,
     ) -> None:
         self.use_tf_variant = use_tf_variant
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-            },
-            {"loss_scaling": loss_scaling},
-            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-        )
+        self._initialize(locals())
 
 
 class _TorchLAMB(torch.optim.Optimizer):
@@ -349,6 +334,8 @@ class LAMB(Optimizer, _TorchLAMB):
         max_weight_norm: Upper bound of the norms of weights, 65500 by default; 0 leaves the steps unscaled.
     """
 
+    hyperparameters = ("lr", "betas", "eps", "weight_decay", "max_weight_norm")
+
     def __init__(
         self,
         params: Any,
@@ -364,21 +351,4 @@ class LAMB(Optimizer, _TorchLAMB):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
     ) -> None:
         self.bias_correction = bias_correction
-        super().__init__(
-            params,
-            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm},
-            {"loss_scaling": loss_scaling},
-            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
-            bias_correction=bias_correction,
-        )
-
-
-def _passed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _formats(
-    accumulator: torch.dtype | None, first: torch.dtype | None, second: torch.dtype | None
-) -> dict[str, torch.dtype | None]:
-    names = ("accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type")
-    return dict(zip(names, (accumulator, first, second), strict=True))
+        self._initialize(locals(), bias_correction=bias_correction)

@@ -11,9 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -25,16 +26,16 @@ from poptorch_emulator.enums import (
     ReductionType,
     SyncPattern,
 )
-from poptorch_emulator.errors import ConfigFileError, require_count, require_type
+from poptorch_emulator.errors import ConfigFileError, Error, require_count, require_type
 from poptorch_emulator.execution import ExecutionStrategy, PipelinedExecution
 
 Group = TypeVar("Group", bound="OptionsGroup")
 Check = type | tuple[type, ...] | Callable[[Any, str], None]
 
 _LEFT_OUT: Any = Parameter.empty
-_FROZEN = "Can't modify frozen Options"
 
 
+@dataclass(eq=False)
 class Option:
     """An option of a group and its setter, which checks a value, stores it, and returns the group.
 
@@ -48,37 +49,21 @@ class Option:
         convert: Makes the stored value from the given one.
     """
 
-    def __init__(
-        self,
-        option: str,
-        check: Check,
-        default: Any = _LEFT_OUT,
-        *,
-        parameter: str = "",
-        omitted: Any = _LEFT_OUT,
-        takes_each: bool = False,
-        convert: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self.option = option
-        self.default = default
-        self._check = check
-        self._signature = Signature([Parameter(parameter or option, Parameter.POSITIONAL_OR_KEYWORD, default=omitted)])
-        self._takes_each = takes_each
-        self._convert = convert
+    option: str
+    check: Check
+    default: Any = _LEFT_OUT
+    _: KW_ONLY
+    parameter: str = ""
+    omitted: Any = _LEFT_OUT
+    takes_each: bool = False
+    convert: Callable[[Any], Any] | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._setter = name
+        parameter = Parameter(self.parameter or self.option, Parameter.POSITIONAL_OR_KEYWORD, default=self.omitted)
+        self._signature = Signature([parameter])
 
-    @overload
-    def __get__(self, group: None, owner: type) -> "Option": ...
-
-    @overload
-    def __get__(self, group: Group, owner: type) -> Callable[..., Group]: ...
-
-    def __get__(self, group: Group | None, owner: type) -> "Option | Callable[..., Group]":
-        if group is None:
-            return self
-
+    def __get__(self, group: Group, owner: type) -> Callable[..., Group]:
         def set_option(*args: Any, **kwargs: Any) -> Group:
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -91,14 +76,14 @@ class Option:
         return set_option
 
     def _checked(self, value: Any) -> Any:
-        if self._takes_each:
+        if self.takes_each:
             value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-        for one in value if self._takes_each else [value]:
-            if isinstance(self._check, type | tuple):
-                require_type(one, self._check, self._setter)
+        for one in value if self.takes_each else [value]:
+            if isinstance(self.check, type | tuple):
+                require_type(one, self.check, self._setter)
             else:
-                self._check(one, self._setter)
-        return value if self._convert is None else self._convert(value)
+                self.check(one, self._setter)
+        return value if self.convert is None else self.convert(value)
 
 
 class OptionsGroup:
@@ -108,14 +93,13 @@ class OptionsGroup:
     """
 
     _values: dict[str, Any]
-    _is_frozen: bool
+    _is_frozen: bool = False
 
     def __init__(self, **defaults: Any) -> None:
         entries = [entry for kind in type(self).__mro__ for entry in vars(kind).values()]
         declared = [entry for entry in entries if isinstance(entry, Option)]
         values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _LEFT_OUT}
         object.__setattr__(self, "_values", values | defaults)
-        object.__setattr__(self, "_is_frozen", False)
 
     def __getattr__(self, name: str) -> Any:
         # `copy` and `pickle` look names up before the values exist.
@@ -125,10 +109,8 @@ class OptionsGroup:
         raise AttributeError(f"{type(self).__name__} has no option {name!r}; it has {', '.join(sorted(values))}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_frozen:
-            raise AttributeError(_FROZEN)
-        if name in self._values:
-            self._values[name] = value
+        if self._is_frozen or name in self._values:
+            self.set(**{name: value})
         else:
             object.__setattr__(self, name, value)
 
@@ -139,7 +121,7 @@ class OptionsGroup:
             AttributeError: If the options are frozen.
         """
         if self._is_frozen:
-            raise AttributeError(_FROZEN)
+            raise AttributeError("Can't modify frozen Options")
         self._values.update(values)
 
     def exists(self, name: str) -> bool:
@@ -446,9 +428,12 @@ class Options(OptionsGroup):
     def anchorTensor(
         self, short_name: str, long_name: str, output_mode: Any = None, output_return_period: int = 1
     ) -> Self:
-        """Store the name of a tensor to return; the emulator names no tensors, and returns none."""
-        self.anchored_tensors[short_name] = [long_name, output_mode, output_return_period]
-        return self
+        """Refuse to return a tensor by its name.
+
+        Raises:
+            Error: Always.
+        """
+        raise Error("`anchorTensor` is not supported: the emulator names no tensors; return them from `forward`.")
 
     def disableModuleNamescope(self) -> Self:
         """Store that operations are not named after modules."""

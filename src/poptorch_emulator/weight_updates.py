@@ -58,17 +58,14 @@ class GradientAccumulator:
 
     def reduced(self, loss_scaling: float) -> Gradients:
         """Return the gradients of one update, in single precision or better, divided by the loss scaling."""
-        return {
-            name: [self._unscaled(name, total, loss_scaling) for total in sums if total is not None]
-            for name, sums in self._sums.items()
-        }
-
-    def _unscaled(self, name: str, total: Tensor, loss_scaling: float) -> Tensor:
-        divisor = loss_scaling
-        if self._takes_mean and not self._running:
-            divisor *= self._num_accumulated * self._groups[name].num_members
-        total = _widened(total)
-        return total if divisor == 1 else total / divisor
+        reduced = {}
+        for name, sums in self._sums.items():
+            divisor = loss_scaling
+            if self._takes_mean and not self._running:
+                divisor *= self._num_accumulated * self._groups[name].num_members
+            totals = [_widened(total) for total in sums if total is not None]
+            reduced[name] = totals if divisor == 1 else [total / divisor for total in totals]
+        return reduced
 
 
 class AutomaticLossScaling:

@@ -100,7 +100,7 @@ class LightningPlacement:
 
 
 @dataclass
-@with_old_names(transformers.TrainingArguments)
+@with_old_names
 class TrainingArguments(
     LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=AcceptsOldNames
 ):
@@ -182,7 +182,9 @@ def _new_adopted(own_class: type) -> Any:
 
 def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
-    plain: transformers.TrainingArguments = object.__new__(_transformers_class(type(args)))
+    theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
+    nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
+    plain: transformers.TrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)
@@ -190,9 +192,3 @@ def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
     )
     plain.__dict__.update({key: value for key, value in args.__dict__.items() if key not in added})
     return plain
-
-
-def _transformers_class(own_class: type) -> type:
-    """Return the nearest base of ``own_class`` that transformers defines."""
-    theirs = (base for base in own_class.__mro__ if base.__module__.startswith("transformers."))
-    return next(base for base in theirs if not issubclass(base, LightningPlacement))

@@ -87,11 +87,7 @@ class AcceptsOldNames(type):
 
 
 def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` under the current names, with a warning for each older one that is not ``None``.
-
-    Raises:
-        InputError: If both names of an argument are given and differ.
-    """
+    """Return ``given`` under the current names, with a warning for each older one; refuse two names that differ."""
     present = {name: value for name, value in given.items() if name not in RENAMED}
     for old, new in RENAMED.items():
         if given.get(old) is None:
@@ -142,25 +138,22 @@ class _StoreEitherName(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def with_old_names(base: type) -> Callable[[_Class], _Class]:
-    """Return a decorator, applied before ``@dataclass``, that adds the older names of fields of ``base``.
+def with_old_names(cls: _Class) -> _Class:
+    """Add the older names of fields to training arguments, before ``@dataclass`` is applied.
 
     Instances get them as attributes, and parsers as options.
     """
-
-    def decorate(cls: _Class) -> _Class:
-        hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
-        cls.__annotations__ = dict(cls.__annotations__)
-        for old, new in RENAMED.items():
-            setattr(cls, old, _OldName(old, new))
-            # `HfArgumentParser` passes a field's metadata to `argparse`.
-            options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
-            metadata = {**fields[new].metadata, **options}
-            cls.__annotations__[new] = hints[new]
-            setattr(cls, new, dataclasses.field(default=fields[new].default, metadata=metadata))
-        return cls
-
-    return decorate
+    base = transformers.TrainingArguments
+    hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
+    cls.__annotations__ = dict(cls.__annotations__)
+    for old, new in RENAMED.items():
+        setattr(cls, old, _OldName(old, new))
+        # `HfArgumentParser` passes a field's metadata to `argparse`.
+        options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
+        metadata = {**fields[new].metadata, **options}
+        cls.__annotations__[new] = hints[new]
+        setattr(cls, new, dataclasses.field(default=fields[new].default, metadata=metadata))
+    return cls
 
 
 class HfArgumentParser(transformers.HfArgumentParser):
@@ -531,11 +524,7 @@ class _OlderTrainerNames:
 
 
 def newer_processing_class(processing_class: "ProcessingClass | None", tokenizer: "ProcessingClass | None") -> Any:
-    """Return ``processing_class``, or ``tokenizer``, its older spelling.
-
-    Raises:
-        InputError: If both are given and differ.
-    """
+    """Return ``processing_class``, or ``tokenizer``, its older spelling; refuse two different objects."""
     if tokenizer is None:
         return processing_class
     warn_of_old_name("tokenizer", "processing_class")

@@ -26,14 +26,7 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.settings import (
-    NO_DEFAULT,
-    GroupSchema,
-    check_values,
-    schema_of,
-    suggestion,
-    without_further_keys,
-)
+from portico.settings import NO_DEFAULT, GroupSchema, check_values, schema_of, suggestion, without_further_keys
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer
@@ -177,43 +170,30 @@ class TrainerExperiment(Experiment):
         check_early_stopping(self.callbacks, args)
         set_seed(args.seed)
         trainer = self.make_trainer(args)
-        metrics = train_and_evaluate(trainer)
+        train_dataset: Any = trainer.train_dataset
+        eval_dataset: Any = trainer.eval_dataset
+        trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+        trainer.save_model()
+        train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
+        trainer.save_metrics("train", train_metrics)
+        eval_metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
+        trainer.save_metrics("eval", eval_metrics)
+        trainer.save_state()
+        metrics = {**train_metrics, **eval_metrics}
         if trainer.is_world_process_zero():
             self.report(trainer, metrics, seconds=time.time() - started)
         return metrics
 
     def training_arguments(self, **changes: Any) -> Any:
-        """Return the training arguments, some of them changed.
-
-        Raises:
-            InputError: If they do not fit together.
-        """
+        """Return the training arguments, some of them changed; refuse those that do not fit together."""
         try:
             return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
 
 
-def train_and_evaluate(trainer: "Trainer") -> dict[str, float]:
-    """Train, evaluate, write model, metrics and state into the trainer's folder, and return all metrics."""
-    train_dataset: Any = trainer.train_dataset
-    eval_dataset: Any = trainer.eval_dataset
-    trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    trainer.save_model()
-    train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
-    trainer.save_metrics("train", train_metrics)
-    metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
-    trainer.save_metrics("eval", metrics)
-    trainer.save_state()
-    return {**train_metrics, **metrics}
-
-
 def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
-    """Refuse early stopping without the evaluations that it compares.
-
-    Raises:
-        InputError: Names the training argument that is missing.
-    """
+    """Refuse early stopping without the evaluations that it compares."""
     if not any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks):
         return
     if args.eval_strategy == "no":
@@ -237,15 +217,7 @@ def path_of(target: Any) -> str:
 
 
 def import_target(name: str, path: Any) -> Any:
-    """Return what a dotted path names.
-
-    Args:
-        name: The key that holds the path, for the message.
-        path: The path; a class or function is returned as it is.
-
-    Raises:
-        InputError: If it cannot be imported.
-    """
+    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is."""
     if callable(path):
         return path
     module, _, attribute = str(path).rpartition(".")
@@ -262,11 +234,7 @@ def import_target(name: str, path: Any) -> Any:
 
 
 def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
-    """Return the class of the experiment that settings describe.
-
-    Raises:
-        InputError: If it cannot be imported or is not an experiment.
-    """
+    """Return the class of the experiment that settings describe."""
     found = import_target(TARGET, settings[TARGET])
     if not (inspect.isclass(found) and issubclass(found, Experiment)):
         raise InputError(
@@ -312,9 +280,7 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
 def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
     """Refuse settings of an experiment that do not exist, and values that cannot be used, before any work.
 
-    Args:
-        settings: Plain values: ``_target_`` and a mapping for each group.
-        further: Keys that someone else reads, by group; a group without keys is not looked into.
+    ``further`` are keys that someone else reads, by group; a group without keys is not looked into.
 
     Raises:
         InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
@@ -345,7 +311,8 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     complete = dict(settings)
     for one in _groups(settings):
         if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
-            plain = {key: _plain(value) for key, value in one.settings.defaults.items() if _is_plain(value)}
+            defaults = {key: each.default for key, each in one.settings.known.items()}
+            plain = {key: _plain(default) for key, default in defaults.items() if _is_plain(default)}
             complete[one.name] = {**plain, **settings[one.name]}
     return complete
 
@@ -366,9 +333,7 @@ def _plain(value: Any) -> Any:
 def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     """Return the experiment that settings describe, checked and with all its groups built.
 
-    Args:
-        settings: Plain values: ``_target_`` and a mapping for each group; ``callbacks`` and ``logger`` are objects.
-        output_dir: Folder of the run.
+    ``callbacks`` and ``logger`` are objects already.
 
     Raises:
         InputError: If a class cannot be imported or does not fit, or a setting is unknown or cannot be used.

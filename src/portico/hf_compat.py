@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
-from transformers.integrations.integration_utils import (
-    get_reporting_integration_callbacks,
-    run_hp_search_ray,
-    run_hp_search_wandb,
-)
+from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
@@ -51,15 +48,10 @@ from transformers.trainer_utils import (
     align_special_tokens,
     compare_trainer_and_checkpoint_args,
     default_compute_objective,
-    default_hp_space_optuna,
-    default_hp_space_ray,
-    default_hp_space_wandb,
     denumpify_detensorize,
-    get_last_checkpoint,
     has_length,
     load_sharded_checkpoint,
     number_of_arguments,
-    rotate_checkpoints,
     seed_worker,
     sort_checkpoints,
     speed_metrics,
@@ -80,12 +72,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
-    from transformers.models.xlnet.modeling_xlnet import (
-        XLNetForQuestionAnsweringOutput,
-        XLNetPoolerAnswerClass,
-        XLNetPoolerEndLogits,
-        XLNetPoolerStartLogits,
-    )
+    from transformers.models.xlm.modeling_xlm import XLMSQuADHead
+    from transformers.models.xlnet.modeling_xlnet import XLNetForQuestionAnsweringOutput
     from transformers.utils.notebook import NotebookProgressCallback
 
 # Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
@@ -93,10 +81,8 @@ _LAZY = {
     "BertEmbeddings": "transformers.models.bert.modeling_bert",
     "BertSelfAttention": "transformers.models.bert.modeling_bert",
     "RobertaClassificationHead": "transformers.models.roberta.modeling_roberta",
+    "XLMSQuADHead": "transformers.models.xlm.modeling_xlm",
     "XLNetForQuestionAnsweringOutput": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerAnswerClass": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerEndLogits": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerStartLogits": "transformers.models.xlnet.modeling_xlnet",
     "NotebookProgressCallback": "transformers.utils.notebook",
 }
 

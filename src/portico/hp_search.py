@@ -11,27 +11,18 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformers import is_optuna_available, is_ray_tune_available, is_wandb_available
 from typing_extensions import override
 
+from portico import hf_compat
 from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import (
-    PREFIX_CHECKPOINT_DIR,
-    BestRun,
-    HPSearchBackend,
-    default_compute_objective,
-    default_hp_space_optuna,
-    default_hp_space_ray,
-    default_hp_space_wandb,
-    run_hp_search_ray,
-    run_hp_search_wandb,
-)
+from portico.hf_compat import BestRun, HPSearchBackend
 from portico.memory import release_memory
 
 if TYPE_CHECKING:
@@ -49,11 +40,7 @@ _WORST = {"minimize": sys.float_info.max, "maximize": -sys.float_info.max}
 
 
 def checked_directions(direction: str | list[str]) -> list[str]:
-    """Return the directions of a search, one for each objective.
-
-    Raises:
-        InputError: If one of them is neither ``"minimize"`` nor ``"maximize"``.
-    """
+    """Return the directions of a search, one for each objective; refuse unknown ones."""
     given = direction if isinstance(direction, list) else [direction]
     # Optuna has an enumeration for them.
     directions = [str(getattr(one, "name", one)).lower() for one in given]
@@ -65,6 +52,7 @@ def checked_directions(direction: str | list[str]) -> list[str]:
     return directions
 
 
+@dataclass(frozen=True)
 class FiniteObjective:
     """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray.
 
@@ -73,9 +61,8 @@ class FiniteObjective:
         directions: The direction of each.
     """
 
-    def __init__(self, compute_objective: Callable[[dict[str, float]], Any], directions: Sequence[str]) -> None:
-        self.compute_objective = compute_objective
-        self.directions = directions
+    compute_objective: Callable[[dict[str, float]], Any]
+    directions: Sequence[str]
 
     def __call__(self, metrics: dict[str, float]) -> Any:
         """Return the objective, with NaN replaced by the worst finite value."""
@@ -96,22 +83,14 @@ def _finite(value: object, direction: str) -> Any:
 # ---- Backends ----
 
 
-class SearchBackend(ABC):
-    """One library that chooses hyperparameters, trial by trial.
+class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
+    """One library that chooses hyperparameters, trial by trial, next to its backend in transformers.
 
     Attributes:
-        name: Its name in ``hyperparameter_search(backend=...)``.
-        requirement: What ``pip install`` takes to install it.
-        is_available: Returns whether it is installed.
-        default_hp_space: Returns the search space of transformers.
         takes_several_directions: Whether it optimises several objectives at once.
         spans_processes: Whether several processes can train a trial together.
     """
 
-    name: ClassVar[str]
-    requirement: ClassVar[str]
-    is_available: Callable[[], bool]
-    default_hp_space: Callable[..., dict[str, Any]]
     takes_several_directions: ClassVar[bool] = False
     spans_processes: ClassVar[bool] = False
 
@@ -123,26 +102,17 @@ class SearchBackend(ABC):
     def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
 
-    def report(  # noqa: B027 -- a library that reads the tracker's log needs no report
-        self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]
-    ) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
 
-    @abstractmethod
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
-        """Run the whole search; return the ``BestRun``, or a list of them for several objectives."""
 
-
-class OptunaBackend(SearchBackend):
+class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
     """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
 
     Of several processes, the first has the study; the others train the trials that it chooses.
     """
 
-    name = "optuna"
-    requirement = "'portico[optuna]'"
-    is_available = staticmethod(is_optuna_available)
-    default_hp_space = staticmethod(default_hp_space_optuna)
+    pip_package = "'portico[optuna]'"
     takes_several_directions = True
     spans_processes = True
 
@@ -178,7 +148,10 @@ class OptunaBackend(SearchBackend):
         study = optuna.create_study(**goal, **options)
 
         def objective(trial: "Trial") -> Any:
-            _share_trial(trainer, trial)
+            if trainer.accelerator.use_distributed:
+                # Optuna draws parameters when they are first requested.
+                trainer.hp_space(trial)
+                trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
             return _train_and_evaluate(trainer, trial)
 
         # Nothing is broadcast after a failure: the other processes failed too, or are killed.
@@ -191,22 +164,10 @@ class OptunaBackend(SearchBackend):
         return BestRun(str(best.number), study.best_value, best.params)
 
 
-def _share_trial(trainer: "Trainer", trial: "Trial") -> None:
-    """Broadcast ``trial`` from the first process to the others."""
-    import optuna
-
-    if not _is_alone(trainer):
-        # Optuna draws parameters when they are first requested.
-        trainer.hp_space(trial)
-        trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
-
-
 def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> None:
     """Train the trials of the first process until it sends ``None``.
 
-    Args:
-        trainer: The trainer.
-        survived: Exceptions that end a trial but not the search, as ``catch`` of ``Study.optimize``.
+    Errors in ``survived`` end a trial but not the search, as ``catch`` of ``Study.optimize``.
     """
     import optuna
 
@@ -214,10 +175,6 @@ def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> Non
     while (trial := trainer.accelerator.from_first_process(None)) is not None:
         with suppress(optuna.TrialPruned, *survived):
             _train_and_evaluate(trainer, trial)
-
-
-def _is_alone(trainer: "Trainer") -> bool:
-    return trainer.accelerator.num_processes == 1
 
 
 def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
@@ -248,16 +205,13 @@ def release_model(trainer: "Trainer") -> None:
     release_memory()
 
 
-class RayBackend(SearchBackend):
+class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
     """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
     Options are those of ``ray.tune.run``.
     """
 
-    name = "ray"
-    requirement = "'portico[ray]'"
-    is_available = staticmethod(is_ray_tune_available)
-    default_hp_space = staticmethod(default_hp_space_ray)
+    pip_package = "'portico[ray]'"
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -286,12 +240,13 @@ class RayBackend(SearchBackend):
     def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
-        return run_hp_search_ray(trainer, n_trials, direction, **options)
+        best: BestRun = super().run(trainer, n_trials, direction, **options)
+        return best
 
 
 def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     """Write a checkpoint below ``folder`` from which Ray Tune can resume a trial."""
-    checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+    checkpoint = Path(folder) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
     trainer.save_model(str(checkpoint), _internal_call=True)
     if not trainer.args.should_save:
         return
@@ -300,14 +255,10 @@ def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     save_optimizer_and_scheduler(trainer, str(checkpoint))
 
 
-class WandbBackend(SearchBackend):
+class WandbSearch(SearchBackend, hf_compat.WandbBackend):
     """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
 
     # Nothing to report: the callback of Weights & Biases logs every evaluation.
-    name = "wandb"
-    requirement = "wandb"
-    is_available = staticmethod(is_wandb_available)
-    default_hp_space = staticmethod(default_hp_space_wandb)
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -320,13 +271,9 @@ class WandbBackend(SearchBackend):
 
         return wandb.run.id
 
-    @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
-        return run_hp_search_wandb(trainer, n_trials, direction, **options)
-
 
 _BACKENDS: dict[HPSearchBackend, SearchBackend] = {
-    HPSearchBackend(backend.name): backend for backend in (OptunaBackend(), RayBackend(), WandbBackend())
+    HPSearchBackend(backend.name): backend for backend in (OptunaSearch(), RaySearch(), WandbSearch())
 }
 
 
@@ -336,23 +283,17 @@ def search_backend(name: object) -> SearchBackend:
 
 
 def installed_backend(name: object = None) -> SearchBackend:
-    """Return the backend ``name``, or the first that is installed.
-
-    Raises:
-        ValueError: If the name is unknown.
-        InputRuntimeError: If that backend, or every backend, is not installed.
-    """
+    """Return the backend ``name``, or the first that is installed; refuse one that is not."""
     if name is not None:
         backend = search_backend(name)
         if not backend.is_available():
             raise InputRuntimeError(
-                f"You picked the {backend.name} backend, but it is not installed. Run "
-                f"`pip install {backend.requirement}`."
+                f"You picked the {backend.name} backend, but it is not installed. Run {backend.pip_install()}."
             )
         return backend
     available = [backend for backend in _BACKENDS.values() if backend.is_available()]
     if not available:
-        commands = ", ".join(f"`pip install {backend.requirement}`" for backend in _BACKENDS.values())
+        commands = ", ".join(backend.pip_install() for backend in _BACKENDS.values())
         raise InputRuntimeError(f"No hyperparameter search backend available. Run one of {commands}.")
     if len(available) > 1:
         logger.info(
@@ -394,9 +335,9 @@ def search(
     trainer.hp_search_backend = HPSearchBackend(chosen.name)
     trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
     trainer.hp_name = hp_name
-    trainer.compute_objective = FiniteObjective(compute_objective or default_compute_objective, directions)
+    trainer.compute_objective = FiniteObjective(compute_objective or hf_compat.default_compute_objective, directions)
     try:
-        return chosen.run(trainer, n_trials, direction, **options)
+        return chosen.run(trainer, n_trials, direction, **options)  # type: ignore[arg-type]  # transformers: one only
     finally:
         trainer.hp_search_backend = None
 

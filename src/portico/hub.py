@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCard
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
+from portico import hf_compat
 from portico.checkpoint.writer import save_arguments
-from portico.hf_compat import (
-    GENERATION_CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    PushInProgress,
-    TrainingSummary,
-    hf_api,
-    is_peft_available,
-    logger,
-    suppress_progress_bars,
-)
+from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -42,7 +32,7 @@ def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **
     if earlier is not None and tags is not None and earlier.tags is not None:
         tags = [tags] if isinstance(tags, str) else tags
         tags.extend(tag for tag in earlier.tags if tag not in tags)
-    summary = TrainingSummary.from_trainer(trainer, tags=tags, **facts)
+    summary = hf_compat.TrainingSummary.from_trainer(trainer, tags=tags, **facts)
     file.write_text(summary.to_model_card(), encoding="utf-8")
     if earlier is not None and earlier.get("library_name") == "peft":
         adapted: Any = trainer.accelerator.unwrap_model(trainer.model)
@@ -51,14 +41,14 @@ def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **
 
 def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
     """Return a context without the hub's progress bars, which would disrupt that of the training."""
-    return suppress_progress_bars() if args.push_to_hub else nullcontext()
+    return hf_compat.suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
 def create_repository(trainer: "Trainer", token: str | None, private: bool | None) -> None:
     """Create the repository that the run is uploaded to, unless it exists, and store its name on the trainer."""
     args = trainer.args
     name = Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
-    repository = hf_api().create_repo(
+    repository = hf_compat.hf_api().create_repo(
         name,
         token=args.hub_token if token is None else token,
         private=args.hub_private_repo if private is None else private,
@@ -73,7 +63,7 @@ def _upload(trainer: "Trainer", folder: str, commit_message: str | None, **optio
     args = trainer.args
     defaults = {"token": args.hub_token, "revision": args.hub_revision, "run_as_future": True}
     # The hub's client is typed for literal values of `run_as_future` only.
-    hub: Any = hf_api()
+    hub: Any = hf_compat.hf_api()
     options = {**defaults, **{name: value for name, value in options.items() if value is not None}}
     return hub.upload_folder(
         repo_id=trainer.hub_model_id, folder_path=folder, commit_message=commit_message, **options
@@ -93,11 +83,17 @@ def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
         return
     trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
     _gather_run_folder(trainer, Path(checkpoint_folder))
-    jobs = _start_uploads(trainer, checkpoint_folder, _progress_message(trainer))
+    counts_steps = args.save_strategy == "steps"
+    reached = f"step {trainer.state.global_step}" if counts_steps else f"epoch {int(trainer.state.epoch or 0)}"
+    message = f"Training in progress, {reached}"
+    jobs: Any = [_upload(trainer, args.output_dir, message, ignore_patterns=_NOT_UPLOADED)]
+    if args.hub_strategy in ("checkpoint", "all_checkpoints"):
+        place = "last-checkpoint" if args.hub_strategy == "checkpoint" else Path(checkpoint_folder).name
+        jobs.append(_upload(trainer, checkpoint_folder, f"{message}, checkpoint", path_in_repo=place))
     if is_busy:
         running.jobs.extend(jobs)
     else:
-        trainer.push_in_progress = PushInProgress(jobs)
+        trainer.push_in_progress = hf_compat.PushInProgress(jobs)
 
 
 def finish_uploads(trainer: "Trainer") -> None:
@@ -106,21 +102,6 @@ def finish_uploads(trainer: "Trainer") -> None:
     if running is not None and not running.is_done():
         logger.info("Waiting until the last upload to the hub is done.")
         running.wait_until_done()
-
-
-def _progress_message(trainer: "Trainer") -> str:
-    if trainer.args.save_strategy == "steps":
-        return f"Training in progress, step {trainer.state.global_step}"
-    return f"Training in progress, epoch {int(trainer.state.epoch or 0)}"
-
-
-def _start_uploads(trainer: "Trainer", checkpoint_folder: str, message: str) -> Any:
-    args = trainer.args
-    jobs = [_upload(trainer, args.output_dir, message, ignore_patterns=_NOT_UPLOADED)]
-    if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-        place = "last-checkpoint" if args.hub_strategy == "checkpoint" else Path(checkpoint_folder).name
-        jobs.append(_upload(trainer, checkpoint_folder, f"{message}, checkpoint", path_in_repo=place))
-    return jobs
 
 
 def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
@@ -135,12 +116,12 @@ def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
 
 
 def _model_files(checkpoint: Path) -> list[str]:
-    names = [CONFIG_NAME, GENERATION_CONFIG_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_NAME]
-    for index in (WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_INDEX_NAME):
+    names = [CONFIG_NAME, hf_compat.GENERATION_CONFIG_NAME, WEIGHTS_NAME, hf_compat.SAFE_WEIGHTS_NAME]
+    for index in (hf_compat.WEIGHTS_INDEX_NAME, hf_compat.SAFE_WEIGHTS_INDEX_NAME):
         if (checkpoint / index).is_file():
             shards = json.loads((checkpoint / index).read_text(encoding="utf-8"))["weight_map"]
             names += [index, *sorted(set(shards.values()))]
-    return [*names, *_ADAPTER_FILES] if is_peft_available() else names
+    return [*names, *_ADAPTER_FILES] if hf_compat.is_peft_available() else names
 
 
 def push(

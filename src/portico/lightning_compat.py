@@ -124,14 +124,8 @@ def continue_from(
 ) -> None:
     """Set the progress of the loops of ``trainer`` for a resumed run, in the form of Lightning's checkpoints.
 
+    It continues with ``epoch`` (from 0), of which ``num_batches_done`` are done, after ``steps`` optimizer steps.
     Public: ``fit(ckpt_path=...)``, which needs a Lightning checkpoint and replays batches of an open epoch (measured).
-
-    Args:
-        trainer: Trainer whose fit has just been set up.
-        epoch: Epoch to continue with, from 0.
-        num_batches_done: Batches of that epoch that were trained on.
-        batches_per_epoch: Batches in an epoch.
-        steps: Optimizer steps that were made.
     """
 
     def all_counts(value: int) -> dict[str, int]:
@@ -183,11 +177,6 @@ def run_nested_evaluation(trainer: pl.Trainer, feed: "EvaluationFeed", *, predic
 
     A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,
     ``ModelCheckpoint``) do not count it as one. Public: none; ``Trainer.validate`` sets up and tears down a run.
-
-    Args:
-        trainer: A trainer whose loop is running.
-        feed: Batches; Lightning would rebuild a ``DataLoader``.
-        predicts: Whether this is a prediction.
     """
     state, connector = trainer.state, trainer._logger_connector
     outer = [(state, "fn"), (state, "stage"), (connector, "_first_loop_iter"), (connector, "_current_fx")]
@@ -350,11 +339,7 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the
     handler, where it would interleave with the collectives in flight. The other processes end anyway, when the
-    collective they wait for fails. Public: none.
-
-    Args:
-        trainer: Trainer whose fit has not begun.
-        on_sigterm: Called when the signal arrives.
+    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. Public: none.
     """
     connector = trainer._signal_connector
 

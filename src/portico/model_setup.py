@@ -20,20 +20,8 @@ from transformers import (
     default_data_collator,
 )
 
+from portico import hf_compat
 from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import (
-    LOSS_MAPPING,
-    DebugOption,
-    DebugUnderflowOverflow,
-    ForCausalLMLoss,
-    JITCheckpointCallback,
-    LabelSmoother,
-    activate_neftune,
-    apply_liger_kernel,
-    deactivate_neftune,
-    get_reporting_integration_callbacks,
-    is_in_notebook,
-)
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -49,7 +37,7 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of ``model`` leaves out the first label position."""
-    is_causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
+    is_causal = hf_compat.LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is hf_compat.ForCausalLMLoss
     return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
@@ -66,7 +54,7 @@ def default_collator(processing_class: Any) -> Any:
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
 
-def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother | None:
+def label_smoother(args: "TrainingArguments", model: nn.Module) -> hf_compat.LabelSmoother | None:
     """Return the smoother for ``label_smoothing_factor``, ``None`` if it is 0 or does not apply to the model."""
     if args.label_smoothing_factor == 0:
         return None
@@ -77,7 +65,7 @@ def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother
             stacklevel=3,
         )
         return None
-    return LabelSmoother(epsilon=args.label_smoothing_factor)
+    return hf_compat.LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
 @contextmanager
@@ -92,12 +80,12 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
     # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
     # only the older ones.
     if args.use_liger_kernel:
-        apply_liger_kernel(model, args.liger_kernel_config)
+        hf_compat.apply_liger_kernel(model, args.liger_kernel_config)
     if args.gradient_checkpointing:
         options: Any = args.gradient_checkpointing_kwargs
         enable_activation_checkpointing(model, options or {})
-    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
-        DebugUnderflowOverflow(model)
+    if hf_compat.DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        hf_compat.DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha is None:
         yield
         return
@@ -106,11 +94,11 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
             f"`neftune_noise_alpha={args.neftune_noise_alpha}` adds noise to embeddings, but {type(model).__name__} "
             "has no `get_input_embeddings`; define it to return the embedding layer, or leave the argument out."
         )
-    handle = activate_neftune(model, args.neftune_noise_alpha)
+    handle = hf_compat.activate_neftune(model, args.neftune_noise_alpha)
     try:
         yield
     finally:
-        deactivate_neftune(model, handle)
+        hf_compat.deactivate_neftune(model, handle)
 
 
 def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
@@ -128,12 +116,7 @@ def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArgumen
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
     """Make ``model`` recompute activations in backward instead of keeping them.
 
-    Args:
-        model: A model with ``activation_checkpointing_enable`` or its older name ``gradient_checkpointing_enable``.
-        options: ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
-
-    Raises:
-        InputError: If the model has neither method.
+    ``options`` are ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
     """
     placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
     rest = {name: value for name, value in options.items() if name not in placement} or None
@@ -157,14 +140,10 @@ def apply_log_level(args: "TrainingArguments") -> None:
 
 
 def default_callbacks(trainer: "Trainer") -> list[Any]:
-    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM.
-
-    Raises:
-        InputError: If a tracker is unknown, or its package is not installed.
-    """
+    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:
-        trackers = [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)]
+        trackers = [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(args.report_to)]
     except (ImportError, RuntimeError, ValueError) as error:
         kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
         raise kind(
@@ -176,7 +155,7 @@ def default_callbacks(trainer: "Trainer") -> list[Any]:
     for tracker in trackers:
         if folder is not None and hasattr(tracker, "logging_dir"):
             tracker.logging_dir = folder
-    savers = [JITCheckpointCallback()] if args.enable_jit_checkpoint else []
+    savers = [hf_compat.JITCheckpointCallback()] if args.enable_jit_checkpoint else []
     for saver in savers:
         saver.set_trainer(trainer)
     return [DefaultFlowCallback, *trackers, *savers]
@@ -184,8 +163,4 @@ def default_callbacks(trainer: "Trainer") -> list[Any]:
 
 def progress_callback() -> type[TrainerCallback]:
     """Return the progress bar of transformers: a table in a notebook, a line in a terminal."""
-    if is_in_notebook():
-        from portico.hf_compat import NotebookProgressCallback
-
-        return NotebookProgressCallback
-    return ProgressCallback
+    return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback

@@ -10,13 +10,8 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import GreedyLR, get_scheduler
 
+from portico import hf_compat
 from portico.errors import InputError, InputTypeError, MissingPackageError
-from portico.hf_compat import (
-    LayerWiseDummyOptimizer,
-    get_parameter_names,
-    is_optimizer_factory,
-    optimizer_cls_and_kwargs,
-)
 
 if TYPE_CHECKING:
     from portico.annotations import Scheduler
@@ -51,7 +46,7 @@ _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
-    return get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
+    return hf_compat.get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
 
 
 def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
@@ -68,9 +63,9 @@ def build_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """Make an optimizer from a class, or from a factory that takes the whole model."""
-    if is_optimizer_factory(optimizer_cls):
+    if hf_compat.is_optimizer_factory(optimizer_cls):
         return optimizer_cls()(model, **kwargs)
-    if optimizer_cls is LayerWiseDummyOptimizer:
+    if optimizer_cls is hf_compat.LayerWiseDummyOptimizer:
         optimizer_cls = LayerwiseOptimizer
     kwargs = dict(kwargs)
     parameters: Any = groups
@@ -81,7 +76,7 @@ def build_optimizer(
         _keep_embeddings_in_32_bits(model)
     if updates_in_backward(optimizer):
         # Schedules count the calls of `step`, so it has to exist even if it does nothing.
-        optimizer.step = MethodType(_no_step, optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(LayerwiseOptimizer.step, optimizer)  # type: ignore[method-assign]
     return optimizer
 
 
@@ -89,12 +84,8 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     """Stand-in for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
 
     ``get_scheduler`` would schedule each parameter of transformers' stand-in, but under transformers accelerate wraps
-    the optimizer first: the parameters keep their rate, and only the logged rate follows the schedule.
-
-    Args:
-        optimizer_dict: The optimizer of each parameter.
-        lr: Learning rate of the schedule.
-        **kwargs: Ignored; the optimizers were made with these settings.
+    the optimizer first: the parameters keep their rate, and only the logged rate follows the schedule. ``kwargs`` are
+    ignored: the optimizers were made with them.
     """
 
     def __init__(self, optimizer_dict: dict[nn.Parameter, torch.optim.Optimizer], lr: float, **kwargs: Any) -> None:
@@ -107,10 +98,6 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Do nothing: the hooks did."""
-
-
-def _no_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> None:
-    return None
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
@@ -163,7 +150,7 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
             "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
         )
     try:
-        return optimizer_cls_and_kwargs(args, model)
+        return hf_compat.optimizer_cls_and_kwargs(args, model)
     except (ImportError, ValueError) as error:
         kind = MissingPackageError if isinstance(error, ImportError) else InputError
         name = getattr(args.optim, "value", args.optim)
@@ -176,11 +163,7 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
 def make_scheduler(
     args: "TrainingArguments", optimizer: torch.optim.Optimizer | None, num_training_steps: int
 ) -> "Scheduler":
-    """Return the scheduler that ``args.lr_scheduler_type`` names.
-
-    Raises:
-        InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
-    """
+    """Return the scheduler of ``args.lr_scheduler_type``; refuse ``lr_scheduler_kwargs`` that it does not take."""
     try:
         # Its annotations leave out the `None` of an optimizer, and the schedulers that step on a metric.
         make: Any = get_scheduler

@@ -6,21 +6,10 @@ Lightning gets ``max_steps=-1`` and is told when to stop.
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from portico.errors import InputError
-
-# The order of `transformers.Trainer.set_initial_training_values`.
-_TRAINING_VALUES = (
-    "num_train_epochs",
-    "num_update_steps_per_epoch",
-    "num_examples",
-    "num_train_samples",
-    "total_train_batch_size",
-    "steps_in_epoch",
-    "max_steps",
-)
 
 
 @dataclass(frozen=True)
@@ -56,22 +45,23 @@ class RunPlan:
     Args:
         num_train_epochs: Passes over the loader, at most; the run may stop inside the last one.
         num_update_steps_per_epoch: Optimizer steps in one pass.
-        steps_in_epoch: Loader batches in one pass (HF's name).
-        max_steps: Optimizer steps of the whole run.
-        gradient_accumulation_steps: Loader batches in a full accumulation window.
         num_examples: Examples in one pass.
         num_train_samples: Examples in the whole run, for the throughput figures.
         total_train_batch_size: Examples that make one optimizer step, over all processes.
+        steps_in_epoch: Loader batches in one pass (HF's name).
+        max_steps: Optimizer steps of the whole run.
+        gradient_accumulation_steps: Loader batches in a full accumulation window.
     """
 
+    # The first seven in the order of `transformers.Trainer.set_initial_training_values`.
     num_train_epochs: int
     num_update_steps_per_epoch: int
-    steps_in_epoch: int
-    max_steps: int
-    gradient_accumulation_steps: int
     num_examples: int
     num_train_samples: float
     total_train_batch_size: int
+    steps_in_epoch: int
+    max_steps: int
+    gradient_accumulation_steps: int
 
     @classmethod
     def make(
@@ -86,13 +76,8 @@ class RunPlan:
     ) -> "RunPlan":
         """Count the steps of a run, as ``transformers.Trainer.set_initial_training_values`` does.
 
-        Args:
-            max_steps: Optimizer steps of the run; if not positive, ``num_train_epochs`` decides.
-            num_train_epochs: Epochs of the run, possibly a fraction.
-            gradient_accumulation_steps: Loader batches a step accumulates.
-            total_train_batch_size: Examples that make one optimizer step, over all processes.
-            num_batches: Length of the loader, ``None`` when it has none.
-            num_examples: Length of the data set, ``None`` when it has none.
+        Epochs, possibly a fraction, decide if ``max_steps`` is not positive. ``num_batches`` is the length of the
+        loader and ``num_examples`` that of the data set, each ``None`` when there is none.
 
         Raises:
             InputError: If neither ``max_steps`` nor the length of the loader determines the end.
@@ -117,8 +102,8 @@ class RunPlan:
             else:
                 epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
                 max_steps = math.ceil(num_train_epochs * per_epoch)
-        values = (epochs, per_epoch, examples, samples, total_train_batch_size, num_batches, max_steps)
-        return cls.of_training_values(values, gradient_accumulation_steps=gradient_accumulation_steps)
+        counts = (epochs, per_epoch, examples, samples, total_train_batch_size, num_batches, max_steps)
+        return cls(*counts, gradient_accumulation_steps)
 
     def num_batches_in_window(self, update_step: int) -> int:
         """Return the number of loader batches in step ``update_step`` of an epoch; the last may have fewer."""
@@ -132,13 +117,5 @@ class RunPlan:
 
     def as_training_values(self) -> tuple[int, int, int, float, int, int, int]:
         """Return the counts in the order of ``Trainer.set_initial_training_values``."""
-        values: Any = tuple(getattr(self, name) for name in _TRAINING_VALUES)
+        values: Any = astuple(self)[:7]
         return values
-
-    @classmethod
-    def of_training_values(
-        cls, values: tuple[int, int, int, float, int, int, int], *, gradient_accumulation_steps: int
-    ) -> "RunPlan":
-        """Return the plan for counts that a subclass of the trainer may have changed."""
-        counts: dict[str, Any] = dict(zip(_TRAINING_VALUES, values, strict=True))
-        return cls(gradient_accumulation_steps=gradient_accumulation_steps, **counts)

@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -72,27 +73,12 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
         finally:
             self._is_searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _NotifyingLoader(spec.loader, self._imported)
+            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
         return spec
 
-    def _imported(self) -> None:
+    def _execute(self, loader: importlib.abc.Loader, module: ModuleType) -> None:
+        del loader.exec_module  # that of its class is next
+        loader.exec_module(module)
         # Not before: libraries also look for the package only to see whether it is installed.
         sys.meta_path.remove(self)
-        self._action()
-
-
-class _NotifyingLoader(importlib.abc.Loader):
-    def __init__(self, loader: Any, action: Callable[[], None]) -> None:
-        self._loader = loader
-        self._action = action
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        # Restore the package's own loader.
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
         self._action()

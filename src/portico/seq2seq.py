@@ -57,31 +57,6 @@ def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def load_generation_config(source: str | Path | GenerationConfig) -> GenerationConfig:
-    """Return a copy of a configuration, or the one of a file, a folder or a name on the hub.
-
-    It is validated as strictly as when it is saved.
-    """
-    if isinstance(source, GenerationConfig):
-        config = deepcopy(source)
-    elif isinstance(source, str | Path):
-        path = Path(source)
-        config = GenerationConfig.from_pretrained(*((path.parent, path.name) if path.is_file() else (source,)))
-    else:
-        raise InputError(
-            f"`generation_config` is a {type(source).__name__}; give a `GenerationConfig`, the path of a file or "
-            "folder that holds one, or the name of a model on the hub."
-        )
-    try:
-        config.validate(strict=True)
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"`generation_config` cannot be saved with the model: {reason} Fix these issues to train your model."
-        ) from error
-    return config
-
-
 def generation_options(given: Mapping[str, Any], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
     """Return the keywords of ``generate`` for one evaluation: those given, then those of the training arguments."""
     options = dict(given)
@@ -143,37 +118,6 @@ def padding_token(processing_class: "ProcessingClass | None", model: Any) -> int
     return int(token)
 
 
-def pad_tokens(tokens: torch.Tensor, length: int, token: int) -> torch.Tensor:
-    """Return ``tokens`` (``[examples, shorter]``) padded on the right to ``[examples, length]``."""
-    padded = tokens.new_full((tokens.shape[0], length), token)
-    padded[:, : tokens.shape[-1]] = tokens
-    return padded
-
-
-def check_seq2seq_arguments(args: transformers.TrainingArguments) -> None:
-    """Refuse plain training arguments, without settings of generation."""
-    if isinstance(args, transformers.TrainingArguments) and not hasattr(args, "predict_with_generate"):
-        raise InputError(
-            f"`args` is a {type(args).__name__}, which has no settings of generation; give "
-            "`portico.Seq2SeqTrainingArguments` or `transformers.Seq2SeqTrainingArguments`."
-        )
-
-
-def check_seq2seq_parts(trainer: "Seq2SeqTrainer", *, generates: bool) -> None:
-    """Refuse a model that cannot generate, and generated tokens that cannot be padded.
-
-    Nothing is checked unless ``generates``: a subclass may override ``prediction_step``, which generates and pads.
-    """
-    if not (trainer.args.predict_with_generate and generates):
-        return
-    if not hasattr(trainer.model, "generate"):
-        raise InputError(
-            f"`predict_with_generate=True`, but {type(trainer.model).__name__} has no `generate`; give a model that "
-            "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
-        )
-    padding_token(trainer.processing_class, trainer.model)
-
-
 class Seq2SeqTrainer(Trainer):
     """The Hugging Face ``Seq2SeqTrainer``, over Lightning.
 
@@ -210,7 +154,11 @@ class Seq2SeqTrainer(Trainer):
         **options: Any,
     ) -> None:
         args = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        check_seq2seq_arguments(args)
+        if isinstance(args, transformers.TrainingArguments) and not hasattr(args, "predict_with_generate"):
+            raise InputError(
+                f"`args` is a {type(args).__name__}, which has no settings of generation; give "
+                "`portico.Seq2SeqTrainingArguments` or `transformers.Seq2SeqTrainingArguments`."
+            )
         self._gen_kwargs = {}
         super().__init__(
             model=model,
@@ -228,12 +176,44 @@ class Seq2SeqTrainer(Trainer):
             **options,
         )
         self._set_generation_config(self.model)
-        check_seq2seq_parts(self, generates=type(self).prediction_step is Seq2SeqTrainer.prediction_step)
+        # A subclass may override `prediction_step`, which generates and pads.
+        if self.args.predict_with_generate and type(self).prediction_step is Seq2SeqTrainer.prediction_step:
+            self._check_generation()
+
+    def _check_generation(self) -> None:
+        if not hasattr(self.model, "generate"):
+            raise InputError(
+                f"`predict_with_generate=True`, but {type(self.model).__name__} has no `generate`; give a model that "
+                "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
+            )
+        padding_token(self.processing_class, self.model)
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
-        """Return the generation configuration that ``args.generation_config`` names."""
-        return load_generation_config(gen_config_arg)
+        """Return a copy of a configuration, or the one of a file, a folder or a name on the hub.
+
+        It is validated as strictly as when it is saved.
+        """
+        if isinstance(gen_config_arg, GenerationConfig):
+            config = deepcopy(gen_config_arg)
+        elif isinstance(gen_config_arg, str | Path):
+            path = Path(gen_config_arg)
+            config = GenerationConfig.from_pretrained(
+                *((path.parent, path.name) if path.is_file() else (gen_config_arg,))
+            )
+        else:
+            raise InputError(
+                f"`generation_config` is a {type(gen_config_arg).__name__}; give a `GenerationConfig`, the path of a "
+                "file or folder that holds one, or the name of a model on the hub."
+            )
+        try:
+            config.validate(strict=True)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"`generation_config` cannot be saved with the model: {reason} Fix these issues to train your model."
+            ) from error
+        return config
 
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
         """Make a new model, with ``args.generation_config``."""
@@ -252,13 +232,9 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate and return the metrics.
+        """Evaluate as :meth:`Trainer.evaluate <portico.trainer.Trainer.evaluate>` does, and return the metrics.
 
-        Args:
-            eval_dataset: Data set, or dict of them, to evaluate on instead of the trainer's ``eval_dataset``.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
-            **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
+        ``gen_kwargs`` are keywords of ``generate`` for this evaluation; they win over the training arguments.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if gen_kwargs and isinstance(datasets, dict):
@@ -278,13 +254,9 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """Predict on ``test_dataset``, and return predictions, labels and the metrics where there are labels.
+        """Predict as :meth:`Trainer.predict <portico.trainer.Trainer.predict>` does.
 
-        Args:
-            test_dataset: Data to predict on.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
-            **gen_kwargs: Keywords of ``generate``, for this prediction; they win over the training arguments.
+        ``gen_kwargs`` are keywords of ``generate`` for this prediction; they win over the training arguments.
         """
         self._begin_generating(gen_kwargs)
         return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
@@ -353,7 +325,8 @@ class Seq2SeqTrainer(Trainer):
         return self._pad_tensors_to_max_len(tokens, length) if length > tokens.shape[-1] else tokens
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        return pad_tokens(tensor, max_length, padding_token(self.processing_class, self.model))
+        token = padding_token(self.processing_class, self.model)
+        return nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=token)
 
     def _begin_generating(self, gen_kwargs: dict[str, Any]) -> None:
         self._gen_kwargs = generation_options(gen_kwargs, self.args)

@@ -66,16 +66,7 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value that its rule does not allow; values without a rule pass.
-
-    Args:
-        group: Group of the settings, for the message: ``"data"`` in ``data.seed``.
-        values: Values by name.
-        rules: Rules by name.
-
-    Raises:
-        InputError: Names the setting, its value and what is allowed.
-    """
+    """Refuse the first value of ``group`` that its rule does not allow; values without a rule pass."""
     for name, value in values.items():
         rule = rules.get(name)
         if rule is not None and not rule.allows(value):
@@ -159,11 +150,6 @@ class GroupSchema:
     known: Mapping[str, Setting]
     is_open: bool = False
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Defaults by name, where there is one."""
-        return {name: one.default for name, one in self.known.items() if one.default is not NO_DEFAULT}
-
 
 def setting(default: Any, *, least: float | None = None) -> Any:
     """Return a dataclass field with a lower bound."""
@@ -173,8 +159,7 @@ def setting(default: Any, *, least: float | None = None) -> Any:
 def further_keys(names: Callable[[], Collection[str]]) -> Any:
     """Return a dataclass field for a mapping that collects further keys of the group.
 
-    Args:
-        names: Returns the names that may be set, such as the fields of a model's configuration.
+    ``names`` returns those that may be set, such as the fields of a model's configuration.
     """
     return field(default_factory=dict, metadata={"further_keys": names})
 
@@ -345,12 +330,7 @@ _MOST_LISTED = 20
 
 
 def suggestion(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group.
-
-    Args:
-        unknown: The name that does not exist.
-        known: The names that exist.
-    """
+    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group."""
     leaf = unknown.rpartition(".")[2]
     meant = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf))
     if meant is not None and ("=" in meant or meant in known or meant.partition(".")[0] in known):

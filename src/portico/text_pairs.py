@@ -112,15 +112,11 @@ class PairExperiment(TrainerExperiment):
         )
 
 
+@dataclass(frozen=True)
 class ExactMatch:
-    """The share of generated strings that are equal to their targets.
+    """The share of generated strings that are equal to their targets, without padding and other special tokens."""
 
-    Args:
-        tokenizer: Decodes tokens; padding and other special tokens are left out.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    tokenizer: Any
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         """Return ``exact_match``, between 0 and 1."""
@@ -136,13 +132,7 @@ class ExactMatch:
 
 @dataclass(frozen=True)
 class TokenizedPairs(Dataset[Mapping[str, Any]]):
-    """Model inputs and labels of pairs, tokenized when they are read.
-
-    Args:
-        pairs: Source and target strings.
-        tokenizer: Tokenizer of the model.
-        lengths: Tokens of a source and of a target that are kept.
-    """
+    """Model inputs and labels of pairs, tokenized when they are read."""
 
     pairs: Sequence[Pair]
     tokenizer: Any
@@ -159,12 +149,9 @@ class TokenizedPairs(Dataset[Mapping[str, Any]]):
 
 
 def read_pairs(file: str, *, source: str, target: str) -> list[Pair]:
-    """Return the pairs of a UTF-8 file with one JSON object a line; empty lines are skipped.
+    """Return the strings under the keys ``source`` and ``target`` of a UTF-8 file with one JSON object a line.
 
-    Args:
-        file: Path of the file.
-        source: Key of the string that is read.
-        target: Key of the string that is written.
+    Empty lines are skipped.
 
     Raises:
         InputError: If the file is missing or empty, or a line lacks one of the two strings.

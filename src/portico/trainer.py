@@ -34,9 +34,10 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, model_setup, optim
+from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
+from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
@@ -45,27 +46,7 @@ from portico.distributed.precision import autocast_forward, full_evaluation_dtyp
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
-from portico.hf_compat import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    BestRun,
-    CallbackHandler,
-    EvalLoopOutput,
-    HPSearchBackend,
-    PredictionOutput,
-    TrainerMemoryTracker,
-    TrainOutput,
-    align_special_tokens,
-    can_return_loss,
-    find_labels,
-    has_length,
-    logger,
-    number_of_arguments,
-    rotate_checkpoints,
-    speed_metrics,
-    unwrap_peft_model,
-)
-from portico.hf_compat import log_metrics as _print_metrics
-from portico.hf_compat import metrics_format as _format_metrics
+from portico.hf_compat import EvalLoopOutput, HPSearchBackend, PredictionOutput, TrainOutput, has_length, logger
 from portico.lightning_compat import launches_workers, publish_metrics
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule, count_labels, count_tokens, labels_of, logits_of, loss_of
@@ -73,7 +54,6 @@ from portico.loop.run import (
     EventBridge,
     TrainingRun,
     build_lightning_trainer,
-    count_run,
     fit,
     fresh_state,
     log_overridden_arguments,
@@ -148,7 +128,7 @@ class Trainer:
     # Any object with the methods of torch's: libraries bring optimizers and schedulers that inherit from neither.
     optimizer: Any
     lr_scheduler: Any
-    callback_handler: CallbackHandler
+    callback_handler: hf_compat.CallbackHandler
     state: TrainerState
     control: TrainerControl
     gather_function: Callable[..., Any]
@@ -209,7 +189,7 @@ class Trainer:
         parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
         self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
-        self._memory_tracker = TrainerMemoryTracker(self.args.skip_memory_metrics)
+        self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
@@ -250,9 +230,10 @@ class Trainer:
             self._place_model()
         self.model_wrapped = self.model
         # Below PEFT's adapters: their own signature and class name say nothing of labels.
-        base, unwrapped = map(unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
-        self.label_names = find_labels(type(base)) if self.args.label_names is None else self.args.label_names
-        self.can_return_loss = bool(can_return_loss(type(base)))
+        base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
+        given = self.args.label_names
+        self.label_names = hf_compat.find_labels(type(base)) if given is None else given
+        self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
         self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
@@ -273,7 +254,7 @@ class Trainer:
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
-        self.callback_handler = CallbackHandler(
+        self.callback_handler = hf_compat.CallbackHandler(
             every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self.add_callback(PrinterCallback if self.args.disable_tqdm else model_setup.progress_callback())
@@ -331,21 +312,18 @@ class Trainer:
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
-            eval_dataset = self._named_eval_dataset(eval_dataset)
+            sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+            if eval_dataset not in sets:
+                raise InputKeyError(
+                    f"`eval_dataset={eval_dataset!r}` names a set, but the trainer's `eval_dataset` holds "
+                    f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
+                )
+            eval_dataset = sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
             cached[key] = loader
         return loader
-
-    def _named_eval_dataset(self, name: str) -> "Examples":
-        sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
-        if name not in sets:
-            raise InputKeyError(
-                f"`eval_dataset={name!r}` names a set, but the trainer's `eval_dataset` holds "
-                f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
-            )
-        return sets[name]
 
     def get_test_dataloader(self, test_dataset: "Examples") -> "Loader":
         """Return a loader over ``test_dataset``."""
@@ -381,7 +359,7 @@ class Trainer:
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            parameters = list(inspect.signature(unwrap_peft_model(self.model).forward).parameters)
+            parameters = list(inspect.signature(hf_compat.unwrap_peft_model(self.model).forward).parameters)
             # A column `label` becomes `labels` in the default collator.
             self._signature_columns = parameters + list({"label", "label_ids", *self.label_names})
 
@@ -489,6 +467,8 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        if self.args.should_save:
+            writer.clear_leftovers(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         self._memory_tracker.start()
         self.is_in_train = True
@@ -521,7 +501,7 @@ class Trainer:
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
-            align_special_tokens(self.model, self.processing_class)
+            hf_compat.align_special_tokens(self.model, self.processing_class)
 
     def _inner_training_loop(
         self,
@@ -534,38 +514,29 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is that of this process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
-        run = self._plan_run(args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+        loader = self.get_train_dataloader()
+        counts = self.set_initial_training_values(args, loader)
+        plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
+        point = self._init_training_state(
+            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
+        )
+        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
+            point = self.corrections.after_last_step(plan, point)
+        self.callback_handler.train_dataloader = loader
+        run = TrainingRun(
+            self,
+            loader=loader,
+            plan=plan,
+            checkpoint=resume_from_checkpoint,
+            resume_point=ResumePoint(*point),
+            trial=trial,
+            ignore_keys_for_eval=ignore_keys_for_eval,
+        )
         self.model_wrapped = model_setup.compiled_for_training(
             self._wrap_model(self.model), self.model_wrapped, self.args
         )
         log_training_start(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
         return self._fit(run)
-
-    def _plan_run(
-        self,
-        args: TrainingArguments,
-        checkpoint: str | None,
-        trial: "Trial",
-        ignore_keys_for_eval: list[str] | None,
-    ) -> TrainingRun:
-        loader = self.get_train_dataloader()
-        counts = self.set_initial_training_values(args, loader)
-        plan = RunPlan.of_training_values(counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
-        )
-        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
-            point = self.corrections.after_last_step(plan, point)
-        self.callback_handler.train_dataloader = loader
-        return TrainingRun(
-            self,
-            loader=loader,
-            plan=plan,
-            checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
-            trial=trial,
-            ignore_keys_for_eval=ignore_keys_for_eval,
-        )
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
@@ -626,7 +597,7 @@ class Trainer:
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule; this run may have made only part of its steps.
         num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
-        metrics = speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
+        metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss
@@ -688,11 +659,7 @@ class Trainer:
         return by_model or self.compute_loss_func is not None
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: "Batch",
-        return_outputs: bool = False,
-        num_items_in_batch: "NumItems" = None,
+        self, model: nn.Module, inputs: "Batch", return_outputs: bool = False, num_items_in_batch: "NumItems" = None
     ) -> Any:
         """Return the loss of a batch: the model's own, a label-smoothed one, or that of ``compute_loss_func``.
 
@@ -732,8 +699,8 @@ class Trainer:
         return loss_of(outputs, inputs), outputs
 
     def _smoothing_options(self, model: nn.Module) -> dict[str, bool]:
-        name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
-        return {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
+        name = type(hf_compat.unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
+        return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         stack = contextlib.ExitStack()
@@ -760,7 +727,17 @@ class Trainer:
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
-            self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
+            loss_sum = self.accelerator.gather(tr_loss).mean().item()
+            # In place: the caller holds the same tensor and keeps adding to it.
+            tr_loss -= tr_loss
+            logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
+            if grad_norm is not None:
+                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+            self._total_loss_scalar += loss_sum
+            self._globalstep_last_logged = self.state.global_step
+            self.store_flos()
+            self.log(logs, start_time)
         if self.control.should_evaluate:
             metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
@@ -769,25 +746,8 @@ class Trainer:
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-
-    def _log_progress(
-        self,
-        tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        start_time: float | None,
-        learning_rate: float | None,
-    ) -> None:
-        loss_sum = self.accelerator.gather(tr_loss).mean().item()
-        # In place: the caller holds the same tensor and keeps adding to it.
-        tr_loss -= tr_loss
-        logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
-        if grad_norm is not None:
-            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-        self._total_loss_scalar += loss_sum
-        self._globalstep_last_logged = self.state.global_step
-        self.store_flos()
-        self.log(logs, start_time)
+            if self.args.should_save:
+                refresh_manifest(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
 
     # ---- Training Utilities ----
 
@@ -844,7 +804,16 @@ class Trainer:
             ``num_train_epochs``, ``num_update_steps_per_epoch``, ``num_examples``, ``num_train_samples``,
             ``total_train_batch_size``, ``steps_in_epoch`` (loader batches) and ``max_steps``.
         """
-        return count_run(self, args, dataloader).as_training_values()
+        num_batches = len(dataloader) if has_length(dataloader) else None
+        plan = RunPlan.make(
+            max_steps=args.max_steps,
+            num_train_epochs=args.num_train_epochs,
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+            total_train_batch_size=self.get_total_train_batch_size(args),
+            num_batches=num_batches,
+            num_examples=self.num_examples(dataloader) if num_batches else None,
+        )
+        return plan.as_training_values()
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Return the number of examples per optimizer step, over all processes that see different data."""
@@ -904,13 +873,10 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate and return the metrics.
+        """Evaluate and return the metrics; arguments are those of :meth:`evaluation_loop`.
 
-        Args:
-            eval_dataset: Data set to evaluate on instead of the trainer's ``eval_dataset``; those of a dict are
-                evaluated one by one, with the key in the metrics' names.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
+        ``eval_dataset`` takes the place of the trainer's; the sets of a dict are evaluated one by one, with the key in
+        the metrics' names.
         """
         override = eval_dataset is not None
         datasets = eval_dataset if override else self.eval_dataset
@@ -986,7 +952,9 @@ class Trainer:
         assert output.metrics is not None
         assert output.num_samples is not None
         num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.args.world_size))
-        output.metrics.update(speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps))
+        output.metrics.update(
+            hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
+        )
         return output.metrics
 
     def end(self) -> None:
@@ -999,10 +967,7 @@ class Trainer:
     ) -> PredictionOutput:
         """Predict on ``test_dataset``, and return predictions, labels and the metrics where there are labels.
 
-        Args:
-            test_dataset: Data to predict on.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
+        The other arguments are those of :meth:`evaluation_loop`.
         """
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
@@ -1016,11 +981,7 @@ class Trainer:
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: "Batch",
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: "Batch", prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Evaluate one batch.
 
@@ -1039,7 +1000,10 @@ class Trainer:
         return_loss = self.can_return_loss if return_loss is None else return_loss
         computes_loss = has_labels or (not self.label_names and return_loss)
         inputs = self._prepare_inputs(inputs)
-        ignored = self._ignored_outputs() if ignore_keys is None else ignore_keys
+        config: Any = getattr(self.model, "config", None)
+        if ignore_keys is None and config is not None:
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+        ignored = ignore_keys or []
         # Read before the loss is computed, which may pop them.
         labels = labels_of(inputs, self.label_names) if computes_loss else None
         loss: torch.Tensor | None = None
@@ -1064,10 +1028,6 @@ class Trainer:
             return self.compute_loss(model, inputs), outputs
         loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         return loss, outputs
-
-    def _ignored_outputs(self) -> list[str]:
-        config: Any = getattr(self.model, "config", None)
-        return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config is not None else []
 
     def _evaluate(
         self, trial: "Trial", ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
@@ -1137,12 +1097,12 @@ class Trainer:
         writer.save_scaler(self, output_dir)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        rotate_checkpoints(
-            output_dir=output_dir or self.args.output_dir,
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=use_mtime,
+        folder, limit, best = (
+            output_dir or self.args.output_dir,
+            self.args.save_total_limit,
+            self.state.best_model_checkpoint,
         )
+        writer.rotate_checkpoints(folder, limit=limit, best=best, use_mtime=use_mtime)
 
     # ---- Checkpoint Resuming ----
 
@@ -1219,21 +1179,23 @@ class Trainer:
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
-                logs.update(speed_metrics("train", start_time, num_tokens=num_tokens))
+                logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self._lightning_parts["loggers"]:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
+            # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
+            lightning_logger.save()
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
-        _print_metrics(self, split, metrics)
+        hf_compat.log_metrics(self, split, metrics)
 
     def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Return ``metrics`` with times, memory and operations in human-readable units."""
-        return _format_metrics(metrics)
+        return hf_compat.metrics_format(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         """Write ``metrics`` to ``{split}_results.json`` and, if ``combined``, to ``all_results.json``."""
@@ -1336,7 +1298,7 @@ class Trainer:
         backend: str | HPSearchBackend | None = None,
         hp_name: Callable[["Trial"], str] | None = None,
         **kwargs: Any,
-    ) -> BestRun | list[BestRun] | None:
+    ) -> hf_compat.BestRun | list[hf_compat.BestRun] | None:
         """Train once per trial, each with other training arguments, and return the best trial.
 
         A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` are those of the last trial,
@@ -1367,7 +1329,7 @@ class Trainer:
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
         """Make a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
         assert self.model_init is not None
-        num_arguments = number_of_arguments(self.model_init)
+        num_arguments = hf_compat.number_of_arguments(self.model_init)
         if num_arguments > 1:
             raise InputRuntimeError(
                 f"`model_init` takes {num_arguments} arguments; it may take none, or only the trial."

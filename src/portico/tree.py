@@ -23,11 +23,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
 
 
 def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
-    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`.
-
-    Raises:
-        TypeError: If it contains anything but tensors.
-    """
+    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`."""
     if isinstance(data, torch.Tensor):
         return {name: data}
     if isinstance(data, Mapping):
@@ -48,12 +44,7 @@ def pad_to_longest(
 ) -> Any:
     """Pad every tensor along ``dim``, where it has that dimension, to the longest of all processes.
 
-    Args:
-        all_gather: Stacks a tensor of every process.
-        data: Nested tensors.
-        dim: Dimension to pad.
-        pad_index: Value to pad with.
-        pad_first: Pad at the start instead of the end.
+    The padding is ``pad_index``, at the start with ``pad_first``; ``all_gather`` stacks a tensor of every process.
     """
 
     def pad_one(tensor: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,13 @@ def check_part_kinds(
             "`model_init`."
         )
     for callback in _listed("callbacks", callbacks):
-        _check_callback(callback)
+        # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
+        if not hasattr(callback, "on_init_end"):
+            advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
+            raise InputTypeError(
+                f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
+                f"`TrainerCallback`{advice}."
+            )
     for callback in _listed("lightning_callbacks", lightning_callbacks):
         if not isinstance(callback, Callback):
             raise InputTypeError(
@@ -97,16 +103,6 @@ def _listed(name: str, callbacks: object) -> Sequence[Any]:
     return callbacks or []
 
 
-def _check_callback(callback: object) -> None:
-    # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
-    if not hasattr(callback, "on_init_end"):
-        advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
-        raise InputTypeError(
-            f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
-            f"`TrainerCallback`{advice}."
-        )
-
-
 def _kind(part: object) -> str:
     return type(part).__name__
 
@@ -115,12 +111,7 @@ def _kind(part: object) -> str:
 
 
 def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
-    """Return ``args``, of either library, checked and placed by Lightning; apply their log level.
-
-    Raises:
-        InputError: If a value cannot be used here.
-        TypeError: If they are not training arguments.
-    """
+    """Return ``args``, of either library, checked and placed by Lightning; apply their log level."""
     if args is None:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
         args = TrainingArguments(output_dir="tmp_trainer")

@@ -129,6 +129,6 @@ def test_a_file_states_only_what_differs_from_the_default(file):
     content = written_keys(file)
     if TARGET not in content:
         return
-    known = schema_of(import_target(TARGET, content[TARGET])).defaults
-    repeated = {key for key, value in content.items() if key in known and known[key] == value}
+    known = schema_of(import_target(TARGET, content[TARGET])).known
+    repeated = {key for key, value in content.items() if key in known and known[key].default == value}
     assert not repeated

@@ -14,6 +14,7 @@ from transformers import DataCollatorForSeq2Seq, TrainerCallback
 
 import portico
 from models import Pairs, ToyDataset, tiny_bart, tiny_bert, tiny_bert_to_bert, tiny_t5, tiny_tokenizer
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 TIMING_KEYS = ("runtime", "per_second", "model_preparation_time")
 EVENTS = [name for name in dir(TrainerCallback) if name.startswith("on_")]
@@ -233,7 +234,7 @@ def compare_seq2seq(tmp_path: Path, **options: Any) -> tuple[Outcome, Outcome]:
 
 def assert_same_checkpoint(ours: Path, theirs: Path) -> None:
     """Compare two ``checkpoint-N`` folders: weights and configuration byte for byte, the rest by content."""
-    assert {file.name for file in ours.iterdir()} == {file.name for file in theirs.iterdir()}
+    assert {file.name for file in ours.iterdir()} - {MANIFEST_FILE} == {file.name for file in theirs.iterdir()}
     for name in ("model.safetensors", "config.json"):
         assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
     for name in ("optimizer.pt", "scheduler.pt"):

@@ -18,6 +18,7 @@ from training_arguments import EFFECTS
 import portico
 from models import ToyDataset
 from parity.peers import assert_identical, run, untimed
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
@@ -206,7 +207,9 @@ def observe(library, folder, name, arguments):
     )
     outcome.train_output.metrics.update({key: 0 for key in outcome.train_output.metrics if "_mem_" in key})
     outcome.extra["files"] = sorted(
-        str(file.relative_to(folder)) for file in folder.rglob("*") if "runs" not in file.parts
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if "runs" not in file.parts and file.name != MANIFEST_FILE
     )
     outcome.extra["scalars"] = scalars(folder)
     return outcome

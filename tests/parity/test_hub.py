@@ -10,6 +10,7 @@ import transformers
 
 import portico
 from parity.peers import run
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 
 class FakeHub:
@@ -27,7 +28,7 @@ class FakeHub:
 
     def upload_folder(self, *, folder_path, **options):
         folder = Path(folder_path)
-        files = sorted(path.name for path in folder.iterdir() if path.is_file())
+        files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != MANIFEST_FILE)
         self.calls.append(("upload_folder", str(folder.relative_to(self.root)), files, options))
         if not options["run_as_future"]:
             return "commit"

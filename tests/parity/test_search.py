@@ -12,6 +12,7 @@ import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import QUIET, Recorder, assert_same_values, untimed
 from parity.test_processes import launch
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -64,7 +65,9 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
         "state": (trainer.state.trial_name, trainer.state.trial_params, trainer.state.is_hyper_param_search),
         "args": {key: value for key, value in trainer.args.to_dict().items() if key not in ADDED},
         "left": (trainer.model is None, trainer.hp_search_backend),
-        "files": sorted(str(path.relative_to(output_dir)) for path in output_dir.rglob("*")),
+        "files": sorted(
+            str(path.relative_to(output_dir)) for path in output_dir.rglob("*") if path.name != MANIFEST_FILE
+        ),
     }
 
 

@@ -9,6 +9,7 @@ import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import assert_same_values, untimed
 from parity.search_services import SilentWandbCallback, Tune, Wandb
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,9 @@ def ray_search(library, folder, *, resumed=(), direction="minimize", **arguments
         "reports": [(name, untimed(metrics), files) for name, metrics, files in tune.reports],
         "resources": tune.options["resources_per_trial"],
         "files": sorted(
-            str(path.relative_to(folder / library.__name__)) for path in folder.rglob(f"{library.__name__}/**/*")
+            str(path.relative_to(folder / library.__name__))
+            for path in folder.rglob(f"{library.__name__}/**/*")
+            if path.name != MANIFEST_FILE
         ),
         "left": (trainer.model is None, trainer.hp_search_backend),
         "tracked": trainer._memory_tracker.skip_memory_metrics,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import poptorch_emulator as poptorch
-from poptorch_emulator.machine import pool
+from poptorch_emulator.machine import held_ipus
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -123,5 +123,5 @@ def _halve(optimizer: Any) -> None:
 def free_ipus(number: int) -> Iterator[None]:
     """Leave a number of IPUs free, however many the programs of other tests still hold."""
     gc.collect()
-    with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + number):
+    with poptorch.configured(num_ipus=sum(held_ipus.values()) + number):
         yield

@@ -90,6 +90,12 @@ class TestConstruction:
         with pytest.raises(ValueError, match="leaves no accumulators to choose types for"):
             training(lambda p: poptorch.optim.SGD(p, lr=1.0, use_combined_accum=True, accum_type=torch.float16))
 
+    def test_bias_correction_of_adamw_is_said_once_to_have_no_effect(self, caplog):
+        poptorch.optim._announce_bias_correction.cache_clear()
+        for corrects in (True, False, False):
+            poptorch.optim.AdamW(Perceptron().parameters(), bias_correction=corrects)
+        assert caplog.text.count("`bias_correction=False` of AdamW has no effect") == 1
+
     @pytest.mark.parametrize(
         ("wrong", "message"), [({"lr": -1.0}, "Invalid lr"), ({"betas": (1.0, 0.9)}, "Invalid betas")]
     )

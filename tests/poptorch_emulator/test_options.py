@@ -153,6 +153,11 @@ def test_unknown_options_are_refused():
         poptorch.Options().speed  # noqa: B018
 
 
+def test_anchored_tensors_are_refused():
+    with pytest.raises(poptorch.Error, match="`anchorTensor` is not supported: the emulator names no tensors"):
+        poptorch.Options().anchorTensor("hidden", "layer/output")
+
+
 def test_inference_with_accumulation_is_refused():
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)

@@ -17,9 +17,9 @@ from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.hp_search import (
     FiniteObjective,
-    OptunaBackend,
-    RayBackend,
-    WandbBackend,
+    OptunaSearch,
+    RaySearch,
+    WandbSearch,
     checked_directions,
     installed_backend,
 )
@@ -37,7 +37,7 @@ def rates(trial):
 
 @pytest.mark.parametrize(
     ("backend", "requirement"),
-    [(OptunaBackend, "'portico[optuna]'"), (RayBackend, "'portico[ray]'"), (WandbBackend, "wandb")],
+    [(OptunaSearch, "'portico[optuna]'"), (RaySearch, "'portico[ray]'"), (WandbSearch, "wandb")],
 )
 def test_missing_backend_is_named(backend, requirement, tmp_path, monkeypatch):
     monkeypatch.setattr(backend, "is_available", lambda self: False)
@@ -49,7 +49,7 @@ def test_missing_backend_is_named(backend, requirement, tmp_path, monkeypatch):
 
 
 def test_no_backend_installed(monkeypatch):
-    for backend in (OptunaBackend, RayBackend, WandbBackend):
+    for backend in (OptunaSearch, RaySearch, WandbSearch):
         monkeypatch.setattr(backend, "is_available", lambda self: False)
     with pytest.raises(RuntimeError, match=r"No hyperparameter search backend available. Run one of .*portico\[ray\]"):
         installed_backend()
@@ -57,7 +57,7 @@ def test_no_backend_installed(monkeypatch):
 
 def test_optuna_is_the_default_backend(monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="portico")
-    for backend in (OptunaBackend, RayBackend):
+    for backend in (OptunaSearch, RaySearch):
         monkeypatch.setattr(backend, "is_available", lambda self: True)
     assert installed_backend().name == "optuna"
     assert "hyperparameter search backends available. Using optuna as the default." in caplog.text
@@ -74,13 +74,13 @@ def test_model_init_is_required(tmp_path):
 
 
 def test_several_objectives_need_optuna(tmp_path, monkeypatch):
-    monkeypatch.setattr(RayBackend, "is_available", lambda self: True)
+    monkeypatch.setattr(RaySearch, "is_available", lambda self: True)
     with pytest.raises(InputError, match="is a list, but ray optimises one objective; set `direction` to"):
         searching(tmp_path).hyperparameter_search(backend="ray", direction=["minimize", "maximize"])
 
 
 def test_several_processes_need_optuna(tmp_path, monkeypatch):
-    monkeypatch.setattr(RayBackend, "is_available", lambda self: True)
+    monkeypatch.setattr(RaySearch, "is_available", lambda self: True)
     trainer = searching(tmp_path)
     monkeypatch.setattr(type(trainer.args), "world_size", 2)
     with pytest.raises(InputError, match="2 processes, and ray trains each trial on one; set `backend='optuna'`"):
@@ -101,7 +101,7 @@ def test_main_process_shares_trials_and_pruning(tmp_path, monkeypatch):
         return data
 
     as_one_of_two(monkeypatch, show, is_first=True)
-    monkeypatch.setattr("portico.hp_search._is_alone", lambda trainer: False)
+    monkeypatch.setattr(Accelerator, "use_distributed", True)
     pruner = optuna.pruners.ThresholdPruner(upper=-1.0)
     trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
     with pytest.raises(ValueError, match="No trials are completed yet"):

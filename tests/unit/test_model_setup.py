@@ -68,7 +68,7 @@ def test_empty_cache_steps(tmp_path, monkeypatch):
 
 def test_liger_kernels_are_applied(tmp_path, monkeypatch):
     applied = []
-    monkeypatch.setattr("portico.model_setup.apply_liger_kernel", lambda *given: applied.append(given))
+    monkeypatch.setattr("portico.hf_compat.apply_liger_kernel", lambda *given: applied.append(given))
     monkeypatch.setattr("portico.validation.check_requirements", lambda args: None)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
     trainer.train()

@@ -88,4 +88,4 @@ def test_ignore_data_skip():
 
 def test_counts_in_order_of_set_initial_training_values():
     plan = make(max_steps=11, gradient_accumulation_steps=3)
-    assert RunPlan.of_training_values(plan.as_training_values(), gradient_accumulation_steps=3) == plan
+    assert RunPlan(*plan.as_training_values(), gradient_accumulation_steps=3) == plan

@@ -13,8 +13,6 @@ from portico.errors import InputError
 from portico.seq2seq import (
     generation_inputs,
     generation_options,
-    load_generation_config,
-    pad_tokens,
     padded_length,
     padding_token,
     shards_weights,
@@ -186,7 +184,8 @@ def test_padded_length(length, max_length, max_new_tokens, expected):
 
 
 def test_padding_keeps_dtype_and_rows():
-    padded = pad_tokens(torch.tensor([[5, 6], [7, 8]]), 4, 1)
+    trainer = SimpleNamespace(processing_class=tokenizer(1, None), model=None)
+    padded = portico.Seq2SeqTrainer._pad_tensors_to_max_len(trainer, torch.tensor([[5, 6], [7, 8]]), 4)
     assert padded.tolist() == [[5, 6, 1, 1], [7, 8, 1, 1]]
     assert padded.dtype is torch.int64
 
@@ -216,7 +215,7 @@ def test_missing_padding_token_error():
 
 def test_generation_config_object_is_copied():
     config = GenerationConfig(num_beams=2)
-    loaded = load_generation_config(config)
+    loaded = portico.Seq2SeqTrainer.load_generation_config(config)
     assert loaded is not config
     assert loaded.num_beams == 2
 
@@ -225,20 +224,20 @@ def test_generation_config_object_is_copied():
 def test_generation_config_is_loaded_from(place, tmp_path):
     GenerationConfig(num_beams=2).save_pretrained(tmp_path)
     sources = {"folder": tmp_path, "file": tmp_path / "generation_config.json", "text": str(tmp_path)}
-    assert load_generation_config(sources[place]).num_beams == 2
+    assert portico.Seq2SeqTrainer.load_generation_config(sources[place]).num_beams == 2
 
 
 def test_generation_config_with_other_file_name(tmp_path):
     GenerationConfig(num_beams=3).save_pretrained(tmp_path, config_file_name="beams.json")
-    assert load_generation_config(str(tmp_path / "beams.json")).num_beams == 3
+    assert portico.Seq2SeqTrainer.load_generation_config(str(tmp_path / "beams.json")).num_beams == 3
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_invalid_generation_config_is_rejected_before_training():
     with pytest.raises(ValueError, match=r"(?s)`top_p`.* Fix these issues to train your model\.$"):
-        load_generation_config(GenerationConfig(do_sample=False, top_p=0.9))
+        portico.Seq2SeqTrainer.load_generation_config(GenerationConfig(do_sample=False, top_p=0.9))
 
 
 def test_other_generation_config_types_are_rejected():
     with pytest.raises(InputError, match=r"`generation_config` is a dict; give a `GenerationConfig`, the path"):
-        load_generation_config({"num_beams": 2})
+        portico.Seq2SeqTrainer.load_generation_config({"num_beams": 2})

@@ -189,7 +189,7 @@ def test_batch_eval_metrics_needs_compute_result(tmp_path):
 @pytest.mark.parametrize(
     ("resume", "match"),
     [
-        (True, "holds no `checkpoint-N` folder"),
+        (True, "holds no complete `checkpoint-N`"),
         ("nowhere", "`resume_from_checkpoint=nowhere`"),
         (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
     ],

@@ -1,7 +1,7 @@
 """Resume a run from a checkpoint; functions in the order of the calls.
 
 The counterpart of :mod:`portico.checkpoint.writer`. Where in the data a run continues is counted by
-:class:`portico.plan.ResumePoint`.
+:class:`portico.plan.ResumePoint`, and Lightning's loops are set by :class:`portico.loop.run.TrainingRun`.
 """
 
 import random
@@ -14,17 +14,11 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
+from portico import hf_compat
+from portico.checkpoint.manifest import check_complete, newest_complete, reading
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import (
-    compare_trainer_and_checkpoint_args,
-    get_last_checkpoint,
-    logger,
-    safe_globals,
-    set_rng_state_for_device,
-)
-from portico.lightning_compat import continue_from
-from portico.plan import ResumePoint, RunPlan
+from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     import transformers
@@ -34,21 +28,17 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from: the one given, or with ``True`` the last checkpoint in ``output_dir``.
-
-    Raises:
-        InputError: If there is nothing to resume from (a ``TypeError`` too for a value of another type).
-    """
+    """Return the folder to resume from: the one given, or with ``True`` the last complete one; refuse damaged ones."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
-        last: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+        last = newest_complete(Path(output_dir))
         if last is None:
             raise InputError(
-                f"No valid checkpoint found in output directory ({output_dir}): it holds no `checkpoint-N` folder. "
+                f"No valid checkpoint found in output directory ({output_dir}): it holds no complete `checkpoint-N`. "
                 "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start from scratch."
             )
-        return last
+        return str(last)
     if not isinstance(resume_from_checkpoint, str | PathLike):
         raise InputTypeError(
             f"`resume_from_checkpoint={resume_from_checkpoint!r}` is a {type(resume_from_checkpoint).__name__}; set "
@@ -60,6 +50,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
+    check_complete(Path(resume_from_checkpoint))
     return str(resume_from_checkpoint)
 
 
@@ -68,13 +59,14 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
     file = Path(folder) / STATE_FILE
     if not file.is_file():
         return None
-    state: TrainerState = TrainerState.load_from_json(str(file))
+    with reading(file):
+        state: TrainerState = TrainerState.load_from_json(str(file))
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
             f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
         )
         state.best_model_checkpoint = None
-    compare_trainer_and_checkpoint_args(args, state)
+    hf_compat.compare_trainer_and_checkpoint_args(args, state)
     return state
 
 
@@ -83,20 +75,8 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
         return None
-    return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
-
-
-def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, scheduler and scaler from ``folder``, and set the progress of Lightning's loops."""
-    trainer._load_optimizer_and_scheduler(folder)
-    trainer._load_scaler(folder)
-    continue_from(
-        trainer.lightning_trainer,
-        epoch=point.epoch,
-        num_batches_done=point.num_batches_to_skip,
-        batches_per_epoch=plan.steps_in_epoch,
-        steps=trainer.state.global_step,
-    )
+    with reading(file):
+        return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
 
 
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
@@ -104,11 +84,14 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
         assert trainer.optimizer is not None
-        saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        with reading(optimizer_file):
+            saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        with reading(scheduler_file):
+            saved_schedule = torch.load(scheduler_file, weights_only=True)
         trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-            trainer.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
+            trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
         logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
 
@@ -117,7 +100,9 @@ def load_scaler(trainer: "Trainer", folder: str) -> None:
     """Load the state of the gradient scaler from ``folder``, where there is one."""
     scaler, scaler_file = gradient_scaler(trainer), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
-        scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
+        with reading(scaler_file):
+            saved = torch.load(scaler_file, weights_only=True)
+        scaler.load_state_dict(saved)
 
 
 def save_rng_state(folder: str, args: "TrainingArguments") -> None:
@@ -152,7 +137,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
             file,
         )
         return
-    with safe_globals():
+    with hf_compat.safe_globals(), reading(file):
         states = torch.load(file, weights_only=True)
     set_rng_states(states, args)
 
@@ -162,7 +147,7 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+        hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
 def _rng_file(folder: str, args: "TrainingArguments") -> Path:

@@ -12,6 +12,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
+from portico.checkpoint.manifest import reading
 from portico.errors import InputError
 from portico.hf_compat import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -28,14 +29,9 @@ from portico.hf_compat import (
 def save_weights(
     model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
 ) -> None:
-    """Write the weights of ``model`` into the existing ``folder``, with its configuration if it has one.
+    """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``, from the main process.
 
-    Args:
-        model: What is trained.
-        unwrapped: The same without wrappers.
-        folder: Destination.
-        state_dict: Weights to write instead of the model's.
-        is_main_process: Whether this process writes.
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one.
     """
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and model is not unwrapped:
@@ -51,21 +47,22 @@ def save_weights(
 
 
 def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
-    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
-
-    Raises:
-        InputError: If ``folder`` is not a checkpoint.
-    """
+    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys."""
     path = Path(folder)
     if has_adapters(model):
         load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    if (path / SAFE_WEIGHTS_NAME).is_file():
-        return model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
-    if (path / WEIGHTS_NAME).is_file():
-        return model.load_state_dict(torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True), False)
+    if (file := path / SAFE_WEIGHTS_NAME).is_file():
+        with reading(file):
+            weights = safetensors.torch.load_file(file, device="cpu")
+        return model.load_state_dict(weights, False)
+    if (file := path / WEIGHTS_NAME).is_file():
+        with reading(file):
+            weights = torch.load(file, map_location="cpu", weights_only=True)
+        return model.load_state_dict(weights, False)
     if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
-        return load_sharded_checkpoint(model, folder, strict=False)
+        with reading(path):
+            return load_sharded_checkpoint(model, folder, strict=False)
     held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
     raise InputError(
         f"{folder} is not a checkpoint: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: {held}); set "
@@ -118,9 +115,6 @@ def load_adapters(model: Any, folder: str) -> None:
     """Load the adapters in ``folder`` into ``model``; the active one stays trainable.
 
     PEFT writes the adapter named ``"default"`` into the folder itself, and others into folders of their names.
-
-    Raises:
-        InputError: If ``folder`` holds no adapter.
     """
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:
@@ -128,7 +122,8 @@ def load_adapters(model: Any, folder: str) -> None:
     named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
     if _holds_adapter(Path(folder)):
         if not named:
-            model.load_adapter(folder, active, is_trainable=True)
+            with reading(Path(folder)):
+                model.load_adapter(folder, active, is_trainable=True)
             return
         named["default"] = Path(folder)
     if not named:
@@ -137,7 +132,8 @@ def load_adapters(model: Any, folder: str) -> None:
             "adapters of PEFT; set `resume_from_checkpoint` to a checkpoint of such a model, or leave it out."
         )
     for name, path in named.items():
-        model.load_adapter(str(path), name, is_trainable=name == active)
+        with reading(path):
+            model.load_adapter(str(path), name, is_trainable=name == active)
     model.set_adapter(active)
 
 

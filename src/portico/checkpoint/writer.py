@@ -4,6 +4,8 @@ Read :func:`write_checkpoint` first, then what it calls: the parts of a checkpoi
 the states of callbacks, with their way back.
 """
 
+import errno
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -12,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
+from portico.checkpoint.manifest import write_manifest
+from portico.errors import InputError
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
 if TYPE_CHECKING:
@@ -27,7 +32,9 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
-_PARTIAL = ".partial"
+# Folders that are not, or no longer, checkpoints.
+_PARTIAL, _REPLACED, _DELETED = ".partial", ".replaced", ".deleted"
+_NO_SPACE = 1 << 20  # bytes
 
 
 def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
@@ -95,7 +102,57 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
     for checkpoint in sort_checkpoints(output_dir=run_folder, best_model_checkpoint=best):
         if not Path(checkpoint).samefile(best):
             logger.info(f"Deleting older checkpoint [{checkpoint}] due to args.save_total_limit")
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            _delete(Path(checkpoint))
+
+
+def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, use_mtime: bool) -> None:
+    """Delete the oldest checkpoints beyond ``limit``, but never the newest or ``best``.
+
+    The order is that of transformers' function of this name, which deletes in place: a checkpoint that is half
+    deleted when the process is killed would be taken for the last one.
+    """
+    checkpoints = sort_checkpoints(output_dir=run_folder, use_mtime=use_mtime)
+    if limit is None or not 0 < limit < len(checkpoints):
+        return
+    kept = {checkpoints[-1]} | ({str(Path(best))} if best is not None else set())
+    surplus = max(len(checkpoints) - max(limit, len(kept)), 0)
+    for checkpoint in [checkpoint for checkpoint in checkpoints if checkpoint not in kept][:surplus]:
+        _delete(Path(checkpoint))
+
+
+def clear_leftovers(run_folder: str) -> None:
+    """Remove what a killed run left half written or half deleted; a checkpoint that it was replacing comes back.
+
+    Raises:
+        InputError: If the folder in which checkpoints are written is a link.
+    """
+    folder = Path(run_folder)
+    _refuse_link(folder / _PARTIAL)
+    for replaced in folder.glob(f".checkpoint-*{_REPLACED}"):
+        final = folder / replaced.name.removesuffix(_REPLACED)[1:]
+        if not final.exists():
+            replaced.rename(final)
+    for leftover in (
+        folder / _PARTIAL,
+        *folder.glob(f".checkpoint-*{_REPLACED}"),
+        *folder.glob(f".checkpoint-*{_DELETED}"),
+    ):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _delete(checkpoint: Path) -> None:
+    aside = checkpoint.with_name(f".{checkpoint.name}{_DELETED}")
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoint.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _refuse_link(partial: Path) -> None:
+    if partial.is_symlink():
+        raise InputError(
+            f"{partial} is a link to {partial.readlink()}. Checkpoints are written there and the folder is deleted "
+            "afterwards; remove the link."
+        )
 
 
 @contextmanager
@@ -107,17 +164,22 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
     partial = final.with_name(_PARTIAL)
     staging = partial / final.name
     if trainer.args.should_save:
+        _refuse_link(partial)
         shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
     trainer.accelerator.wait_for_everyone()
     try:
         yield staging
-    except BaseException:
+    except BaseException as error:
+        is_full = _is_out_of_space(error, partial)
         shutil.rmtree(partial, ignore_errors=True)
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
         raise
     trainer.accelerator.wait_for_everyone()
     if trainer.args.should_save:
-        replaced = final.with_name(f".{final.name}.replaced")
+        write_manifest(staging)
+        replaced = final.with_name(f".{final.name}{_REPLACED}")
         shutil.rmtree(replaced, ignore_errors=True)
         if final.exists():
             final.rename(replaced)
@@ -135,6 +197,13 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
         shutil.rmtree(partial)
 
 
+def _is_out_of_space(error: BaseException, folder: Path) -> bool:
+    """Return whether a write failed for want of space: torch and safetensors raise errors of their own for it."""
+    if "inline_container" in str(error):  # torch.save says no more than "unexpected pos"
+        return shutil.disk_usage(folder).free < _NO_SPACE
+    return isinstance(error, SafetensorError) and os.strerror(errno.ENOSPC) in str(error)
+
+
 def exportable_callbacks(trainer: "Trainer") -> list[Any]:
     """Return the callbacks (and the control flags) whose state is saved in a checkpoint."""
     candidates = [*trainer.callback_handler.callbacks, trainer.control]
@@ -142,14 +211,15 @@ def exportable_callbacks(trainer: "Trainer") -> list[Any]:
 
 
 def export_callbacks(trainer: "Trainer") -> None:
-    """Write the current states into the trainer state, as a list where there are several callbacks of a class."""
-    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
+    """Write the current states into the trainer state, as a list where there are several callbacks of a class.
+
+    transformers 5.23 appends to that list at each save, and reads its first entries, the oldest.
+    """
+    states: dict[str, list[Any]] = {}
     for callback in exportable_callbacks(trainer):
-        name = type(callback).__name__
-        if isinstance(stored.get(name), list):
-            stored[name].append(callback.state())
-        else:
-            stored[name] = callback.state()
+        states.setdefault(type(callback).__name__, []).append(callback.state())
+    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
+    stored.update({name: same if len(same) > 1 else same[0] for name, same in states.items()})
 
 
 def restore_callbacks(trainer: "Trainer") -> None:
@@ -167,7 +237,9 @@ def restore_callbacks(trainer: "Trainer") -> None:
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
-            restored = type(callback).from_state(state)
+            restored = type(callback)(**state.get("args", {}))
+            for attribute, value in state.get("attributes", {}).items():
+                setattr(restored, attribute, value)
             if isinstance(restored, TrainerControl):
                 trainer.control = restored
             else:

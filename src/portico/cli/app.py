@@ -3,17 +3,20 @@
 import logging
 import math
 import os
+import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from portico.cli.compose import (
     CONFIG_NAME,
@@ -32,6 +35,9 @@ from portico.settings import suggestion
 log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
+# The one sweeper that gives the same values in every process; others draw.
+_GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 Task = Callable[[DictConfig], float | None]
 
 
@@ -47,9 +53,14 @@ def main() -> None:
         launch(run)()
         return
     # Hydra prints its errors in its own way and exits, unless told to raise them.
+    failed_jobs: list[str] = []
     with env_override({FULL_ERROR: "1"}):
         try:
-            launch(_exiting(run))()
+            launch(_exiting(run, failed_jobs))()
+        except _JobFailed as first:
+            # A launcher that runs jobs in other processes hands on the first failure only.
+            jobs = ", ".join(failed_jobs or [str(first)])
+            _exit(f"These jobs of the sweep failed: {jobs}. Their errors are above; the others have run.")
         except CONFIG_ERRORS as error:
             _exit(explain(error))
         except OSError as error:
@@ -69,26 +80,66 @@ def run(config: DictConfig) -> float | None:
         InputError: If the configuration, or what it points to, cannot be used.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
-    with removed_if_refused(folder):
+    of_a_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    with removed_if_refused(folder), _processes_of_one_job(folder) if of_a_sweep else nullcontext():
         # In a sweep the folder is one of many; the one in use is recorded.
         config.paths.output_dir = str(folder)
         settings = checked(to_plain(config))
-        with _claimed(folder, settings) if _is_first_process() else nullcontext():
+        # The processes of a run other than the first join the folder that it has claimed.
+        is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+        with _claimed(folder, settings) if is_first else nullcontext():
             experiment = experiment_of(settings, str(folder))
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
 
 
+@contextmanager
+def _processes_of_one_job(folder: Path) -> Iterator[None]:
+    """Make the processes that a job of a sweep starts run that job, and leave nothing of them to the next one.
+
+    Lightning's "ddp" starts the other ranks with this process's ``sys.argv`` (``_hydra_subprocess_cmd``): with that of
+    the sweep each would run a sweep of its own, and a sweeper that draws would give each rank other values. It takes
+    ``LOCAL_RANK`` in the environment, which it sets itself, for a sign that all processes run already.
+    """
+    hydra_config = cast(DictConfig, HydraConfig.get())
+    if "RANK" in os.environ and hydra_config.sweeper["_target_"] != _GRID_SWEEPER:
+        raise InputError(
+            f"RANK={os.environ['RANK']} says that a launcher such as torchrun has started this process as one of "
+            f"several, and the sweeper {hydra_config.sweeper['_target_']} would draw other values in each. Start the "
+            "sweep without the launcher, with strategy.strategy=ddp strategy.devices=<number of processes>."
+        )
+    arguments, environment = sys.argv, dict(os.environ)
+    sys.argv = [arguments[0], *_command_of_job(hydra_config)]
+    with read_write(hydra_config):
+        hydra_config.run.dir = str(folder)
+    try:
+        yield
+    finally:
+        from torch import distributed
+
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        sys.argv = arguments
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _command_of_job(hydra_config: DictConfig) -> list[str]:
+    """Return the arguments of the command line that runs one job of a sweep by itself."""
+    folders = {source.provider: source.path for source in hydra_config.runtime.config_sources}
+    flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
+    if "command-line" in folders:
+        flags += ["--config-dir", folders["command-line"]]
+    own = [override for override in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(override)]
+    job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
+    return [*flags, *hydra_config.overrides.task, *own, *job]
+
+
 def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
-    """Return the metric that a sweep optimises.
+    """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
 
-    Args:
-        metrics: What the experiment returned.
-        objective: `metric`, a key of the metrics or None, and `mode`, "max" or "min".
-
-    Returns:
-        A finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
-        the mode, with a warning. None if no metric is named.
+    It is a finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
+    the `mode`, "max" or "min", with a warning.
 
     Raises:
         InputError: If the run has no such metric.
@@ -116,23 +167,32 @@ def _claimed(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _is_first_process() -> bool:
-    """Return whether this process is the run's only one or its first; the others join the folder it has claimed."""
-    return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+class _JobFailed(Exception):
+    """A job of a sweep was refused or failed, which has been reported; a sweeper decides what that means."""
 
 
-def _exiting(task: Task) -> Task:
-    """Make bad input end the process at once: as an exception Hydra would first run the rest of the sweep."""
+def _exiting(task: Task, failed_jobs: list[str]) -> Task:
+    """Make bad input and an interrupt end the process with a sentence; what fails in a sweep, only its job."""
 
     def exiting_task(config: DictConfig) -> float | None:
+        in_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
         with env_override({FULL_ERROR: "0"}):
             try:
                 return task(config)
-            except InputError as error:
-                _exit(str(error))
             except KeyboardInterrupt:
                 print(file=sys.stderr)  # ends the line of the progress bar
                 _exit(interruption(Path(HydraConfig.get().runtime.output_dir)), code=128 + signal.SIGINT)
+            except Exception as error:
+                if not in_sweep and isinstance(error, InputError):
+                    _exit(str(error))
+                if not in_sweep:
+                    raise
+                failure = error
+        message = failure if isinstance(failure, InputError) else "".join(traceback.format_exception(failure))
+        number, overrides = str(HydraConfig.get().job.num), " ".join(HydraConfig.get().overrides.task)
+        failed_jobs.append(number)
+        print(f"Job {number} ({overrides}) failed: {message}", file=sys.stderr)
+        raise _JobFailed(number) from failure
 
     return exiting_task
 

@@ -82,21 +82,13 @@ def register_resolvers() -> None:
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
-    """Return the configuration as plain containers, every reference resolved.
-
-    Raises:
-        InputError: If a mandatory value is missing or a reference leads nowhere.
-    """
+    """Return the configuration as plain containers, every reference resolved."""
     with explained():
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with the defaults of their groups, refused if something in them cannot be used.
-
-    Raises:
-        InputError: If no experiment is named, a group or a key is unknown, or a value is wrong.
-    """
+    """Return settings with the defaults of their groups, refused if something in them cannot be used."""
     if not settings.get(TARGET):
         names = experiment_names()
         raise InputError(
@@ -116,23 +108,14 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
-    """Return the experiment of checked settings, everything with a `_target_` built.
-
-    Raises:
-        InputError: If something cannot be built.
-    """
+    """Return the experiment of checked settings, everything with a `_target_` built."""
     with explained():
-        groups = {
-            name: _objects(values) if name in _OBJECT_GROUPS else _with_objects(values)
-            for name, values in settings.items()
-            if name in _OBJECT_GROUPS or name not in _OWN_KEYS
-        }
+        groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
+        for name in _OBJECT_GROUPS:
+            entries = settings.get(name, {}).values()
+            # An entry that is set to null is left out.
+            groups[name] = [instantiate(entry, _convert_="all") for entry in entries if entry is not None]
     return build_experiment(groups, output_dir)
-
-
-def _objects(entries: Mapping[str, Any]) -> list[Any]:
-    """Build the entries of a group; one that is set to null is left out."""
-    return [instantiate(entry, _convert_="all") for entry in entries.values() if entry is not None]
 
 
 def _with_objects(values: Any) -> Any:

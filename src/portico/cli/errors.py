@@ -39,9 +39,17 @@ def explained() -> Iterator[None]:
 def explain(error: Exception) -> str:
     """Return what is wrong with the configuration, as one paragraph."""
     if isinstance(error, OverrideParseException):
-        return _unreadable_override(error)
+        reason = _one_line(error).split(" See https://")[0]
+        return (
+            f"Cannot read '{error.override}' ({reason}). Write key=value, and quote a value that holds spaces, "
+            "commas, brackets or an equals sign: 'key=\"some value\"'."
+        )
     if isinstance(error, MissingConfigException) and error.options is not None:
-        return _missing_option(error)
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        return (
+            f"'{group}={option}' names no file of the group '{group}'{suggestion(option, error.options)} "
+            f"Choose one of: {', '.join(error.options)}."
+        )
     if isinstance(error, MissingMandatoryValue):
         return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."
     if isinstance(error, OmegaConfBaseException):
@@ -51,23 +59,6 @@ def explain(error: Exception) -> str:
     if isinstance(error, ConfigCompositionException):
         return _not_composed(_one_line(error))
     return _one_line(error)
-
-
-def _unreadable_override(error: OverrideParseException) -> str:
-    reason = _one_line(error).split(" See https://")[0]
-    return (
-        f"Cannot read '{error.override}' ({reason}). Write key=value, and quote a value that holds spaces, commas, "
-        "brackets or an equals sign: 'key=\"some value\"'."
-    )
-
-
-def _missing_option(error: MissingConfigException) -> str:
-    group, _, option = str(error.missing_cfg_file).rpartition("/")
-    options = list(error.options or [])
-    return (
-        f"'{group}={option}' names no file of the group '{group}'{suggestion(option, options)} "
-        f"Choose one of: {', '.join(options)}."
-    )
 
 
 def _unknown_key(error: Exception) -> str:

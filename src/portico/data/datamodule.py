@@ -9,6 +9,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,9 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
+from portico import hf_compat
 from portico.errors import InputError
-from portico.hf_compat import (
-    BatchRebalanceSampler,
-    LengthGroupedSampler,
-    RemoveColumnsCollator,
-    has_length,
-    logger,
-    seed_worker,
-)
+from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
@@ -33,18 +28,15 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
+@dataclass(eq=False)
 class TrainFeed:
-    """The micro-batches of an epoch, fetched an accumulation window at a time.
+    """The micro-batches of an epoch, fetched an accumulation window at a time; ``open_epoch`` yields them.
 
-    Args:
-        num_batches: Batches in an epoch. Without a length Lightning would fetch a batch ahead, before
-            ``on_train_begin``.
-        open_epoch: Called when an epoch's first batch is fetched; yields its batches.
+    Without a length Lightning would fetch a batch ahead, before ``on_train_begin``.
     """
 
-    def __init__(self, num_batches: int, open_epoch: Callable[[], Iterator[Any]]) -> None:
-        self.num_batches = num_batches
-        self.open_epoch = open_epoch
+    num_batches: int
+    open_epoch: Callable[[], Iterator[Any]]
 
     def __len__(self) -> int:
         return self.num_batches
@@ -60,29 +52,21 @@ class TrainFeed:
         """Ignore the empty state."""
 
 
+@dataclass(eq=False)
 class EvaluationFeed:
-    """The batches of an evaluation, in the loader's order.
+    """The batches of an evaluation, in the loader's order."""
 
-    Args:
-        loader: Any iterable of batches.
-    """
-
-    def __init__(self, loader: "Loader") -> None:
-        self.loader = loader
+    loader: "Loader"
 
     def __len__(self) -> int:
-        return len(self.loader) if has_length(self.loader) else sys.maxsize
+        return len(self.loader) if hf_compat.has_length(self.loader) else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader
 
 
 class TrainerDataModule(pl.LightningDataModule):
-    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's loaders.
-
-    Args:
-        trainer: Its ``get_*_dataloader`` methods, which users may override, make the loaders.
-    """
+    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
     def __init__(self, trainer: "Trainer") -> None:
         super().__init__()
@@ -115,12 +99,8 @@ class TrainerDataModule(pl.LightningDataModule):
     ) -> "DataLoader[Any]":
         """Return a plain loader over ``dataset``, without the columns the model does not take.
 
-        Args:
-            dataset: Map-style or iterable data set.
-            description: Word for the messages: ``"training"``, ``"evaluation"`` or ``"test"``.
-            batch_size: Examples in a batch.
-            sampler_fn: Returns the sampler of a map-style data set.
-            is_training: Seed the workers.
+        Messages call it by ``description``: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns the
+        sampler of data with indices; workers are seeded only if it ``is_training``.
         """
         trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
@@ -140,7 +120,7 @@ class TrainerDataModule(pl.LightningDataModule):
         }
         if not isinstance(dataset, IterableDataset):
             sampler = sampler_fn(dataset) if sampler_fn is not None else None
-            if isinstance(sampler, BatchRebalanceSampler):
+            if isinstance(sampler, hf_compat.BatchRebalanceSampler):
                 # It yields whole batches of varying size.
                 del options["batch_size"]
                 options["batch_sampler"] = sampler
@@ -148,16 +128,12 @@ class TrainerDataModule(pl.LightningDataModule):
                 options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
             if is_training:
                 options["worker_init_fn"] = partial(
-                    seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+                    hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
                 )
         return DataLoader(dataset, **options)
 
     def remove_unused_columns(self, dataset: "Examples", description: str | None) -> "Examples":
-        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes.
-
-        Raises:
-            InputError: If no column is left.
-        """
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes."""
         taken = self.hf_trainer._signature_columns or []
         ignored = sorted(set(dataset.column_names) - set(taken))
         if len(ignored) == len(dataset.column_names):
@@ -170,26 +146,21 @@ class TrainerDataModule(pl.LightningDataModule):
         self.announce_ignored(ignored, description)
         return dataset.remove_columns(ignored)
 
-    def removing_collator(self, collator: "DataCollator", description: str | None) -> RemoveColumnsCollator:
+    def removing_collator(self, collator: "DataCollator", description: str | None) -> hf_compat.RemoveColumnsCollator:
         """Return ``collator`` behind a filter that drops columns the model does not take."""
-        return RemoveColumnsCollator(
-            data_collator=collator,
-            signature_columns=self.hf_trainer._signature_columns,
-            logger=logger,
-            description=description,
-            model_name=type(self.hf_trainer.model).__name__,
-        )
+        trainer = self.hf_trainer
+        model_name = type(trainer.model).__name__
+        return hf_compat.RemoveColumnsCollator(collator, trainer._signature_columns, logger, model_name, description)
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
         """Log once which columns of a set are dropped."""
-        key = f"{description}:{','.join(columns)}"
-        if not columns or key in self._announced:
-            return
-        self._announced.add(key)
-        logger.info(
+        message = (
             f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
             f"not take are left out: {', '.join(columns)}."
         )
+        if columns and message not in self._announced:
+            self._announced.add(message)
+            logger.info(message)
 
 
 def train_sampler(
@@ -197,7 +168,7 @@ def train_sampler(
 ) -> Sampler[Any] | None:
     """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
     strategy = args.train_sampling_strategy
-    if not has_length(dataset):
+    if not hf_compat.has_length(dataset):
         if strategy in ("group_by_length", "batch_rebalance"):
             logging.getLogger(__name__).warning(
                 "`train_sampling_strategy=%r` is ignored because the training data set has no length; examples come "
@@ -217,7 +188,7 @@ def eval_sampler(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> Sampler[int] | None:
     """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
-    if not has_length(dataset):
+    if not hf_compat.has_length(dataset):
         return None
     if args.train_sampling_strategy == "group_by_length":
         # A generator seeded here, so that an evaluation draws nothing from the global one.
@@ -232,8 +203,8 @@ def _length_grouped(
     args: "TrainingArguments",
     processing_class: "ProcessingClass | None",
     generator: torch.Generator | None = None,
-) -> LengthGroupedSampler:
-    return LengthGroupedSampler(
+) -> hf_compat.LengthGroupedSampler:
+    return hf_compat.LengthGroupedSampler(
         batch_size,
         dataset=dataset,
         lengths=_known_lengths(dataset, args),
@@ -244,7 +215,7 @@ def _length_grouped(
 
 def _batch_rebalanced(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
-) -> BatchRebalanceSampler:
+) -> hf_compat.BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
         name = _first_input_name(processing_class) or "input_ids"
@@ -254,7 +225,7 @@ def _batch_rebalanced(
                 f"`{name}`; add a column `{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
-    return BatchRebalanceSampler(
+    return hf_compat.BatchRebalanceSampler(
         lengths=lengths,
         effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         dp_size=args.world_size,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from portico.data.sharding import BatchSamplerShard, IterableDatasetShard, check_split
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard, check_split
 from portico.errors import InputError
 from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
@@ -26,28 +26,16 @@ if TYPE_CHECKING:
     from portico.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-    "generator",
-    "in_order",
+    *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
+    *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
 )
 
 
 class SeedableRandomSampler(RandomSampler):
     """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
 
-    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name).
-
-    Args:
-        data_source: Data set to draw indices of.
-        seed: First epoch's seed; ``None`` takes the seed of torch's global generator.
-        **options: Options of ``RandomSampler``; its ``generator`` is reseeded for each epoch.
+    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name). The seed is by
+    default that of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
     """
 
     def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
@@ -77,12 +65,7 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class SkipBatchSampler(BatchSampler):
-    """A batch sampler without its first batches: their indices are drawn, but their data not loaded.
-
-    Args:
-        batch_sampler: Batches to iterate.
-        num_batches: Batches to skip.
-    """
+    """A batch sampler without its first batches: their indices are drawn, but their data not loaded."""
 
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
@@ -99,52 +82,15 @@ class SkipBatchSampler(BatchSampler):
         return max(len(self.batch_sampler) - self.num_batches, 0)
 
 
-@dataclass(frozen=True)
-class DataLoaderConfig:
-    """How to prepare a loader for this process.
-
-    Args:
-        device: Where batches are moved.
-        num_processes: Processes that share the batches.
-        process_index: Which of them this is.
-        broadcast: Sends an object of the first process to all.
-        data_seed: Seed of the order; ``None`` takes the seed of torch's global generator when a loader is prepared.
-        split_batches: Split each batch over the processes, instead of giving them batches in turn.
-        dispatch_batches: Read data on the first process only; ``None`` does so for data without indices.
-        even_batches: Complete the last round of batches with examples from the start.
-        seeded_order: Draw the random order from a seed and the epoch.
-        non_blocking: Do not wait for copies to the device.
-    """
-
-    device: torch.device | None = None
-    num_processes: int = 1
-    process_index: int = 0
-    broadcast: Callable[[Any], Any] = lambda data: data
-    data_seed: int | None = None
-    split_batches: bool = False
-    dispatch_batches: bool | None = None
-    even_batches: bool = True
-    seeded_order: bool = True
-    non_blocking: bool = False
-
-    def reads_in_one_process(self, dataset: "Examples") -> bool:
-        """Return whether only the first process reads ``dataset``."""
-        if self.dispatch_batches is None:
-            return isinstance(dataset, IterableDataset)
-        return self.dispatch_batches
-
-
 class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader`` that knows which batch is the last when it yields it.
 
     Args:
-        dataset: Examples.
-        config: How the processes share the batches.
+        dataset: Examples, shared as ``config`` says.
         num_batches_to_skip: Batches fetched but not yielded at the start (for data without indices).
         keeps_remainder: Whether the last, smaller batch is yielded (``drop_last`` is off).
         epoch: Epoch of the first iteration.
         shared_generator: Generator that takes the first process's state at the start of each iteration.
-        **options: Options of ``torch.utils.data.DataLoader``.
 
     Attributes:
         end_of_dataloader: Whether the batch yielded last is the final one.
@@ -259,12 +205,12 @@ def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool =
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)
 
 
+@dataclass(eq=False)
 class _SkippedIterable:
     """Any iterable of batches without its first ones."""
 
-    def __init__(self, batches: Iterable[Any], num_batches: int) -> None:
-        self.batches = batches
-        self.num_batches = num_batches
+    batches: Iterable[Any]
+    num_batches: int
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.batches, self.num_batches, None)
@@ -297,9 +243,6 @@ class DataLoaderDispatcher(DataLoaderShard):
 
     Data without indices are read once this way, and in one order. The last joint batch is completed with examples of
     the first, so that all processes get equally many.
-
-    Raises:
-        InputError: When it is iterated, if there is no batch.
     """
 
     def __len__(self) -> int:
@@ -392,35 +335,24 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
-    batches = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
+    batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
     if config.split_batches:
         check_split(loader.batch_size or getattr(batches, "batch_size", None), config.num_processes)
     options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
-    _seed_order(batches, config)
-    if config.reads_in_one_process(loader.dataset):
+    sampler = getattr(batches, "sampler", None)
+    if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
+        batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
+    dispatches = config.dispatch_batches
+    if isinstance(loader.dataset, IterableDataset) if dispatches is None else dispatches:
         options.pop("generator", None)
         return DataLoaderDispatcher(loader.dataset, **options)
     generator = _shared_generator(loader, batches, config)
-    options = _shared_batching(options, config)
+    if config.num_processes > 1:
+        if config.split_batches and options.get("batch_size"):
+            options["batch_size"] //= config.num_processes
+        for name in options.keys() & {"sampler", "batch_sampler"}:
+            options[name] = BatchSamplerShard(options[name], config)
     return DataLoaderShard(_own_examples(loader, config), shared_generator=generator, **options)
-
-
-def _shared_batching(options: dict[str, Any], config: DataLoaderConfig) -> dict[str, Any]:
-    """Return the options of a loader with this process's part of the batches."""
-    if config.num_processes == 1:
-        return options
-    if config.split_batches and options.get("batch_size"):
-        options["batch_size"] //= config.num_processes
-    for name in ("sampler", "batch_sampler"):
-        if name in options:
-            options[name] = BatchSamplerShard(
-                options[name],
-                num_processes=config.num_processes,
-                process_index=config.process_index,
-                split_batches=config.split_batches,
-                even_batches=config.even_batches,
-            )
-    return options
 
 
 def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
@@ -431,21 +363,7 @@ def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
         # A stream of the `datasets` library: every process reads different files.
         return dataset.shard(num_shards=config.num_processes, index=config.process_index)
-    return IterableDatasetShard(
-        dataset,
-        batch_size=loader.batch_size or 1,
-        drop_last=loader.drop_last,
-        num_processes=config.num_processes,
-        process_index=config.process_index,
-        split_batches=config.split_batches,
-    )
-
-
-def _seed_order(batches: Any, config: DataLoaderConfig) -> None:
-    """Make the random order of ``batches``, if any, depend only on a seed and the epoch."""
-    sampler = getattr(batches, "sampler", None)
-    if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
-        batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
+    return IterableDatasetShard(dataset, config, batch_size=loader.batch_size or 1, drop_last=loader.drop_last)
 
 
 def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:

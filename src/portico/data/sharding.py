@@ -1,12 +1,12 @@
 """Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``).
 
-:class:`BatchSamplerShard` shares the indices of data that have them, :class:`IterableDatasetShard` the examples of
-other data.
+:class:`DataLoaderConfig` says how; :class:`BatchSamplerShard` shares the indices of data that have them,
+:class:`IterableDatasetShard` the examples of other data.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,33 +19,44 @@ if TYPE_CHECKING:
     from portico.annotations import Examples
 
 
-@dataclass(eq=False, repr=False)
-class BatchSamplerShard(BatchSampler):
-    """The batches of one process.
+@dataclass(frozen=True)
+class DataLoaderConfig:
+    """How to prepare a loader for this process.
 
     Args:
-        batch_sampler: Batches of all processes.
-        num_processes: Processes that share them.
+        device: Where batches are moved.
+        num_processes: Processes that share the batches.
         process_index: Which of them this is.
-        split_batches: Give each process a part of every batch, instead of every ``num_processes``-th batch.
-        even_batches: Complete the last round with examples from the start, so that no process has fewer batches.
-
-    Raises:
-        InputError: If batches are to be split and their size is not a multiple of the number of processes.
+        broadcast: Sends an object of the first process to all.
+        data_seed: Seed of the order; ``None`` takes the seed of torch's global generator when a loader is prepared.
+        split_batches: Split each batch over the processes, instead of giving them batches in turn.
+        dispatch_batches: Read data on the first process only; ``None`` does so for data without indices.
+        even_batches: Complete the last round of batches with examples from the start.
+        seeded_order: Draw the random order from a seed and the epoch.
+        non_blocking: Do not wait for copies to the device.
     """
 
-    batch_sampler: BatchSampler
-    _: KW_ONLY
+    device: torch.device | None = None
     num_processes: int = 1
     process_index: int = 0
+    broadcast: Callable[[Any], Any] = lambda data: data
+    data_seed: int | None = None
     split_batches: bool = False
+    dispatch_batches: bool | None = None
     even_batches: bool = True
+    seeded_order: bool = True
+    non_blocking: bool = False
 
-    def __post_init__(self) -> None:
-        self.batch_size = getattr(self.batch_sampler, "batch_size", None)  # type: ignore[assignment]
-        self.drop_last = getattr(self.batch_sampler, "drop_last", False)
-        if self.split_batches:
-            check_split(self.batch_size, self.num_processes)
+
+class BatchSamplerShard(BatchSampler):
+    """The batches of one process: a part of every one in ``batch_sampler``, or every ``num_processes``-th of them."""
+
+    def __init__(self, batch_sampler: BatchSampler, config: DataLoaderConfig) -> None:
+        self.batch_sampler, self.config = batch_sampler, config
+        self.num_processes, self.process_index = config.num_processes, config.process_index
+        self.split_batches = config.split_batches
+        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.drop_last = getattr(batch_sampler, "drop_last", False)
 
     def __len__(self) -> int:
         total = len(self.batch_sampler)
@@ -54,7 +65,7 @@ class BatchSamplerShard(BatchSampler):
         rounds, left_over = divmod(total, self.num_processes)
         if not left_over or self.drop_last:
             return rounds
-        return rounds + (self.even_batches or self.process_index < left_over)
+        return rounds + (self.config.even_batches or self.process_index < left_over)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._parts() if self.split_batches else self._turns()
@@ -71,7 +82,7 @@ class BatchSamplerShard(BatchSampler):
                 yield batch[part]
         if self.drop_last or len(batch) in (0, self.batch_size):
             return
-        if self.even_batches:
+        if self.config.even_batches:
             batch = list(islice(chain(batch, cycle(first)), self.batch_size))
         if batch[part]:
             yield batch[part]
@@ -86,53 +97,37 @@ class BatchSamplerShard(BatchSampler):
             if len(turn) == self.num_processes:
                 turn = []
             turn.append(batch)
-            if len(turn) == self.num_processes and self._is_full(batch):
+            if len(turn) == self.num_processes and self.batch_size in (None, len(batch)):
                 yield turn[self.process_index]
                 turn = []
         if not turn or self.drop_last:
             return
-        if self.even_batches:
-            turn = self._completed(turn, head)
+        if self.config.even_batches and self.batch_size is None:
+            turn = list(islice(chain(turn, cycle(head)), self.num_processes))
+        elif self.config.even_batches:
+            indices = chain(chain.from_iterable(turn), cycle(list(chain.from_iterable(head))))
+            turn = [list(islice(indices, self.batch_size)) for _ in range(self.num_processes)]
         if self.process_index < len(turn):
             yield turn[self.process_index]
 
-    def _is_full(self, batch: list[int]) -> bool:
-        return self.batch_size is None or len(batch) == self.batch_size
 
-    def _completed(self, turn: list[list[int]], head: list[list[int]]) -> list[list[int]]:
-        if self.batch_size is None:
-            return list(islice(chain(turn, cycle(head)), self.num_processes))
-        indices = chain(chain.from_iterable(turn), cycle(list(chain.from_iterable(head))))
-        return [list(islice(indices, self.batch_size)) for _ in range(self.num_processes)]
-
-
-@dataclass(eq=False, repr=False)
 class IterableDatasetShard(IterableDataset[Any]):
     """The examples of one process, of a data set without indices that every process reads in full.
 
     Args:
         dataset: Examples of all processes.
-        batch_size: Examples in a batch of one process; with ``split_batches``, of all.
+        config: How they are shared.
+        batch_size: Examples in a batch of one process; if batches are split, of all.
         drop_last: Drop the examples that fill no batch, instead of completing them with those of the first.
-        num_processes: Processes that share the examples.
-        process_index: Which of them this is.
-        split_batches: What ``batch_size`` means.
-
-    Raises:
-        InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
-    dataset: "Examples"
-    _: KW_ONLY
-    batch_size: int = 1
-    drop_last: bool = False
-    num_processes: int = 1
-    process_index: int = 0
-    split_batches: bool = False
-
-    def __post_init__(self) -> None:
-        if self.split_batches:
-            check_split(self.batch_size, self.num_processes)
+    def __init__(
+        self, dataset: "Examples", config: DataLoaderConfig, *, batch_size: int = 1, drop_last: bool = False
+    ) -> None:
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        # Not the whole configuration: workers get a copy of this data set, and what broadcasts belongs to the trainer.
+        self.num_processes, self.process_index = config.num_processes, config.process_index
+        self.split_batches = config.split_batches
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

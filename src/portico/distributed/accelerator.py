@@ -19,7 +19,8 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.data.loaders import DataLoaderConfig, DataLoaderShard, prepare_data_loader, skip_first_batches
+from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
+from portico.data.sharding import DataLoaderConfig
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig
@@ -39,11 +40,7 @@ _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_
 
 
 def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
-    """Return every field of ``args.accelerator_config``: an ``AcceleratorConfig``, a dict, a JSON file's path or None.
-
-    Raises:
-        InputError: If a field is unknown.
-    """
+    """Return every field of ``args.accelerator_config``, which is an object, a dict, a JSON file's path or None."""
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
         config = asdict(config)
@@ -65,11 +62,6 @@ def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
     return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
 
 
-def syncs_each_batch(args: "TrainingArguments") -> bool:
-    """Return whether gradients are averaged after each batch of an accumulation window."""
-    return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
-
-
 def forget_unused_state(config: object) -> None:
     """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
 
@@ -80,11 +72,7 @@ def forget_unused_state(config: object) -> None:
 
 
 def apply_accelerator_settings(args: "TrainingArguments") -> None:
-    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run.
-
-    Raises:
-        InputError: If the settings contradict the training arguments, or require accelerate's state.
-    """
+    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
     if settings["use_configured_state"]:
@@ -188,17 +176,13 @@ class Accelerator:
     def wait_for_everyone(self) -> None:
         self._connected().barrier("wait_for_everyone")
 
-    @contextmanager
-    def main_process_first(self) -> Iterator[None]:
+    def main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of all run the block before the others."""
-        with first_process_first(self._connected(), is_first=self.is_main_process):
-            yield
+        return first_process_first(self._connected(), is_first=self.is_main_process)
 
-    @contextmanager
-    def local_main_process_first(self) -> Iterator[None]:
+    def local_main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of each machine run the block before the others."""
-        with first_process_first(self._connected(), is_first=self.is_local_main_process):
-            yield
+        return first_process_first(self._connected(), is_first=self.is_local_main_process)
 
     def end_training(self) -> None:
         """Destroy the process group. Call at the end of a script."""
@@ -400,7 +384,13 @@ class Accelerator:
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
         """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
-        config = self._dataloader_config()
+        config = DataLoaderConfig(
+            device=self.device,
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            broadcast=self.from_first_process,
+            **self._dataloader_options,
+        )
         prepared = [prepare_data_loader(item, config) for item in objects]
         for loader in prepared:
             if isinstance(loader, DataLoaderShard):
@@ -425,15 +415,6 @@ class Accelerator:
 
     def free_memory(self, *objects: Any) -> None:
         """Do nothing: the strategy releases its memory when a run ends."""
-
-    def _dataloader_config(self) -> DataLoaderConfig:
-        return DataLoaderConfig(
-            device=self.device,
-            num_processes=self.num_processes,
-            process_index=self.process_index,
-            broadcast=self.from_first_process,
-            **self._dataloader_options,
-        )
 
 
 def _all_tensors(data: "Nested") -> bool:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
-    Args:
-        args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
+    ``args`` are of either library; the fields that portico adds may be missing.
     """
     accelerator = getattr(args, "accelerator", None)
     # `torchrun` sets how many processes it started on this machine, and on how many machines.
@@ -43,26 +42,19 @@ def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
 def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> dict[str, Any]:
     """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
-    Args:
-        args: Training arguments.
-        model: What is trained, if known: it decides on defaults of the strategy.
-
-    Raises:
-        InputError: If the arguments of distributed training contradict each other.
+    The model, if known, decides on defaults of the strategy.
     """
     placement = lightning_placement(args)
-    return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
-
-
-def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model: nn.Module | None) -> Strategy | str:
-    strategy = placement["strategy"]
-    if isinstance(strategy, Strategy):
+    strategy = sharded_strategy(args, model) or placement["strategy"]
+    if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
         # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
-        return deepcopy(strategy)
-    if strategy == "auto" and _drives_several(placement):
+        strategy = deepcopy(strategy)
+    elif strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
-    return ddp_strategy(strategy, args, model) or strategy
+    if isinstance(strategy, str):
+        strategy = ddp_strategy(strategy, args, model) or strategy
+    return {**placement, "strategy": strategy}
 
 
 def _drives_several(placement: dict[str, Any]) -> bool:
@@ -78,11 +70,7 @@ def _drives_several(placement: dict[str, Any]) -> bool:
 
 
 def resolve_strategy(args: "TrainingArguments") -> Strategy:
-    """Return the strategy that a run with ``args`` uses, before any run exists.
-
-    Raises:
-        InputError: If this machine cannot run it.
-    """
+    """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
     placement = lightning_placement(args)
     try:
         with quiet_lightning():

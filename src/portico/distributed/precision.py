@@ -60,7 +60,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
         with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):
             outputs = forward(*args, **kwargs)
         torch.clear_autocast_cache()
-        return map_tensors(_to_float32, outputs)
+        return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _DTYPES.values() else tensor, outputs)
 
     setattr(cast, _CASTS, True)
     return cast
@@ -71,7 +71,3 @@ def full_evaluation_dtype(args: "TrainingArguments") -> torch.dtype | None:
     if args.fp16_full_eval:
         return torch.float16
     return torch.bfloat16 if args.bf16_full_eval else None
-
-
-def _to_float32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

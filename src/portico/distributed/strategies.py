@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from portico.distributed.accelerator import syncs_each_batch
+from portico.distributed.accelerator import accelerator_settings
 from portico.errors import InputError
 from portico.lightning_compat import wrap_in_ddp
 
@@ -100,11 +100,8 @@ class ModelDDPStrategy(DDPStrategy):
 def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None = None) -> ModelDDPStrategy | None:
     """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
 
-    Args:
-        name: ``"ddp"``, ``"ddp_spawn"``, ``"ddp_fork"`` or ``"ddp_notebook"``, perhaps with Lightning's ending
-            ``"_find_unused_parameters_true"`` or ``"..._false"``.
-        args: Training arguments; the ``ddp_*`` fields become options.
-        model: Model to train, if known.
+    The name may have Lightning's ending ``"_find_unused_parameters_true"`` or ``"..._false"``; the ``ddp_*`` arguments
+    become options.
     """
     kind, _, unused = name.partition(_UNUSED)
     if kind not in _START_METHODS:
@@ -113,8 +110,9 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
     if find_unused is None:
         find_unused = unused == "true" if unused else not _recomputes_activations(args, model)
     given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
+    accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ModelDDPStrategy(
-        sync_each_batch=syncs_each_batch(args),
+        sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
         start_method=_START_METHODS[kind],
         process_group_backend=args.ddp_backend,
         timeout=timedelta(seconds=args.ddp_timeout),
@@ -150,16 +148,8 @@ _SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
 _KNOWN = {
-    *_SWITCHES,
-    "activation_checkpointing",
-    "auto_wrap_policy",
-    "backward_prefetch",
-    "cpu_offload",
-    "min_num_params",
-    "reshard_after_forward",
-    "state_dict_type",
-    "transformer_layer_cls_to_wrap",
-    "version",
+    *(*_SWITCHES, "activation_checkpointing", "backward_prefetch", "cpu_offload", "reshard_after_forward"),
+    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap", "state_dict_type", "version"),
 }
 # Filled in by transformers with False; they matter only when true.
 _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
@@ -168,15 +158,12 @@ _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
 def fsdp_options(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None", model: nn.Module | None
 ) -> dict[str, Any]:
-    """Return options of ``FSDPStrategy``.
+    """Return options of ``FSDPStrategy``; refuse settings without a counterpart there.
 
     Args:
         fsdp: ``True``, or the older words (``"full_shard auto_wrap offload"``), also in a list.
         fsdp_config: Settings, the path of a JSON file with them, or nothing.
         model: Where the layers to wrap are looked up.
-
-    Raises:
-        InputError: If a setting has no counterpart in Lightning.
     """
     config = _normalised(fsdp, fsdp_config)
     unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))
@@ -263,11 +250,7 @@ def _is_on(value: object) -> bool:
 
 
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
-
-    Raises:
-        InputError: If this machine or other arguments do not allow it.
-    """
+    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set; refuse what cannot run here."""
     if args.parallelism_config is not None:
         raise InputError(
             f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "
@@ -281,7 +264,16 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     if len(names) > 1:
         raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
     _check_place(names[0], args)
-    return _fsdp(args, model) if names == ["fsdp"] else _deepspeed(args)
+    timeout = timedelta(seconds=args.ddp_timeout)
+    if names == ["fsdp"]:
+        options = fsdp_options(args.fsdp, args.fsdp_config, model)
+        return FSDPStrategy(process_group_backend=args.ddp_backend, timeout=timeout, **options)
+    if find_spec("deepspeed") is None:
+        raise InputError(
+            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
+            "`pip install deepspeed`, or set `strategy='fsdp'`."
+        )
+    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timeout)
 
 
 def is_sharded(strategy: "Strategy") -> bool:
@@ -317,23 +309,6 @@ def _check_place(name: str, args: "TrainingArguments") -> None:
             f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
             "out, or set `strategy='ddp'` to train on several processes without it."
         )
-
-
-def _fsdp(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
-    return FSDPStrategy(
-        process_group_backend=args.ddp_backend,
-        timeout=timedelta(seconds=args.ddp_timeout),
-        **fsdp_options(args.fsdp, args.fsdp_config, model),
-    )
-
-
-def _deepspeed(args: "TrainingArguments") -> Strategy:
-    if find_spec("deepspeed") is None:
-        raise InputError(
-            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
-            "`pip install deepspeed`, or set `strategy='fsdp'`."
-        )
-    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
 
 
 def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:

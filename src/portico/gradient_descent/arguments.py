@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -16,7 +15,7 @@ from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.construction import Lazy, as_lazy, convert
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.moving_average import MovingAverage
-from portico.gradient_descent.optimizers import Optimizer, freeze, make_parameter_groups
+from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
 from portico.hf_compat import has_length
@@ -25,21 +24,22 @@ if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer
 
 # In the order in which they need each other: the optimizer first, then what follows it.
-_LAZY_PARTS: Mapping[str, Any] = {
-    "optimizer": Optimizer,
+LAZY_PARTS: Mapping[str, Any] = {
+    "optimizer": RegistrableOptimizer,
     "moving_average": MovingAverage,
     "learning_rate_scheduler": LearningRateScheduler,
     "momentum_scheduler": MomentumScheduler,
     "checkpointer": Checkpointer,
     "tensorboard_writer": TensorboardWriter,
 }
-_CALLBACKS: Mapping[str, Any] = {
+CALLBACKS: Mapping[str, Any] = {
     "batch_callbacks": BatchCallback,
     "epoch_callbacks": EpochCallback,
     "end_callbacks": EndCallback,
     "callbacks": TrainerCallback,
 }
-_TYPES: Mapping[str, type] = {**_LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+_TYPES: Mapping[str, type] = {**LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+COUNTS = ("num_epochs", "num_gradient_accumulation_steps", "world_size")
 _REQUIRED = ("model", "optimizer", "data_loader")
 # Apex kept float32 copies of half-precision weights at O2; Lightning's mixed precision comes closest.
 _PRECISIONS = {"O0": "32-true", "O1": "16-mixed", "O2": "16-mixed", "O3": "16-true"}
@@ -59,17 +59,15 @@ def construct_parts(
 ) -> dict[str, Any]:
     """Return the parts of a trainer that need each other, as arguments of its constructor.
 
-    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` are ``num_epochs``,
-    ``num_gradient_accumulation_steps`` and ``world_size``; ``given`` are lazy parts and lists of callbacks, or their
-    configurations, by argument name, with ``None`` for the default.
+    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` has ``COUNTS``; ``given``
+    are lazy parts and lists of callbacks, or their configurations, by argument name, with ``None`` for the default.
     """
-    for name, count in counts.items():
-        check_count(name, count)
+    check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
-    lazy = {name: as_lazy(base, given[name]) for name, base in _LAZY_PARTS.items()}
+    lazy = {name: as_lazy(base, given[name]) for name, base in LAZY_PARTS.items()}
     made: dict[str, Any] = {
         name: convert(list[base], given[name], name, {"serialization_dir": serialization_dir})  # type: ignore[valid-type]
-        for name, base in _CALLBACKS.items()
+        for name, base in CALLBACKS.items()
     }
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -83,7 +81,7 @@ def construct_parts(
         "params": make_parameter_groups(trainable),
         "serialization_dir": serialization_dir,
     }
-    optimizer = lazy.pop("optimizer") or Lazy(Optimizer.by_name("adam"))
+    optimizer = lazy.pop("optimizer") or Lazy(RegistrableOptimizer.by_name("adam"))
     made["optimizer"] = optimizer.construct(**known)
     known |= {
         "optimizer": made["optimizer"],
@@ -100,10 +98,11 @@ def construct_parts(
 # Checks
 
 
-def check_count(name: str, count: Any) -> None:
-    """Raise ``ConfigurationError`` unless ``count`` is an int of 1 or more."""
-    if type(count) is not int or count < 1:
-        raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
+def check_counts(**counts: Any) -> None:
+    """Raise ``ConfigurationError`` unless all are ints of 1 or more."""
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
 def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
@@ -117,22 +116,32 @@ def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
 
 def check_parts(trainer: "GradientDescentTrainer") -> None:
     """Raise ``ConfigurationError`` if a part of ``trainer`` has the wrong type, or belongs to another training."""
-    names = [*_TYPES, "data_loader", "validation_data_loader"]
-    given = {name: getattr(trainer, name) for name in names}
-    given = {name: part for name, part in given.items() if part is not None or name in _REQUIRED}
-    for name, part in given.items():
-        if name not in _TYPES:
-            _check_loader(name, part)
-        elif not isinstance(part, _TYPES[name]):
+    for name, kind in _TYPES.items():
+        part = getattr(trainer, name)
+        if not isinstance(part, kind) and (part is not None or name in _REQUIRED):
             raise ConfigurationError(
-                f"`{name}={part!r}` must be of type {_TYPES[name].__name__}, not {type(part).__name__}; pass one, or "
+                f"`{name}={part!r}` must be of type {kind.__name__}, not {type(part).__name__}; pass one, or "
                 "build the trainer with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts."
+            )
+    for name in ("data_loader", "validation_data_loader"):
+        loader = getattr(trainer, name)
+        if loader is None and name not in _REQUIRED:
+            continue
+        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+            raise ConfigurationError(
+                f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
+            )
+        if has_length(loader) and len(loader) == 0:
+            raise ConfigurationError(
+                f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
+                "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
             )
     optimizer = trainer.optimizer
     for name in ("learning_rate_scheduler", "momentum_scheduler"):
-        if name in given and given[name].optimizer is not optimizer:
+        scheduler = getattr(trainer, name)
+        if scheduler is not None and scheduler.optimizer is not optimizer:
             raise ConfigurationError(
-                f"`{name}` ({type(given[name]).__name__}) was made for another optimizer than `optimizer`, whose "
+                f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose "
                 "values it would not change; make it for the same object."
             )
     own = {id(parameter) for parameter in trainer.model.parameters()}
@@ -141,28 +150,6 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
             f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
             "make it for `model.parameters()`."
         )
-
-
-def _check_loader(name: str, loader: Any) -> None:
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise ConfigurationError(
-            f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
-        )
-    if has_length(loader) and len(loader) == 0:
-        raise ConfigurationError(
-            f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
-            "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
-        )
-
-
-def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it cannot be a folder."""
-    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
-        raise ConfigurationError(
-            f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
-            "holds the run to resume."
-        )
-    return None if given is None else Path(given)
 
 
 def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
@@ -193,7 +180,26 @@ def lightning_placement(
 
     ``chosen`` has the same in Lightning's words, ``None`` where not chosen; these take precedence.
     """
-    options = _device(cuda_device)
+    if isinstance(cuda_device, list | tuple):
+        raise ConfigurationError(
+            f"`cuda_device={list(cuda_device)}` names several devices, but each process trains on one; set "
+            f"`distributed=True` and `world_size={len(cuda_device)}` for one process on each."
+        )
+    if isinstance(cuda_device, torch.device):
+        cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
+    if cuda_device is not None and type(cuda_device) is not int:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
+            "for the CPU, or to None for the default."
+        )
+    if cuda_device is not None and cuda_device >= (num_devices := torch.cuda.device_count()):
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device}`, but this machine has {num_devices} GPUs that torch can use; set it to -1 "
+            "for the CPU, or to None for the default."
+        )
+    options: dict[str, Any] = {}
+    if cuda_device is not None:
+        options = {"accelerator": "cpu"} if cuda_device < 0 else {"accelerator": "cuda", "devices": [cuda_device]}
     if distributed and world_size <= 1:
         raise ConfigurationError(
             f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
@@ -237,29 +243,3 @@ def lightning_precision(
             "or set `precision='bf16-mixed'`."
         )
     return {} if chosen is None else {"precision": chosen}
-
-
-def _device(cuda_device: Any) -> dict[str, Any]:
-    if isinstance(cuda_device, list | tuple):
-        raise ConfigurationError(
-            f"`cuda_device={list(cuda_device)}` names several devices, but each process trains on one; set "
-            f"`distributed=True` and `world_size={len(cuda_device)}` for one process on each."
-        )
-    if isinstance(cuda_device, torch.device):
-        cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
-    if cuda_device is None:
-        return {}
-    if type(cuda_device) is not int:
-        raise ConfigurationError(
-            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
-            "for the CPU, or to None for the default."
-        )
-    if cuda_device < 0:
-        return {"accelerator": "cpu"}
-    num_devices = torch.cuda.device_count()
-    if cuda_device >= num_devices:
-        raise ConfigurationError(
-            f"`cuda_device={cuda_device}`, but this machine has {num_devices} GPUs that torch can use; set it to -1 "
-            "for the CPU, or to None for the default."
-        )
-    return {"accelerator": "cuda", "devices": [cuda_device]}

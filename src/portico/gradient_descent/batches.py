@@ -77,6 +77,7 @@ def count_epochs(
     )
 
 
+@dataclass(frozen=True)
 class SharedBatches:
     """The share of one process in a loader that every process iterates in the same order.
 
@@ -84,10 +85,9 @@ class SharedBatches:
     the end is not used.
     """
 
-    def __init__(self, loader: Any, rank: int, world_size: int) -> None:
-        self.loader = loader
-        self.rank = rank
-        self.world_size = world_size
+    loader: Any
+    rank: int
+    world_size: int
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
@@ -100,11 +100,8 @@ class SharedBatches:
                 len(group),
             )
 
-
-class SizedSharedBatches(SharedBatches):
-    """The same for a loader with a length."""
-
     def __len__(self) -> int:
+        # A TypeError, if the loader has no length: then this has none either.
         return len(self.loader) // self.world_size
 
 
@@ -112,16 +109,14 @@ def share_batches(loader: Any, args: TrainingArguments) -> Any:
     """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
     if args.world_size == 1 or any(isinstance(part, DistributedSampler) for part in _with_samplers(loader)):
         return loader
-    kind = SizedSharedBatches if has_length(loader) else SharedBatches
-    return kind(loader, args.process_index, args.world_size)
+    return SharedBatches(loader, args.process_index, args.world_size)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
-    for part in _with_samplers(loader)[:3]:
-        call = getattr(part, "set_epoch", None)
-        if call is not None:
-            call(epoch)
+    for part in {id(part): part for part in _with_samplers(loader)}.values():
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
 
 
 def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:

@@ -6,7 +6,7 @@ name ``is_master``.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -31,53 +31,47 @@ class CallbackList:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
     """
 
-    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Iterable[str]) -> None:
+    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Collection[str]) -> None:
         self._trainer = trainer
-        self._adapters = [_adapter(callback, known) for callback in callbacks]
+        self._callbacks = [(callback, _wanted(callback, known)) for callback in callbacks]
 
     def __call__(self, **arguments: Any) -> None:
         """Call every callback, in order, also with ``trainer`` and ``is_primary``."""
         arguments |= {"trainer": self._trainer, "is_primary": self._trainer.is_primary}
-        for adapt in self._adapters:
-            adapt(arguments)
+        for callback, (wanted, takes_others) in self._callbacks:
+            chosen = arguments if takes_others else {}
+            callback(**chosen | {name: arguments[source] for name, source in wanted.items() if source in arguments})
 
 
-def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
+def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool]:
+    """Return the arguments by the callback's own names for them, and whether it takes any other one too."""
     if not callable(callback):
         raise ConfigurationError(
             f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
     signature = inspect.signature(callback)
-    wanted = {
-        name: _OLDER_NAMES.get(name, name)
-        for name, parameter in signature.parameters.items()
-        if parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    }
-    for name, source in wanted.items():
-        if source not in known and signature.parameters[name].default is inspect.Parameter.empty:
+    wanted = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        wanted[name] = _OLDER_NAMES.get(name, name)
+        if wanted[name] not in known and parameter.default is parameter.empty:
             raise ConfigurationError(
                 f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
                 f"{', '.join(known)}."
             )
-    everything = takes_any(signature)
-
-    def call(arguments: Mapping[str, Any]) -> None:
-        chosen = dict(arguments) if everything else {}
-        chosen |= {name: arguments[source] for name, source in wanted.items() if source in arguments}
-        callback(**chosen)
-
-    return call
+    return wanted, takes_any(signature)
 
 
-# AllenNLP 1
+# AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods.
 
 
 class BatchCallback(Registrable):
     """Called after each optimizer step of training and each batch of validation; does nothing by itself."""
 
     def __call__(
-        self,
+        self: Registrable,
         trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
@@ -86,6 +80,7 @@ class BatchCallback(Registrable):
         batch_number: int,
         is_training: bool,
         is_primary: bool = True,
+        batch_grad_norm: float | None = None,
         **kwargs: Any,
     ) -> None:
         """Handle a step.
@@ -99,7 +94,8 @@ class BatchCallback(Registrable):
             batch_number: Steps of the epoch so far, from 1; in validation the batches that had a loss.
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
-            **kwargs: ``batch_grad_norm``, the norm of the gradients; ``None`` unless it was measured in training.
+            batch_grad_norm: Norm of the gradients; ``None`` unless it was measured in training.
+            **kwargs: Arguments of later versions.
         """
 
 
@@ -107,7 +103,7 @@ class EpochCallback(Registrable):
     """Called before training with ``epoch=-1`` and after each epoch; does nothing by itself."""
 
     def __call__(
-        self,
+        self: Registrable,
         trainer: "GradientDescentTrainer",
         metrics: dict[str, Any],
         epoch: int,
@@ -124,10 +120,10 @@ class EndCallback(Registrable):
     """Called once when training ends, also by an error; does nothing by itself."""
 
     def __call__(
-        self,
+        self: Registrable,
         trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any] | None,
-        epoch: int | None,
+        metrics: dict[str, Any] | None = None,
+        epoch: int | None = None,
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -171,7 +167,8 @@ class TrainerCallback(Registrable):
     """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
 
     A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
-    when training is recovered. Its methods may leave out parameters that they do not use.
+    when training is recovered. Its methods may leave out parameters that they do not use; those of ``on_batch``,
+    ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
     """
 
     def __init__(self, serialization_dir: str | None = None) -> None:
@@ -197,40 +194,9 @@ class TrainerCallback(Registrable):
             )
         return False
 
-    def on_batch(
-        self,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Handle a step; see :class:`BatchCallback`."""
-
-    def on_epoch(
-        self,
-        trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        """Handle the end of an epoch; see :class:`EpochCallback`."""
-
-    def on_end(
-        self,
-        trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any] | None = None,
-        epoch: int | None = None,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        """Handle the end of training; see :class:`EndCallback`."""
+    on_batch = BatchCallback.__call__
+    on_epoch = EpochCallback.__call__
+    on_end = EndCallback.__call__
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in checkpoints."""
@@ -271,7 +237,7 @@ class ShouldValidateCallback(TrainerCallback):
         validation_interval: int | None = None,
     ) -> None:
         super().__init__(serialization_dir)
-        self._start = 0 if validation_start is None else validation_start
+        self._start = validation_start or 0
         self._interval = 1 if validation_interval is None else validation_interval
         if self._start < 0 or self._interval < 1:
             raise ConfigurationError(
@@ -347,12 +313,9 @@ class ConsoleLoggerCallback(TrainerCallback):
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})
         logger.info("Epoch %d: %-20s | %10s | %10s", epoch, "metric", "training", "validation")
         for name in names:
-            columns = (metrics.get(f"{kind}_{name}") for kind in ("training", "validation"))
-            logger.info("%-20s | %10s | %10s", name, *(_short(value) for value in columns))
-
-
-def _short(value: Any) -> str:
-    return "N/A" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+            values = [metrics.get(f"{kind}_{name}") for kind in ("training", "validation")]
+            columns = [f"{value:.4g}" if isinstance(value, int | float) else value or "N/A" for value in values]
+            logger.info("%-20s | %10s | %10s", name, *columns)
 
 
 for _base in (BatchCallback, EpochCallback, EndCallback, TrainerCallback):

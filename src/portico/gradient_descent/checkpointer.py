@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ from portico.gradient_descent.errors import ConfigurationError
 from portico.hf_compat import safe_globals
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+    from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,13 @@ _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
 # What only a run leaves behind, AllenNLP's or Hugging Face's.
 _SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
 _STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
+# Smallest values of the checkpointer's arguments.
+_LEAST = {
+    "save_every_num_seconds": 0,
+    "save_every_num_batches": 1,
+    "keep_most_recent_by_count": 0,
+    "keep_most_recent_by_age": 0,
+}
 _UNSET: Any = object()
 
 
@@ -44,6 +52,7 @@ class TrainerCheckpoint(NamedTuple):
     trainer_state: dict[str, Any]
 
 
+@dataclass(eq=False, repr=False)
 class Checkpointer(Registrable):
     """Decides when a checkpoint is written, writes it, and removes older ones.
 
@@ -67,68 +76,55 @@ class Checkpointer(Registrable):
 
     default_implementation = "default"
 
-    def __init__(
-        self,
-        serialization_dir: str | None = None,
-        save_completed_epochs: bool = True,
-        save_every_num_seconds: float | None = None,
-        save_every_num_batches: int | None = None,
-        keep_most_recent_by_count: int | None = 2,
-        keep_most_recent_by_age: float | None = None,
-        keep_serialized_model_every_num_seconds: float | None = None,
-        num_serialized_models_to_keep: int | None = _UNSET,
-        model_save_interval: float | None = _UNSET,
-    ) -> None:
+    serialization_dir: str | Path | None = None
+    save_completed_epochs: bool = True
+    save_every_num_seconds: float | None = None
+    save_every_num_batches: int | None = None
+    keep_most_recent_by_count: int | None = 2
+    keep_most_recent_by_age: float | None = None
+    keep_serialized_model_every_num_seconds: float | None = None
+    num_serialized_models_to_keep: InitVar[int | None] = _UNSET
+    model_save_interval: InitVar[float | None] = _UNSET
+
+    def __post_init__(self, num_serialized_models_to_keep: int | None, model_save_interval: float | None) -> None:
         if num_serialized_models_to_keep is not _UNSET:
             _deprecated("num_serialized_models_to_keep", "keep_most_recent_by_count")
-            keep_most_recent_by_count = None if num_serialized_models_to_keep == -1 else num_serialized_models_to_keep
+            count = num_serialized_models_to_keep
+            self.keep_most_recent_by_count = None if count == -1 else count
         if model_save_interval is not _UNSET:
             _deprecated("model_save_interval", "save_every_num_seconds")
-            save_every_num_seconds = model_save_interval
-        for name, value, least in (
-            ("save_every_num_seconds", save_every_num_seconds, 0),
-            ("save_every_num_batches", save_every_num_batches, 1),
-            ("keep_most_recent_by_count", keep_most_recent_by_count, 0),
-            ("keep_most_recent_by_age", keep_most_recent_by_age, 0),
-        ):
+            self.save_every_num_seconds = model_save_interval
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or value < least):
                 raise ConfigurationError(
                     f"`{name}={value!r}` of the checkpointer cannot be used; set it to {least} or more, or to None."
                 )
-        self.serialization_dir = None if serialization_dir is None else Path(serialization_dir)
-        self._save_completed_epochs = save_completed_epochs
-        self._save_every_num_seconds = save_every_num_seconds
-        self._save_every_num_batches = save_every_num_batches
-        self._keep_count = keep_most_recent_by_count
-        self._keep_age = keep_most_recent_by_age
-        self._keep_every_num_seconds = keep_serialized_model_every_num_seconds
+        self.serialization_dir = None if self.serialization_dir is None else Path(self.serialization_dir)
         self._permanent: set[tuple[int, int]] = set()
         self._last_permanent = self._last_save_time = time.time()
         self._last_save = (0, 0)
 
     def check_processes(self, num_processes: int) -> None:
         """Raise ``ConfigurationError`` if several processes, which must save together, would save by the clock."""
-        if num_processes > 1 and self._save_every_num_seconds is not None:
+        if num_processes > 1 and self.save_every_num_seconds is not None:
             raise ConfigurationError(
-                f"`save_every_num_seconds={self._save_every_num_seconds}` of the checkpointer is not supported in "
+                f"`save_every_num_seconds={self.save_every_num_seconds}` of the checkpointer is not supported in "
                 "distributed training; set `save_every_num_batches`."
             )
 
     def maybe_save_checkpoint(
-        self, trainer: "Trainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: "RegistrableTrainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
-        """Write a checkpoint if one is due; return whether one was written.
+        """Write a checkpoint of ``trainer`` if one is due; return whether one was written.
 
-        Args:
-            trainer: Trainer whose state is written.
-            num_epochs_completed: Whole epochs.
-            num_batches_in_epoch_completed: Optimizer steps of the current epoch; 0 at the end of an epoch.
+        ``num_batches_in_epoch_completed`` are optimizer steps of the current epoch, 0 at the end of one.
         """
         last_epochs, last_batches = self._last_save
         batches_since = num_batches_in_epoch_completed - (last_batches if last_epochs == num_epochs_completed else 0)
-        seconds, batches = self._save_every_num_seconds, self._save_every_num_batches
+        seconds, batches = self.save_every_num_seconds, self.save_every_num_batches
         is_due = (
-            (num_batches_in_epoch_completed == 0 and self._save_completed_epochs)
+            (num_batches_in_epoch_completed == 0 and self.save_completed_epochs)
             or (seconds is not None and time.time() - self._last_save_time >= seconds)
             or (batches is not None and batches_since >= batches)
         )
@@ -136,7 +132,7 @@ class Checkpointer(Registrable):
             self.save_checkpoint(trainer)
         return is_due
 
-    def save_checkpoint(self, trainer: "Trainer") -> None:
+    def save_checkpoint(self, trainer: "RegistrableTrainer") -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
@@ -180,37 +176,35 @@ class Checkpointer(Registrable):
 
     def _paths(self, point: tuple[int, int]) -> tuple[Path, Path]:
         assert self.serialization_dir is not None
-        suffix = f"e{point[0]}_b{point[1]}.th"
-        return self.serialization_dir / f"model_state_{suffix}", self.serialization_dir / f"training_state_{suffix}"
+        folder, suffix = Path(self.serialization_dir), f"e{point[0]}_b{point[1]}.th"
+        return folder / f"model_state_{suffix}", folder / f"training_state_{suffix}"
 
     def _points(self) -> list[tuple[int, int]]:
         """Return the complete checkpoints on disk, the oldest first."""
-        if self.serialization_dir is None or not self.serialization_dir.is_dir():
+        if self.serialization_dir is None or not Path(self.serialization_dir).is_dir():
             return []
-        matches = (_MODEL_FILE.fullmatch(path.name) for path in self.serialization_dir.iterdir())
+        matches = (_MODEL_FILE.fullmatch(path.name) for path in Path(self.serialization_dir).iterdir())
         points = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)
         return [point for point in points if self._paths(point)[1].is_file()]
 
     def _remove_expired(self) -> None:
         """Remove the checkpoints that are kept neither by count, nor by age, nor permanently."""
-        count, age, points, now = self._keep_count, self._keep_age, self._points(), time.time()
+        count, age = self.keep_most_recent_by_count, self.keep_most_recent_by_age
+        every, points, now = self.keep_serialized_model_every_num_seconds, self._points(), time.time()
         if count is None and age is None:
             return
         for index, point in enumerate(points):
             model_path, training_path = self._paths(point)
             written = training_path.stat().st_mtime
-            is_recent = index >= len(points) - (count or 0) or (age is not None and now - written <= age)
-            if not is_recent and not self._is_permanent(point, written):
+            if index >= len(points) - (count or 0) or (age is not None and now - written <= age):
+                continue
+            if point not in self._permanent and every is not None and written - self._last_permanent > every:
+                self._permanent.add(point)
+                self._last_permanent = written
+            if point not in self._permanent:
                 # The training state first, so that half a checkpoint never counts as one.
                 training_path.unlink()
                 model_path.unlink()
-
-    def _is_permanent(self, point: tuple[int, int], written: float) -> bool:
-        every = self._keep_every_num_seconds
-        if point not in self._permanent and every is not None and written - self._last_permanent > every:
-            self._permanent.add(point)
-            self._last_permanent = written
-        return point in self._permanent
 
 
 Checkpointer.register("default")(Checkpointer)
@@ -278,12 +272,14 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     loop = trainer.loop
     random = random_states(trainer.data_loader, loop.args)
     of_process = {"random_states": random, **trainer.progress.state_of_process()}
+    if trainer.progress.batches_in_epoch_completed > 0:
+        of_process["model_metrics"] = trainer.model_metrics.state_dict()
     state = {
         "version": _VERSION,
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
-        "processes": _of_all_processes(of_process, loop.args.world_size),
+        "processes": trainer.accelerator.gather_object([of_process]),
         "callbacks": {
             library: {
                 name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
@@ -321,9 +317,7 @@ def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheck
     restore_callbacks(trainer, "allennlp", state["callbacks"])
     restore_callbacks(trainer, "hugging_face", state["callbacks"])
     # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
-    trainer.restored_callbacks = state["callbacks"]
-    trainer.restored_scaler = state.get("scaler")
-    trainer.restored_states = of_process["random_states"]
+    trainer.restored = {"callbacks": state["callbacks"], "scaler": state.get("scaler"), **of_process}
 
 
 def restore_callbacks(
@@ -353,13 +347,13 @@ def _why_not(
         return f"its format is version {state.get('version')} instead of {_VERSION}"
     # The extra state of a module need not be a tensor.
     current, saved = (
-        {name: getattr(value, "shape", None) for name, value in weights.items()}
+        {(name, getattr(value, "shape", None)) for name, value in weights.items()}
         for weights in (trainer.model.state_dict(), model_state)
     )
-    different = sorted(name for name in {**current, **saved} if current.get(name) != saved.get(name))
-    if different:
+    if different := sorted({name for name, _ in current ^ saved}):
         return f"its model has other weights ({', '.join(different[:3])})"
-    if _group_sizes(trainer.optimizer.state_dict()) != _group_sizes(state["optimizer"]):
+    groups, saved_groups = (each["param_groups"] for each in (trainer.optimizer.state_dict(), state["optimizer"]))
+    if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:
         return "its optimizer has other parameter groups"
     for name in _STATEFUL:
         if (name in state) != (getattr(trainer, name) is not None):
@@ -375,18 +369,6 @@ def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
         "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
         "num_gradient_accumulation_steps": group,
     }
-
-
-def _group_sizes(optimizer_state: Mapping[str, Any]) -> list[int]:
-    return [len(group["params"]) for group in optimizer_state["param_groups"]]
-
-
-def _of_all_processes(state: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
-    if world_size == 1:
-        return [state]
-    gathered: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(gathered, state)
-    return gathered
 
 
 def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
@@ -405,8 +387,6 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
 
 
 def _deprecated(older: str, newer: str) -> None:
-    warnings.warn(
-        f"`{older}` of the checkpointer is called `{newer}` now; the older name still works.",
-        FutureWarning,
-        stacklevel=3,
-    )
+    message = f"`{older}` of the checkpointer is called `{newer}` now; the older name still works."
+    # The caller of the constructor, which calls `__post_init__`, which calls this.
+    warnings.warn(message, FutureWarning, stacklevel=4)

@@ -56,7 +56,7 @@ class Registrable:
         def add(implementation: Callable[..., T]) -> Callable[..., T]:
             if name in registered and not exist_ok:
                 raise ConfigurationError(
-                    f"'{name}' cannot be registered as a {cls.__name__} for `{implementation.__name__}`: the name is "
+                    f"'{name}' cannot be registered as a {role_of(cls)} for `{implementation.__name__}`: the name is "
                     f"in use for `{registered[name][0].__name__}`; choose another one, or set `exist_ok=True`."
                 )
             registered[name] = (implementation, constructor)
@@ -82,7 +82,7 @@ class Registrable:
                 return getattr(import_module(module), attribute), None
             except (ImportError, AttributeError) as error:
                 raise ConfigurationError(
-                    f"'{name}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); "
+                    f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."
                 ) from error
         available = cls.list_available()
@@ -91,7 +91,7 @@ class Registrable:
         nearest = [spelled[word] for word in get_close_matches(name.replace("-", "_"), spelled, n=3)]
         meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
         raise ConfigurationError(
-            f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
+            f"'{name}' is not a registered name for {role_of(cls)}{meant} The registered names are: "
             f"{', '.join(available)}. To use your own class, import its module first, or use its dotted path as the "
             "type: 'my_package.my_module.MyClass'."
         )
@@ -102,6 +102,11 @@ class Registrable:
         names = list(Registrable._registry[cls])
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
+
+
+def role_of(base: type) -> str:
+    """Return what users call a base class: ``RegistrableOptimizer`` is an ``Optimizer``."""
+    return base.__name__.removeprefix("Registrable") or base.__name__
 
 
 class Lazy(Generic[T]):
@@ -176,7 +181,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
     if callable(given):
         return Lazy(given)
     raise ConfigurationError(
-        f"{given!r} cannot be built into a {base.__name__}; pass a dict with 'type', a registered name, a `Lazy`, or "
+        f"{given!r} cannot be built into a {role_of(base)}; pass a dict with 'type', a registered name, a `Lazy`, or "
         "a partial."
     )
 
@@ -194,7 +199,12 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if annotation is Lazy or origin is Lazy:
         return as_lazy(inner[0] if inner else Registrable, value)
     if annotation in _PRIMITIVES:
-        return _primitive(annotation, value, name)
+        # Python counts a bool as an int.
+        if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):
+            raise ConfigurationError(
+                f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {annotation.__name__}."
+            )
+        return value
     if origin is tuple and inner and isinstance(value, list | tuple):
         return _convert_tuple(inner, value, name, extras)
     if origin in _SEQUENCES and isinstance(value, str | Mapping):
@@ -204,9 +214,10 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
         return set(made) if origin is set else made
     if origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
         return {key: convert(inner[1], item, name, extras) for key, item in value.items()}
-    if inspect.isclass(annotation) and _is_described_by(annotation, value):
-        return from_params(annotation, value, **extras)
-    return value
+    if not inspect.isclass(annotation) or issubclass(annotation, Mapping):
+        return value
+    is_described = isinstance(value, Mapping) or (issubclass(annotation, Registrable) and isinstance(value, str))
+    return from_params(annotation, value, **extras) if is_described else value
 
 
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -263,7 +274,7 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
         params = {"type": params}
     if not isinstance(params, Mapping):
         raise ConfigurationError(
-            f"A {base.__name__} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
+            f"A {role_of(base)} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
             "only the type."
         )
     arguments = dict(params)
@@ -272,7 +283,7 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
     name = arguments.pop("type", base.default_implementation)
     if name is None:
         raise ConfigurationError(
-            f"The configuration of a {base.__name__} has no 'type'; set it to one of: "
+            f"The configuration of a {role_of(base)} has no 'type'; set it to one of: "
             f"{', '.join(base.list_available())}."
         )
     return base.by_name(name), arguments
@@ -321,28 +332,12 @@ def _first_that_fits(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapp
     raise ConfigurationError(" ".join(reasons))
 
 
-def _primitive(kind: Any, value: Any, name: str) -> Any:
-    # Python counts a bool as an int.
-    is_bool_for_number = isinstance(value, bool) and kind is not bool
-    if is_bool_for_number or not isinstance(value, _PRIMITIVES[kind]):
-        raise ConfigurationError(
-            f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {kind.__name__}."
-        )
-    return value
-
-
 def _convert_tuple(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> tuple[Any, ...]:
     if kinds[-1] is Ellipsis:
         return tuple(convert(kinds[0], item, name, extras) for item in value)
     if len(kinds) != len(value):
         raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
     return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
-
-
-def _is_described_by(annotation: type, value: Any) -> bool:
-    if issubclass(annotation, Registrable):
-        return isinstance(value, str | Mapping)
-    return isinstance(value, Mapping) and not issubclass(annotation, Mapping)
 
 
 def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -17,7 +17,7 @@ from portico.gradient_descent.construction import Registrable, from_params, para
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
-from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 from portico.settings import GroupSchema, Setting, schema_of, setting
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class GradientDescentExperiment(Experiment):
 
     args: Any = field(default=partial(DescentArguments), metadata=group(decided=("output_dir",)))
     trainer: Any = field(
-        default=partial(GradientDescentTrainer), metadata=group(base=Trainer, settings=_trainer_settings)
+        default=partial(GradientDescentTrainer), metadata=group(base=RegistrableTrainer, settings=_trainer_settings)
     )
     model: Any = field(
         default=partial(BagOfWordsClassifier), metadata=group(base=nn.Module, decided=tuple(_TOPIC_SIZES))
@@ -119,7 +119,9 @@ class GradientDescentExperiment(Experiment):
         callbacks = [*(configured.pop("callbacks", None) or ()), *self.callbacks]
         chosen = self.trainer.func
         # `type` chooses among registered trainers; a class of the user's own is built as the default one is.
-        base = Trainer if chosen is GradientDescentTrainer else getattr(chosen, "from_partial_objects", chosen)
+        base = (
+            RegistrableTrainer if chosen is GradientDescentTrainer else getattr(chosen, "from_partial_objects", chosen)
+        )
         return from_params(
             base,
             configured,

@@ -2,22 +2,31 @@
 
 import datetime
 import json
+import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from portico.gradient_descent.checkpointer import replace_file
 from portico.gradient_descent.errors import ConfigurationError
 from portico.hf_compat import denumpify_detensorize
+from portico.tree import map_tensors
+
+logger = logging.getLogger(__name__)
 
 _MB = 1024 * 1024
+# By these methods a class is known to count: AllenNLP's models, AllenNLP's metrics, those of torchmetrics.
+_COUNTER_METHODS = (("get_metrics",), ("get_metric", "reset"), ("update", "compute", "reset"))
+_OF_MODULES = frozenset(vars(nn.Module()))
 _SIGNS = {"+": 1.0, "-": -1.0}
 _STATE: tuple[str, ...] = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
 _STATE += ("best_epoch", "best_epoch_metrics")
@@ -74,22 +83,90 @@ def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
 
 def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[str, Any]:
     """Return the metrics of an epoch over all processes, and reset those of the model."""
-    metrics = {
-        name: _mean_over_processes(value, accelerator) for name, value in _model_metrics(model, reset=True).items()
-    }
+    metrics = _model_metrics(model, reset=True)
+    for name, value in metrics.items():
+        if accelerator.num_processes > 1 and isinstance(value, int | float):
+            here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
+            metrics[name] = accelerator.reduce(here, "mean").item()
     return {**metrics, **_means(sums.reduced(accelerator))}
+
+
+class ModelMetrics:
+    """What a model has counted in the current epoch; a checkpoint within an epoch contains it.
+
+    Counters are the modules of the model with ``get_metrics``, and the metrics of AllenNLP and torchmetrics that the
+    model holds, also in lists and dicts. Their attributes are saved if they are plain values or tensors and differ
+    from those of the model before its training: the others are configuration. What a model counts in buffers, or
+    returns from ``get_extra_state``, is part of its weights.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._initial = _counts(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts of this process, those on another device than the CPU, and the metrics they make."""
+        now, initial = _counts(self._model), self._initial
+        counts = {path: count for path, count in now.items() if not _is_same(count, initial.get(path))}
+        return {
+            "counts": map_tensors(torch.Tensor.cpu, counts),
+            "elsewhere": [path for path, count in counts.items() if _devices(count) - {"cpu"}],
+            "metrics": map_tensors(torch.Tensor.cpu, _plain_values(_model_metrics(self._model, reset=False))),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None, device: torch.device) -> None:
+        """Restore the counts, on ``device`` where they were not on the CPU; warn of metrics that are incomplete.
+
+        ``None`` is the state in the checkpoint of an older version.
+        """
+        if state is None:
+            incomplete = ["all metrics"] if hasattr(self._model, "get_metrics") else []
+        else:
+            self._restore(state["counts"], state["elsewhere"], device)
+            try:
+                metrics = _plain_values(_model_metrics(self._model, reset=False))
+            except Exception:  # whatever a model raises that has counted nothing, such as a division by zero
+                metrics = {}
+            expected = state["metrics"]
+            incomplete = [name for name in expected if not _is_same(expected[name], metrics.get(name))]
+        if incomplete:
+            logger.warning(
+                "The checkpoint does not contain all that the model has counted for %s: in the current epoch its "
+                "training metrics cover only the batches after the resume. Count in buffers of the model, in plain "
+                "attributes of a module with `get_metrics`, or in a metric of AllenNLP or torchmetrics.",
+                ", ".join(incomplete),
+            )
+
+    def _restore(self, counts: Mapping[str, Any], elsewhere: Sequence[str], device: torch.device) -> None:
+        attributes_of = {path: vars(counter) for path, counter in _counters(self._model)}
+        for path, saved in counts.items():
+            owner, _, name = path.rpartition("/")
+            attributes = attributes_of.get(owner, {})
+            current = attributes.get(name)
+            count = map_tensors(lambda tensor: tensor.to(device), saved) if path in elsewhere else saved
+            if isinstance(current, dict):
+                # In place: it may be a Counter or a defaultdict.
+                current.clear()
+                current.update(count)
+            else:
+                attributes[name] = count.numpy() if isinstance(current, np.ndarray) else count
 
 
 def peak_memory_mb(accelerator: Any) -> dict[int, float]:
     """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
-    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        here = 0.0
+    else:
+        # Linux counts in kilobytes, macOS in bytes.
+        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_MB if sys.platform == "darwin" else 1024)
+    peak = torch.tensor([here], dtype=torch.float64, device=accelerator.device)
     return dict(enumerate(accelerator.gather(peak).tolist()))
 
 
 def gpu_memory_mb() -> dict[int, float]:
     """Return the peak memory that torch has allocated on each GPU of this process in MiB, by index."""
-    if not torch.cuda.is_available():
-        return {}
     return {index: torch.cuda.max_memory_allocated(index) / _MB for index in range(torch.cuda.device_count())}
 
 
@@ -232,6 +309,77 @@ def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
         )
 
 
+def _counts(model: nn.Module) -> dict[str, Any]:
+    """Return copies of the plain attributes of all counters, by path."""
+    found = {f"{path}/{name}": value for path, counter in _counters(model) for name, value in vars(counter).items()}
+    return _plain_values({path: value for path, value in found.items() if path.rpartition("/")[2] not in _OF_MODULES})
+
+
+def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the counters that ``value`` is or holds, each once, with its path."""
+    seen = set() if seen is None else seen
+    is_counter = any(all(hasattr(type(value), name) for name in methods) for methods in _COUNTER_METHODS)
+    parts: Mapping[Any, Any] = {}
+    if isinstance(value, Mapping):
+        parts = value
+    elif isinstance(value, list | tuple):
+        parts = dict(enumerate(value))
+    elif is_counter or isinstance(value, nn.Module):
+        parts = getattr(value, "__dict__", {})
+    if not parts or id(value) in seen:
+        return
+    seen.add(id(value))
+    if is_counter:
+        yield path, value
+    for name, part in list(parts.items()):
+        yield from _counters(part, f"{path}/{name}", seen)
+
+
+def _plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the values that a checkpoint can contain."""
+    copies = {}
+    for name, value in values.items():
+        with suppress(TypeError):
+            copies[name] = _plain(value)
+    return copies
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a plain value, numpy's as Python's or torch's; raise ``TypeError`` for anything else."""
+    # Exact types, because checkpoints are loaded with `weights_only=True`. A gradient means an activation.
+    if type(value) is torch.Tensor and not value.requires_grad:
+        return value.clone()
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(_plain(item) for item in value)
+    raise TypeError(f"a {type(value).__name__} is not a plain value")
+
+
+def _devices(value: Any) -> set[str]:
+    found: list[str] = []
+    map_tensors(lambda tensor: found.append(tensor.device.type), value)
+    return set(found)
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left.cpu(), right.cpu())
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_is_same(item, right[key]) for key, item in left.items())
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    return bool(left == right) or (left != left and right != right)  # NaN
+
+
 def _signed(name: Any) -> tuple[float, str]:
     if not isinstance(name, str) or not name.strip("+-"):
         raise ConfigurationError(
@@ -252,25 +400,8 @@ def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
 
 
 def _means(sums: LossSums) -> dict[str, float]:
-    count = sums.num_batches
-    means = {"loss": sums.loss / count if count else 0.0}
+    # Without batches the sums are 0, and so are the means.
+    means = {"loss": sums.loss / max(sums.num_batches, 1)}
     if sums.reg_loss is not None:
-        means["reg_loss"] = sums.reg_loss / count if count else 0.0
+        means["reg_loss"] = sums.reg_loss / max(sums.num_batches, 1)
     return means
-
-
-def _mean_over_processes(value: Any, accelerator: Any) -> Any:
-    if accelerator.num_processes == 1 or not isinstance(value, int | float):
-        return value
-    here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
-    return accelerator.reduce(here, "mean").item()
-
-
-def _peak_of_this_process() -> float:
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in kilobytes, macOS in bytes.
-    return peak / (_MB if sys.platform == "darwin" else 1024)

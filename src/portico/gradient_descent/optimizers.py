@@ -63,7 +63,13 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
 
 def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int | None], list[str]]:
     """Return the index of each name's group (``None`` for no group), and the patterns that match no name."""
-    _check_form(groups)
+    for group in groups:
+        is_pair = isinstance(group, list | tuple) and len(group) == 2
+        if not (is_pair and isinstance(group[0], list | tuple) and isinstance(group[1], Mapping)):
+            raise ConfigurationError(
+                f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
+                '[["bias", "norm"], {"weight_decay": 0.0}].'
+            )
     numbered = [(index, _compiled(pattern)) for index, (patterns, _) in enumerate(groups) for pattern in patterns]
     used: set[str] = set()
     indices: list[int | None] = []
@@ -79,7 +85,7 @@ def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int
     return indices, [search.pattern for _, search in numbered if search.pattern not in used]
 
 
-class Optimizer(Registrable):
+class RegistrableOptimizer(Registrable):
     """Registry of optimizers.
 
     A registered class or function is called with ``model_parameters``, pairs of name and parameter, or with
@@ -87,6 +93,10 @@ class Optimizer(Registrable):
     """
 
     default_implementation = "adam"
+
+
+# AllenNLP's name.
+Optimizer = RegistrableOptimizer
 
 
 class HuggingfaceAdamW(torch.optim.AdamW):
@@ -174,8 +184,14 @@ def _register(name: str, optimizer_class: Any) -> None:
         optimizer: torch.optim.Optimizer = optimizer_class(
             make_parameter_groups(model_parameters, parameter_groups), **options
         )
-        for _, group_options in parameter_groups or ():
-            _refuse_unknown_options(group_options, optimizer)
+        # torch stores options that it does not know in the group, without using them.
+        known = sorted({*optimizer.defaults, "requires_grad"})
+        unknown = sorted({option for _, group in parameter_groups or () for option in group}.difference(known))
+        if unknown:
+            raise ConfigurationError(
+                f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
+                f"knows: {', '.join(known)}."
+            )
         return optimizer
 
     own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
@@ -188,7 +204,7 @@ def _register(name: str, optimizer_class: Any) -> None:
     make.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     make.__name__ = make.__qualname__ = optimizer_class.__name__
     make.__annotations__ = {}
-    Optimizer.register(name)(make)
+    RegistrableOptimizer.register(name)(make)
 
 
 for _name, _class in {
@@ -208,7 +224,7 @@ for _name, _class in {
     _register(_name, _class)
 
 
-@Optimizer.register("multi")
+@RegistrableOptimizer.register("multi")
 class MultiOptimizer(torch.optim.Optimizer):
     """Steps several optimizers; schedulers and checkpoints see the parameter groups of all, in order.
 
@@ -223,20 +239,18 @@ class MultiOptimizer(torch.optim.Optimizer):
         self,
         model_parameters: NamedParameters,
         parameter_groups: ParameterGroups,
-        optimizers: Mapping[str, Lazy[Optimizer]],
+        optimizers: Mapping[str, Lazy[RegistrableOptimizer]],
     ) -> None:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         for name, (parameters, groups) in _shares(list(model_parameters), parameter_groups, optimizers).items():
-            lazy = as_lazy(Optimizer, optimizers[name])
+            lazy = as_lazy(RegistrableOptimizer, optimizers[name])
             assert lazy is not None
             self.optimizers[name] = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
         super().__init__(self._all_groups(), {})
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for optimizer in self.optimizers.values():
             optimizer.step()
         return loss
@@ -267,8 +281,7 @@ def _shares(
             "add one under this name, for the parameters that no group matches."
         )
     owners = [options.get("optimizer_name", _DEFAULT) for _, options in groups]
-    missing = sorted(set(owners) - set(optimizers))
-    if missing:
+    if missing := sorted(set(owners) - set(optimizers)):
         raise ConfigurationError(
             f"A parameter group of the optimizer 'multi' has `optimizer_name={missing[0]!r}`, but `optimizers` holds "
             f"{', '.join(optimizers)}; add it there, or correct the name."
@@ -280,34 +293,12 @@ def _shares(
         shares[owner][1].append((patterns, rest))
     for pair, index in zip(named, indices, strict=True):
         shares[_DEFAULT if index is None else owners[index]][0].append(pair)
-    idle = [name for name, (parameters, _) in shares.items() if not parameters and name != _DEFAULT]
-    if idle:
+    if idle := [name for name, (parameters, _) in shares.items() if not parameters and name != _DEFAULT]:
         raise ConfigurationError(
             f"The optimizer '{idle[0]}' of 'multi' has no parameters; let a parameter group with "
             f"`optimizer_name='{idle[0]}'` match some, or remove it from `optimizers`."
         )
     return {name: share for name, share in shares.items() if share[0]}
-
-
-def _refuse_unknown_options(options: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse options of a parameter group that torch would store in the group without using them."""
-    known = {*optimizer.defaults, "requires_grad"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise ConfigurationError(
-            f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
-            f"knows: {', '.join(sorted(known))}."
-        )
-
-
-def _check_form(groups: Any) -> None:
-    for group in groups:
-        is_pair = isinstance(group, list | tuple) and len(group) == 2
-        if not (is_pair and isinstance(group[0], list | tuple) and isinstance(group[1], Mapping)):
-            raise ConfigurationError(
-                f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
-                '[["bias", "norm"], {"weight_decay": 0.0}].'
-            )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -99,10 +99,6 @@ class Progress:
     # Random states at the start of the current epoch.
     epoch_start: dict[str, Any] | None = None
 
-    def begin_epoch(self) -> None:
-        self.batches_in_epoch_completed = 0
-        self.sums = LossSums()
-
     def complete_epoch(self) -> None:
         self.epochs_completed += 1
         self.batches_in_epoch_completed = 0
@@ -140,19 +136,16 @@ class DescentRun(TrainingRun):
     def __init__(self, trainer: "LoopTrainer", **options: Any) -> None:
         super().__init__(trainer, **options)
         self.gd_trainer = trainer.gd_trainer
-        # The checkpoint was read before the run was made.
-        self.is_resumed = self.gd_trainer.progress.total_batches > 0
         self.group: list[Any] = []
         self.outputs: list[dict[str, Any]] = []
         self.memory: dict[str, float] = {}
 
     @override
     def restore(self) -> None:
-        gd_trainer = self.gd_trainer
-        if gd_trainer.restored_callbacks is not None:
-            restore_callbacks(gd_trainer, "lightning", gd_trainer.restored_callbacks)
-            gd_trainer.restored_callbacks = None
-        if self.is_resumed:
+        # The checkpoint was read before the run was made.
+        if self.gd_trainer.restored is not None:
+            restore_callbacks(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
+        if self.trainer.state.global_step > 0:
             continue_from(
                 self.trainer.lightning_trainer,
                 epoch=self.resume_point.epoch,
@@ -170,7 +163,8 @@ class DescentRun(TrainingRun):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         if self._num_skipped(epoch) == 0:
-            self.gd_trainer.progress.begin_epoch()
+            self.gd_trainer.progress.batches_in_epoch_completed = 0
+            self.gd_trainer.progress.sums = LossSums()
         workers = peak_memory_mb(self.gd_trainer.accelerator)
         self.memory = {f"worker_{rank}_memory_MB": peak for rank, peak in workers.items()}
         self.memory |= {f"gpu_{index}_memory_MB": peak for index, peak in gpu_memory_mb().items()}
@@ -227,10 +221,11 @@ class DescentRun(TrainingRun):
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
         metrics = batch_metrics(gd_trainer.model, progress.sums)
-        if gd_trainer.tensorboard_writer is not None and gd_trainer.is_primary:
-            gd_trainer.tensorboard_writer.log_batch(
-                gd_trainer.model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, self._updates()
-            )
+        writer, model, updates = gd_trainer.tensorboard_writer, gd_trainer.model, None
+        if writer is not None and gd_trainer.is_primary:
+            if (before := self._weights_before) is not None:
+                updates = {name: before[name] - weight.detach().cpu() for name, weight in model.named_parameters()}
+            writer.log_batch(model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, updates)
         gd_trainer.batch_callbacks(
             batch_inputs=self.group,
             batch_outputs=self.outputs,
@@ -266,11 +261,9 @@ class DescentRun(TrainingRun):
         # The user's loader has the generators; the run may iterate a share of it.
         loader, args, progress = self.gd_trainer.data_loader, self.trainer.args, self.gd_trainer.progress
         set_epoch(loader, self.epoch)
-        num_skipped = self._num_skipped(self.epoch)
-        if self.is_resumed and self.epoch == self.resume_point.epoch:
-            states = progress.epoch_start if num_skipped else self.gd_trainer.restored_states
-            assert states is not None
-            set_random_states(states, loader, args)
+        num_skipped, restored = self._num_skipped(self.epoch), self.gd_trainer.restored
+        if restored is not None and self.epoch == self.resume_point.epoch:
+            set_random_states(restored["epoch_start" if num_skipped else "random_states"], loader, args)
         progress.epoch_start = random_states(loader, args)
         batches = iter(self.loader)
         if num_skipped:
@@ -280,7 +273,8 @@ class DescentRun(TrainingRun):
                     f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` yields only "
                     f"{num_fetched}; use the loader that the training began with, or another `serialization_dir`."
                 )
-            set_rng_states(self.gd_trainer.restored_states["global"], args)
+            assert restored is not None, "only a resumed run skips batches"
+            set_rng_states(restored["random_states"]["global"], args)
         self.plan.window.end = num_skipped
         return batches
 
@@ -289,10 +283,6 @@ class DescentRun(TrainingRun):
         if writer is None or not self.gd_trainer.is_primary or not writer.should_log_histograms_this_batch():
             return None
         return {name: weight.detach().cpu().clone() for name, weight in self.gd_trainer.model.named_parameters()}
-
-    def _updates(self) -> dict[str, torch.Tensor] | None:
-        before, parameters = self._weights_before, self.gd_trainer.model.named_parameters()
-        return None if before is None else {name: before[name] - weight.detach().cpu() for name, weight in parameters}
 
 
 class ValidationSession(EvaluationSession):

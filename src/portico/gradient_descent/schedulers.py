@@ -9,6 +9,7 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -81,6 +82,7 @@ class LearningRateScheduler(Scheduler, Registrable):
     """Sets the learning rate of every parameter group; arguments out of range raise ``ConfigurationError``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        _refuse_own_rates(optimizer)
         super().__init__(optimizer, "lr", last_epoch)
 
 
@@ -91,6 +93,14 @@ class MomentumScheduler(Scheduler, Registrable):
         super().__init__(optimizer, "momentum", last_epoch)
 
 
+def _refuse_own_rates(optimizer: torch.optim.Optimizer) -> None:
+    if any("lr" in group and group["lr"] is None for group in optimizer.param_groups):
+        raise ConfigurationError(
+            f"`lr=None` of {type(optimizer).__name__} means that it computes its own learning rates, which no "
+            "scheduler can change; set `lr` and, for Adafactor, `relative_step=False`, or leave the scheduler out."
+        )
+
+
 # Schedulers of torch and transformers
 
 
@@ -99,6 +109,7 @@ class TorchScheduler(LearningRateScheduler):
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
         # Not `super().__init__`: torch has set `initial_lr` and made the first step.
+        _refuse_own_rates(lr_scheduler.optimizer)
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
@@ -160,8 +171,9 @@ def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_ep
 def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
     @LearningRateScheduler.register(name)
     @functools.wraps(make_schedule)
-    def make(*args: Any, **options: Any) -> TorchScheduler:
-        return TorchScheduler(make_schedule(*args, **options))
+    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
+        _refuse_own_rates(optimizer)
+        return TorchScheduler(make_schedule(optimizer, *args, **options))
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
@@ -208,6 +220,7 @@ class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
 
 
 @LearningRateScheduler.register("noam")
+@dataclass(eq=False, repr=False)
 class NoamLR(LearningRateScheduler):
     """Rises over the warm-up steps, then falls with the inverse square root of the step.
 
@@ -221,23 +234,19 @@ class NoamLR(LearningRateScheduler):
     Source: Attention is all you need, arXiv:1706.03762, section 5.3.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        model_size: int,
-        warmup_steps: int,
-        factor: float = 1.0,
-        last_epoch: int = -1,
-    ) -> None:
-        if model_size < 1 or warmup_steps < 1:
+    optimizer: torch.optim.Optimizer
+    model_size: int
+    warmup_steps: int
+    factor: float = 1.0
+    last_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if self.model_size < 1 or self.warmup_steps < 1:
             raise ConfigurationError(
-                f"The scheduler 'noam' got `model_size={model_size}` and `warmup_steps={warmup_steps}`; set both to "
-                "an int >= 1."
+                f"The scheduler 'noam' got `model_size={self.model_size}` and `warmup_steps={self.warmup_steps}`; set "
+                "both to an int >= 1."
             )
-        self.warmup_steps = warmup_steps
-        self.factor = factor
-        self.model_size = model_size
-        super().__init__(optimizer, last_epoch)
+        super().__init__(self.optimizer, self.last_epoch)
 
     @override
     def step(self, metric: float | None = None) -> None:
@@ -334,6 +343,7 @@ class LinearWithWarmup(PolynomialDecay):
 
 
 @LearningRateScheduler.register("cosine")
+@dataclass(eq=False, repr=False)
 class CosineWithRestarts(LearningRateScheduler):
     """Falls along a cosine over a cycle of epochs, then starts again.
 
@@ -346,30 +356,24 @@ class CosineWithRestarts(LearningRateScheduler):
     Source: SGDR, arXiv:1608.03983.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        t_initial: int,
-        t_mul: float = 1.0,
-        eta_min: float = 0.0,
-        eta_mul: float = 1.0,
-        last_epoch: int = -1,
-    ) -> None:
-        if t_initial <= 0 or eta_min < 0:
+    optimizer: torch.optim.Optimizer
+    t_initial: int
+    t_mul: float = 1.0
+    eta_min: float = 0.0
+    eta_mul: float = 1.0
+    last_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if self.t_initial <= 0 or self.eta_min < 0:
             raise ConfigurationError(
-                f"The scheduler 'cosine' got `t_initial={t_initial}` and `eta_min={eta_min}`; set the first to 1 "
-                "epoch or more, the second to 0 or more."
+                f"The scheduler 'cosine' got `t_initial={self.t_initial}` and `eta_min={self.eta_min}`; set the first "
+                "to 1 epoch or more, the second to 0 or more."
             )
-        if t_initial == 1 and t_mul == 1 and eta_mul == 1:
+        if self.t_initial == self.t_mul == self.eta_mul == 1:
             logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 does not change the learning rate.")
-        self.t_initial = t_initial
-        self.t_mul = t_mul
-        self.eta_min = eta_min
-        self.eta_mul = eta_mul
-        self._last_restart = 0
-        self._cycle_len = t_initial
-        self._n_restarts = 0
-        super().__init__(optimizer, last_epoch)
+        self._last_restart = self._n_restarts = 0
+        self._cycle_len = self.t_initial
+        super().__init__(self.optimizer, self.last_epoch)
 
     @override
     def get_values(self) -> list[float]:
@@ -389,6 +393,7 @@ class CosineWithRestarts(LearningRateScheduler):
 
 
 @LearningRateScheduler.register("slanted_triangular")
+@dataclass(eq=False, repr=False)
 class SlantedTriangular(LearningRateScheduler):
     """Rises linearly over a part of the steps, then falls linearly over the rest.
 
@@ -408,41 +413,34 @@ class SlantedTriangular(LearningRateScheduler):
     Source: ULMFiT, arXiv:1801.06146.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        num_epochs: int,
-        num_steps_per_epoch: int | None = None,
-        cut_frac: float = 0.1,
-        ratio: float = 32,
-        last_epoch: int = -1,
-        gradual_unfreezing: bool = False,
-        discriminative_fine_tuning: bool = False,
-        decay_factor: float = 0.38,
-    ) -> None:
-        if not (0 <= cut_frac < 1 and ratio > 0):
+    optimizer: torch.optim.Optimizer
+    num_epochs: int
+    num_steps_per_epoch: int | None = None
+    cut_frac: float = 0.1
+    ratio: float = 32
+    last_epoch: int = -1
+    gradual_unfreezing: bool = False
+    discriminative_fine_tuning: bool = False
+    decay_factor: float = 0.38
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.cut_frac < 1 and self.ratio > 0):
             raise ConfigurationError(
-                f"The scheduler 'slanted_triangular' got `cut_frac={cut_frac}` and `ratio={ratio}`; set the first to "
-                "0 or more and below 1, the second above 0."
+                f"The scheduler 'slanted_triangular' got `cut_frac={self.cut_frac}` and `ratio={self.ratio}`; set the "
+                "first to 0 or more and below 1, the second above 0."
             )
-        self.num_epochs = num_epochs
-        self.num_steps_per_epoch = num_steps_per_epoch
-        self.cut_frac = cut_frac
-        self.ratio = ratio
-        self.gradual_unfreezing = gradual_unfreezing
-        self.freezing_current = gradual_unfreezing
-        self.num_layers_to_unfreeze = 0
+        self.freezing_current = self.gradual_unfreezing
+        self.num_layers_to_unfreeze = self.last_batch_num_total = 0
         # Steps completed at the end of each epoch, the start included.
         self.batch_num_total_epoch_end: list[int] = []
-        _check_layers(optimizer, gradual_unfreezing, discriminative_fine_tuning)
-        super().__init__(optimizer, last_epoch)
-        self.last_batch_num_total = 0
+        self._check_layers()
+        super().__init__(self.optimizer, self.last_epoch)
         self.step()
-        if discriminative_fine_tuning:
-            layers = [index for index, group in enumerate(optimizer.param_groups) if group["params"]]
+        if self.discriminative_fine_tuning:
+            layers = [index for index, group in enumerate(self.optimizer.param_groups) if group["params"]]
             for exponent, index in enumerate(reversed(layers)):
-                self.base_values[index] *= decay_factor**exponent
-                optimizer.param_groups[index]["lr"] = self.base_values[index]
+                self.base_values[index] *= self.decay_factor**exponent
+                self.optimizer.param_groups[index]["lr"] = self.base_values[index]
         self.step_batch(0)
 
     @override
@@ -495,19 +493,19 @@ class SlantedTriangular(LearningRateScheduler):
             for parameter in group["params"]:
                 parameter.requires_grad = index <= self.num_layers_to_unfreeze
 
-
-def _check_layers(optimizer: torch.optim.Optimizer, unfreezing: bool, discriminative: bool) -> None:
-    groups = optimizer.param_groups
-    if unfreezing and groups[-1]["params"]:
-        raise ConfigurationError(
-            "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but it "
-            f"holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every layer."
-        )
-    if (unfreezing or discriminative) and len(groups) < 3:
-        raise ConfigurationError(
-            f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
-            "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
-        )
+    def _check_layers(self) -> None:
+        groups = self.optimizer.param_groups
+        if self.gradual_unfreezing and groups[-1]["params"]:
+            raise ConfigurationError(
+                "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but "
+                f"it holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every "
+                "layer."
+            )
+        if (self.gradual_unfreezing or self.discriminative_fine_tuning) and len(groups) < 3:
+            raise ConfigurationError(
+                f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
+                "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
+            )
 
 
 @LearningRateScheduler.register("combined")
@@ -576,8 +574,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
             return
-        self._current_index = index
-        self.current_scheduler = None
+        self._current_index, self.current_scheduler = index, None
         if index is None:
             return
         for group in self.optimizer.param_groups:
@@ -590,19 +587,21 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
 
 
 @MomentumScheduler.register("inverted_triangular")
+@dataclass(eq=False, repr=False)
 class InvertedTriangular(MomentumScheduler):
     """Falls linearly over ``cool_down`` epochs, rises again over ``warm_up`` epochs, then stays constant.
 
     ``ratio`` is the highest over the lowest momentum.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, cool_down: int, warm_up: int, ratio: float = 10, last_epoch: int = -1
-    ) -> None:
-        self.cool_down = cool_down
-        self.warm_up = warm_up
-        self.ratio = ratio
-        super().__init__(optimizer, last_epoch)
+    optimizer: torch.optim.Optimizer
+    cool_down: int
+    warm_up: int
+    ratio: float = 10
+    last_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        super().__init__(self.optimizer, self.last_epoch)
 
     @override
     def get_values(self) -> list[float]:
@@ -610,8 +609,6 @@ class InvertedTriangular(MomentumScheduler):
         if step <= self.cool_down:
             return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]
         if step <= self.cool_down + self.warm_up:
-            risen, lows = step - self.cool_down, [base / self.ratio for base in self.base_values]
-            return [
-                low + (base - low) * risen / self.warm_up for base, low in zip(self.base_values, lows, strict=True)
-            ]
+            risen, pairs = step - self.cool_down, [(base, base / self.ratio) for base in self.base_values]
+            return [low + (base - low) * risen / self.warm_up for base, low in pairs]
         return self.base_values

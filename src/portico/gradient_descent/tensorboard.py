@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ def tensorboard_is_installed() -> bool:
     return find_spec("tensorboard") is not None
 
 
+@dataclass(eq=False, repr=False)
 class TensorboardWriter(Registrable):
     """Writes to ``log/train`` and ``log/validation`` in the folder of the run; a folder is created when it is needed.
 
@@ -43,42 +45,34 @@ class TensorboardWriter(Registrable):
 
     default_implementation = "default"
 
-    def __init__(
-        self,
-        serialization_dir: str | None = None,
-        summary_interval: int = 100,
-        histogram_interval: int | None = None,
-        batch_size_interval: int | None = None,
-        should_log_parameter_statistics: bool = True,
-        should_log_learning_rate: bool = False,
-        get_batch_num_total: Callable[[], int] | None = None,
-    ) -> None:
-        for name, interval in (
-            ("summary_interval", summary_interval),
-            ("histogram_interval", histogram_interval),
-            ("batch_size_interval", batch_size_interval),
-        ):
+    serialization_dir: str | None = None
+    summary_interval: int = 100
+    histogram_interval: int | None = None
+    batch_size_interval: int | None = None
+    should_log_parameter_statistics: bool = True
+    should_log_learning_rate: bool = False
+    get_batch_num_total: Callable[[], int] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name in ("summary_interval", "histogram_interval", "batch_size_interval"):
+            interval = getattr(self, name)
             if interval is not None and interval < 1:
                 raise ConfigurationError(f"`{name}={interval}` cannot be used; set it to an int >= 1, or to None.")
-        if serialization_dir is not None and not tensorboard_is_installed():
+        if self.serialization_dir is not None and not tensorboard_is_installed():
             raise ConfigurationError(
                 "TensorBoard is not installed; install it with `pip install 'portico[allennlp]'`, or leave "
                 "`tensorboard_writer` out."
             )
-        self._folder = None if serialization_dir is None else Path(serialization_dir) / "log"
+        if self.get_batch_num_total is None:
+            self.get_batch_num_total = lambda: 0
+        self._folder = None if self.serialization_dir is None else Path(self.serialization_dir) / "log"
         self._writers: dict[str, SummaryWriter] = {}
-        self._summary_interval = summary_interval
-        self._histogram_interval = histogram_interval
-        self._batch_size_interval = batch_size_interval
-        self._should_log_parameter_statistics = should_log_parameter_statistics
-        self._should_log_learning_rate = should_log_learning_rate
-        self.get_batch_num_total = get_batch_num_total or (lambda: 0)
         self._hooks: list[RemovableHandle] = []
         self.reset_epoch()
 
     def begin(self, model: nn.Module) -> None:
         """Start to capture the activations of ``model``, if histograms are written."""
-        if self._histogram_interval is not None and not self._hooks:
+        if self.histogram_interval is not None and not self._hooks:
             watched = (module for module in model.modules() if getattr(module, "should_log_activations", False))
             # A function, not the bound method: a copy of the model must not copy the writer.
             self._hooks = [
@@ -99,10 +93,10 @@ class TensorboardWriter(Registrable):
         self._batches_this_epoch = 0
 
     def should_log_this_batch(self) -> bool:
-        return self.get_batch_num_total() % self._summary_interval == 0
+        return self.get_batch_num_total() % self.summary_interval == 0
 
     def should_log_histograms_this_batch(self) -> bool:
-        interval = self._histogram_interval
+        interval = self.histogram_interval
         return interval is not None and self.get_batch_num_total() % interval == 0
 
     def log_batch(
@@ -120,9 +114,9 @@ class TensorboardWriter(Registrable):
         ``param_updates``, by how much the step changed each parameter, are needed when histograms are due.
         """
         if self.should_log_this_batch():
-            if self._should_log_parameter_statistics:
+            if self.should_log_parameter_statistics:
                 self.log_parameter_and_gradient_statistics(model, batch_grad_norm)
-            if self._should_log_learning_rate:
+            if self.should_log_learning_rate:
                 self.log_learning_rates(model, optimizer)
             self.add_train_scalar("loss/loss_train", metrics["loss"])
             self.log_metrics({f"epoch_metrics/{name}": value for name, value in metrics.items()})
@@ -130,8 +124,8 @@ class TensorboardWriter(Registrable):
             assert param_updates is not None, "the trainer measures updates at these steps"
             self.log_histograms(model)
             self.log_gradient_updates(model, param_updates)
-        if self._batch_size_interval:
-            self._log_batch_size(batch_group, self._batch_size_interval)
+        if self.batch_size_interval:
+            self._log_batch_size(batch_group, self.batch_size_interval)
 
     def log_parameter_and_gradient_statistics(
         self, model: nn.Module, batch_grad_norm: torch.Tensor | float | None
@@ -225,11 +219,9 @@ class TensorboardWriter(Registrable):
     def _log_activations(self, module: nn.Module, outputs: Any) -> None:
         if not self.should_log_histograms_this_batch():
             return
-        named = {"": outputs}
-        if isinstance(outputs, Mapping):
-            named = {f"_{key}": output for key, output in outputs.items()}
-        elif isinstance(outputs, list | tuple):
-            named = {f"_{index}": output for index, output in enumerate(outputs)}
+        if isinstance(outputs, list | tuple):
+            outputs = dict(enumerate(outputs))
+        named = {f"_{key}": one for key, one in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
         for suffix, output in named.items():
             self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
 

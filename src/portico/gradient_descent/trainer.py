@@ -18,8 +18,10 @@ from torch import nn
 from portico.arguments import TrainingArguments
 from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.arguments import (
-    as_folder,
-    check_count,
+    CALLBACKS,
+    COUNTS,
+    LAZY_PARTS,
+    check_counts,
     check_limits,
     check_parts,
     construct_parts,
@@ -45,9 +47,15 @@ from portico.gradient_descent.checkpointer import (
 )
 from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump_metrics, epoch_metrics
+from portico.gradient_descent.metrics import (
+    MetricTracker,
+    ModelMetrics,
+    TrainingReport,
+    dump_metrics,
+    epoch_metrics,
+)
 from portico.gradient_descent.moving_average import MovingAverage
-from portico.gradient_descent.optimizers import Optimizer
+from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
@@ -55,7 +63,7 @@ from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_
 logger = logging.getLogger(__name__)
 
 
-class Trainer(Registrable):
+class RegistrableTrainer(Registrable):
     """Base class of the trainers that a configuration can name."""
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
@@ -84,12 +92,17 @@ class Trainer(Registrable):
         """Run the model on a batch."""
 
 
-@Trainer.register("gradient_descent", constructor="from_partial_objects")
-class GradientDescentTrainer(Trainer):
+# AllenNLP's name.
+Trainer = RegistrableTrainer
+
+
+@RegistrableTrainer.register("gradient_descent", constructor="from_partial_objects")
+class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
     A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
-    ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``.
+    ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``. What it has counted
+    for its metrics is part of a checkpoint, see :class:`~portico.gradient_descent.metrics.ModelMetrics`.
 
     Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
     clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
@@ -148,9 +161,7 @@ class GradientDescentTrainer(Trainer):
     # A callback may turn it off for an epoch.
     should_validate_this_epoch: bool = True
     # What a checkpoint holds, for the run to restore once the parts exist.
-    restored_states: dict[str, Any]
-    restored_callbacks: dict[str, Any] | None = None
-    restored_scaler: dict[str, Any] | None = None
+    restored: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -207,7 +218,7 @@ class GradientDescentTrainer(Trainer):
         defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
         parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, [*(callbacks or ()), *defaults])
         parts |= {"loggers": list(loggers or ()), "plugins": list(plugins or ())}
-        self.progress = Progress()
+        self.progress, self.model_metrics = Progress(), ModelMetrics(model)
         self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
         self.accelerator = self.loop.accelerator
         self._set_writers()
@@ -223,7 +234,7 @@ class GradientDescentTrainer(Trainer):
         num_gradient_accumulation_steps: int = 1,
         world_size: int = 1,
         no_grad: list[str] | None = None,
-        optimizer: Lazy[Optimizer] | None = None,
+        optimizer: Lazy[RegistrableOptimizer] | None = None,
         learning_rate_scheduler: Lazy[LearningRateScheduler] | None = None,
         momentum_scheduler: Lazy[MomentumScheduler] | None = None,
         tensorboard_writer: Lazy[TensorboardWriter] | None = None,
@@ -244,23 +255,9 @@ class GradientDescentTrainer(Trainer):
         Raises:
             ConfigurationError: If a part cannot be built.
         """
-        counts = {
-            "num_epochs": num_epochs,
-            "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
-            "world_size": world_size,
-        }
-        given = {
-            "optimizer": optimizer,
-            "learning_rate_scheduler": learning_rate_scheduler,
-            "momentum_scheduler": momentum_scheduler,
-            "tensorboard_writer": tensorboard_writer,
-            "moving_average": moving_average,
-            "checkpointer": checkpointer,
-            "batch_callbacks": batch_callbacks,
-            "epoch_callbacks": epoch_callbacks,
-            "end_callbacks": end_callbacks,
-            "callbacks": callbacks,
-        }
+        arguments = locals()
+        counts = {name: arguments[name] for name in COUNTS}
+        given = {name: arguments[name] for name in (*LAZY_PARTS, *CALLBACKS)}
         data = {"data_loader": data_loader, "serialization_dir": serialization_dir}
         parts = construct_parts(model, **data, counts=counts, no_grad=no_grad, given=given)
         make: Callable[..., Self] = cls
@@ -296,7 +293,15 @@ class GradientDescentTrainer(Trainer):
             ConfigurationError: If the folder holds another run; nothing in it is changed.
             ValueError: If a loss is NaN.
         """
-        self._recover()
+        checkpoint = self.checkpointer.load_checkpoint()
+        if checkpoint is not None:
+            restore_training(self, checkpoint)
+            logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
+        else:
+            # A second `train()` of the same trainer finds the files of the first.
+            if not hasattr(self, "report"):
+                check_folder(self.serialization_dir)
+            self.progress, self.restored = Progress(), None
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
         metrics: dict[str, Any] | None = None
         try:
@@ -319,8 +324,10 @@ class GradientDescentTrainer(Trainer):
         if self.moving_average is not None:
             self.moving_average.move_to_parameters()
         scaler = gradient_scaler(self.loop)
-        if scaler is not None and self.restored_scaler is not None:
-            scaler.load_state_dict(self.restored_scaler)
+        if scaler is not None and self.restored is not None and self.restored["scaler"] is not None:
+            scaler.load_state_dict(self.restored["scaler"])
+        if self.restored is not None and self.progress.batches_in_epoch_completed > 0:
+            self.model_metrics.load_state_dict(self.restored.get("model_metrics"), self.accelerator.device)
         self.start_callbacks(metrics={}, epoch=-1)
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
@@ -347,8 +354,7 @@ class GradientDescentTrainer(Trainer):
                 "The model you are trying to optimize does not contain a 'loss' key in the output of "
                 "model.forward(inputs)."
             )
-        get_penalty = getattr(self.model, "get_regularization_penalty", None)
-        penalty = None if get_penalty is None else get_penalty()
+        penalty = getattr(self.model, "get_regularization_penalty", lambda: None)()
         if penalty is not None:
             loss = outputs["loss"]
             outputs["reg_loss"] = penalty if torch.is_tensor(penalty) else loss.new_full((), penalty)
@@ -363,8 +369,13 @@ class GradientDescentTrainer(Trainer):
         return backward_called
 
     def rescale_gradients(self) -> float | None:
-        """Scale the gradients down to ``grad_norm``; return the norm they had, if it is measured."""
-        return rescale_gradients(self.model, self._grad_norm)
+        """Scale the gradients down to ``grad_norm``, if it is a number; return the norm they had, if it is set."""
+        if not self._grad_norm:
+            return None
+        if self._grad_norm is True:
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            return nn.utils.get_total_norm(gradients).item()
+        return nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_norm).item()
 
     def clip_gradient(self) -> None:
         """Clamp the gradients, which are already rescaled, to ``grad_clipping``."""
@@ -436,23 +447,11 @@ class GradientDescentTrainer(Trainer):
         writer.get_batch_num_total = lambda: self.progress.total_batches
         self.tensorboard_writer = writer
 
-    def _recover(self) -> None:
-        checkpoint = self.checkpointer.load_checkpoint()
-        if checkpoint is not None:
-            restore_training(self, checkpoint)
-            logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
-            return
-        # A second `train()` of the same trainer finds the files of the first.
-        if not hasattr(self, "report"):
-            check_folder(self.serialization_dir)
-        self.progress = Progress()
-
     # Construction
 
     def _check(self, world_size: int, patience: int | None) -> None:
-        check_count("num_epochs", self.num_epochs)
-        check_count("num_gradient_accumulation_steps", self.num_gradient_accumulation_steps)
-        check_count("world_size", world_size)
+        counts = (self.num_epochs, self.num_gradient_accumulation_steps, world_size)
+        check_counts(**dict(zip(COUNTS, counts, strict=True)))
         check_limits(grad_norm=self._grad_norm, grad_clipping=self._grad_clipping)
         check_parts(self)
         if patience is None and self.validation_data_loader is not None:
@@ -482,10 +481,16 @@ class GradientDescentTrainer(Trainer):
 
     def _set_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; without ``serialization_dir`` one that is removed with the trainer."""
-        self.serialization_dir = as_folder(serialization_dir)
+        given = serialization_dir
+        if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
+            raise ConfigurationError(
+                f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
+                "holds the run to resume."
+            )
+        self.serialization_dir = None if given is None else Path(given)
         self.best_weights = BestWeights(self.serialization_dir)
-        if self.serialization_dir is not None:
-            return str(self.serialization_dir)
+        if given is not None:
+            return str(given)
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
@@ -517,21 +522,8 @@ class GradientDescentTrainer(Trainer):
         return LoopTrainer(self, args, **parts)
 
 
-def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float | None:
-    """Scale the gradients of ``model`` down to a norm of ``grad_norm``, and return the norm they had.
-
-    ``True`` only measures; ``False`` or ``None`` does nothing.
-    """
-    if not grad_norm:
-        return None
-    if grad_norm is True:
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        return nn.utils.get_total_norm(gradients).item()
-    return nn.utils.clip_grad_norm_(model.parameters(), grad_norm).item()
-
-
-@Trainer.register("no_op")
-class NoOpTrainer(Trainer):
+@RegistrableTrainer.register("no_op")
+class NoOpTrainer(RegistrableTrainer):
     """Saves a model without training it: a checkpoint, ``best.th``, and its vocabulary if it has one."""
 
     tensorboard_writer = None

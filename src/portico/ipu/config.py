@@ -72,11 +72,9 @@ class ConfigAttribute:
             )
         if value is None:
             return
-        if self.minimum is not None and isinstance(value, list):
-            if any(item < self.minimum for item in value):
-                raise ValueError(f"`IPUConfig` attribute `{name}` must have all elements >= {self.minimum}: {value}.")
-        elif self.minimum is not None and value < self.minimum:
-            raise ValueError(f"`IPUConfig` attribute `{name}` must be >= {self.minimum}; got {value}.")
+        items, allowed = (value, "have all elements") if isinstance(value, list) else ([value], "be")
+        if self.minimum is not None and any(item < self.minimum for item in items):
+            raise ValueError(f"`IPUConfig` attribute `{name}` must {allowed} >= {self.minimum}; got {value}.")
         if self.check is not None:
             self.check(name, value)
 
@@ -97,32 +95,6 @@ class ConfigAttribute:
 def _attribute(*args: Any, **kwargs: Any) -> Any:
     """Return a :class:`ConfigAttribute`, typed like ``dataclasses.field`` so that the annotation holds."""
     return ConfigAttribute(*args, **kwargs)
-
-
-class _ForMode:
-    """Makes ``config._x`` read and set ``config.x`` in training mode, ``config.inference_x`` in inference mode."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name.removeprefix("_")
-
-    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
-        if config is None:
-            return self
-        if config.mode == "inference" and self._name in _TRAINING_ONLY:
-            return 1
-        return getattr(config, self._attribute(config))
-
-    def __set__(self, config: "IPUConfig", value: Any) -> None:
-        setattr(config, self._attribute(config), value)
-
-    def _attribute(self, config: "IPUConfig") -> str:
-        if config.mode == "inference" and self._name not in _TRAINING_ONLY:
-            return f"inference_{self._name}"
-        return self._name
-
-
-# Inference never accumulates gradients.
-_TRAINING_ONLY = ("gradient_accumulation_steps",)
 
 
 def _check_output_mode(name: str, value: str) -> None:
@@ -176,7 +148,7 @@ _EXCLUSIVE = (
 
 
 def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
-    """Check the attributes for training (``prefix=""``) or for inference (``"inference_"``) against each other."""
+    """Check the attributes for training (no ``prefix``) or for inference against each other."""
     num_ipus = values[f"{prefix}ipus_per_replica"]
     layers = values[f"{prefix}layers_per_ipu"]
     if -1 not in layers and len(layers) != num_ipus:
@@ -308,18 +280,6 @@ class IPUConfig:
     explicit_ir_inference: bool = _attribute(False)
     execute_encoder_on_cpu_for_generation: bool = _attribute(False)
 
-    _layers_per_ipu = _ForMode()
-    _ipus_per_replica = _ForMode()
-    _matmul_proportion = _ForMode()
-    _replication_factor = _ForMode()
-    _device_iterations = _ForMode()
-    _gradient_accumulation_steps = _ForMode()
-    _embedding_serialization_factor = _ForMode()
-    _serialized_embedding_splits_per_ipu = _ForMode()
-    _projection_serialization_factor = _ForMode()
-    _serialized_projection_splits_per_ipu = _ForMode()
-    _parallelize_kwargs = _ForMode()
-
     def __init__(self, **kwargs: Any) -> None:
         self.mode = "training"
         for name in [name for name in kwargs if name in _DEPRECATED]:
@@ -334,8 +294,22 @@ class IPUConfig:
             setattr(self, name, value)
         self.check()
 
+    # `config._x` is `config.x` in training mode, and in inference mode `config.inference_x` if there is one.
+
+    def __getattr__(self, name: str) -> Any:
+        if name.removeprefix("_") not in ATTRIBUTES:
+            raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
+        # Inference never accumulates gradients.
+        is_unused = name == "_gradient_accumulation_steps" and self.mode == "inference"
+        return 1 if is_unused else getattr(self, self._for_mode(name))
+
+    def _for_mode(self, name: str) -> str:
+        own, inference = name.removeprefix("_"), f"inference{name}"
+        return inference if self.mode == "inference" and inference in ATTRIBUTES else own
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if not isinstance(getattr(type(self), name, None), ConfigAttribute | _ForMode | property):
+        name = self._for_mode(name) if name.startswith("_") else name
+        if not isinstance(getattr(type(self), name, None), ConfigAttribute | property):
             raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
         object.__setattr__(self, name, value)
 
@@ -410,9 +384,7 @@ class IPUConfig:
             name = name.strip()
             if not equals:
                 raise ValueError(f"`{pair}` sets nothing; write `name=value`, separated by commas.")
-            if name not in ATTRIBUTES:
-                raise ValueError(f"Key {name} isn't in the original config dict; it has {', '.join(ATTRIBUTES)}.")
-            values[name] = ATTRIBUTES[name].parse(text)
+            values[name] = ATTRIBUTES[name].parse(text) if name in ATTRIBUTES else text
         self.update(**values)
 
     def batch_size_factor(self, for_inference: bool = False) -> int:
@@ -522,13 +494,21 @@ _COMPILER_OPTIONS: dict[str, Any] = {
 
 
 def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options":
-    """Return the ``poptorch.Options`` for the mode of ``config``."""
     options = backend.Options()
     options.autoRoundNumIPUs(True)
     options.replicationFactor(config._replication_factor)
     options.deviceIterations(config._device_iterations)
     _set_mode(config, options)
-    _set_memory(config, options)
+    shards = config.replicated_tensor_sharding and config._replication_factor > 1
+    if config.replicated_tensor_sharding and config.mode == "training" and not shards:
+        logger.warning(
+            "`replicated_tensor_sharding=True` has no effect on one replica; set `replication_factor` to 2 or more."
+        )
+    location = backend.TensorLocationSettings().useOnChipStorage(not config.optimizer_state_offchip)
+    options.TensorLocations.setOptimizerLocation(location.useReplicatedTensorSharding(shards))
+    proportion = config._matmul_proportion
+    shares = proportion if isinstance(proportion, list) else [proportion] * config._ipus_per_replica
+    options.setAvailableMemoryProportion({f"IPU{number}": share for number, share in enumerate(shares)})
     options.Precision.setPartialsType(torch.float16 if config.enable_half_partials else torch.float32)
     if config.seed is not None:
         options.randomSeed(config.seed)
@@ -556,16 +536,3 @@ def _set_mode(config: IPUConfig, options: "backend.Options") -> None:
     options.Training.setAutomaticLossScaling(config.auto_loss_scaling)
     options.setExecutionStrategy(backend.PipelinedExecution(stage))
     options.outputMode(getattr(output_modes, config.output_mode.capitalize()))
-
-
-def _set_memory(config: IPUConfig, options: "backend.Options") -> None:
-    shards = config.replicated_tensor_sharding and config._replication_factor > 1
-    if config.replicated_tensor_sharding and config.mode == "training" and not shards:
-        logger.warning(
-            "`replicated_tensor_sharding=True` has no effect on one replica; set `replication_factor` to 2 or more."
-        )
-    location = backend.TensorLocationSettings().useOnChipStorage(not config.optimizer_state_offchip)
-    options.TensorLocations.setOptimizerLocation(location.useReplicatedTensorSharding(shards))
-    proportion = config._matmul_proportion
-    shares = proportion if isinstance(proportion, list) else [proportion] * config._ipus_per_replica
-    options.setAvailableMemoryProportion({f"IPU{number}": share for number, share in enumerate(shares)})

@@ -3,7 +3,7 @@
 A combined batch holds the rows of one call: micro-batch x replicas x gradient accumulation x device iterations.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -104,22 +104,17 @@ class _Batches:
         return full + bool(rest and not self._drop_last)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        batches = (dict(batch) for batch in self._loader)
-        if self._size is None:
-            return batches
-        return _rebatch(batches, self._size, drop_last=self._drop_last)
-
-
-def _rebatch(batches: Iterable[dict[str, Any]], size: int, *, drop_last: bool) -> Iterator[dict[str, Any]]:
-    """Yield batches of ``size`` rows from batches of any size."""
-    rest: dict[str, Any] = {}
-    for batch in batches:
-        rest = {name: torch.cat([value, batch[name]]) for name, value in rest.items()} if rest else batch
-        while num_rows(rest) >= size:
-            yield {name: value[:size] for name, value in rest.items()}
-            rest = {name: value[size:] for name, value in rest.items()}
-    if rest and num_rows(rest) and not drop_last:
-        yield rest
+        size, rest = self._size, dict[str, Any]()
+        for batch in self._loader:
+            if size is None:
+                yield dict(batch)
+                continue
+            rest = {name: torch.cat([value, batch[name]]) for name, value in rest.items()} if rest else dict(batch)
+            while num_rows(rest) >= size:
+                yield {name: value[:size] for name, value in rest.items()}
+                rest = {name: value[size:] for name, value in rest.items()}
+        if rest and num_rows(rest) and not self._drop_last:
+            yield rest
 
 
 # Padding
@@ -136,15 +131,15 @@ def num_rows(inputs: Mapping[str, Any]) -> int:
 def pad_rows(inputs: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return a batch of ``size`` rows, in which the real rows are repeated."""
     rows = num_rows(inputs)
-    return dict(inputs) if rows == size else _select_rows(inputs, torch.arange(size) % rows)
+    return dict(inputs) if rows == size else select_rows(inputs, rows, torch.arange(size) % rows)
 
 
-def unpad_rows(outputs: dict[str, Any], rows: int, size: int) -> dict[str, Any]:
-    """Return the first ``rows`` rows of outputs; tensors that do not have ``size`` rows stay as they are."""
-    return {
-        name: map_tensors(lambda tensor: tensor[:rows] if tensor.dim() and len(tensor) == size else tensor, value)
-        for name, value in outputs.items()
-    }
+def select_rows(values: Mapping[str, Any], size: int, index: slice | Tensor) -> dict[str, Any]:
+    """Return some rows of nested tensors; those that do not have ``size`` rows stay as they are."""
+    selected: dict[str, Any] = map_tensors(
+        lambda tensor: tensor[index] if tensor.dim() and len(tensor) == size else tensor, dict(values)
+    )
+    return selected
 
 
 def ignore_padded_labels(inputs: dict[str, Any], rows: int, label_names: Sequence[str]) -> dict[str, Any]:
@@ -184,7 +179,7 @@ def evaluation_loss(
     step = size // micro_batch_size
     for start in range(complete, rows, step):
         chosen = torch.arange(start, min(start + step, rows))
-        batch = pad_rows(_select_rows(inputs, chosen.repeat_interleave(micro_batch_size)), size)
+        batch = pad_rows(select_rows(inputs, rows, chosen.repeat_interleave(micro_batch_size)), size)
         total = total + run(batch).float().reshape(-1)[: len(chosen)].sum()
     return total / rows
 
@@ -197,11 +192,3 @@ def _mean_over_rows(losses: Tensor, rows: int, size: int) -> Tensor:
     weights = (rows - starts).clamp(0, per_micro_batch).float()
     # The loss of a micro-batch without real rows may be NaN, and 0 x NaN is NaN.
     return (losses[weights > 0] * weights[weights > 0]).sum() / rows
-
-
-def _select_rows(inputs: Mapping[str, Any], index: Tensor) -> dict[str, Any]:
-    rows = num_rows(inputs)
-    selected: dict[str, Any] = map_tensors(
-        lambda tensor: tensor[index] if tensor.dim() and len(tensor) == rows else tensor, dict(inputs)
-    )
-    return selected

@@ -17,12 +17,11 @@ from transformers import PreTrainedModel
 from portico.annotations import Nested
 from portico.hf_compat import BaseModelOutput, Seq2SeqLMOutput
 from portico.ipu import backend
-from portico.ipu.data import num_rows, pad_rows, unpad_rows
+from portico.ipu.data import num_rows, pad_rows, select_rows
 from portico.ipu.program import DeviceProgram, ProgramPool
 
 Place = Callable[[], None]
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
-RunModule = Callable[[dict[str, Any]], dict[str, Any]]
 # Inputs of a decoder with a column for each token; for an encoder-decoder their names begin with `decoder_`.
 _PER_TOKEN = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 # Inputs that only caches need, which programs do not have.
@@ -43,12 +42,12 @@ class DeviceGenerator:
         encodes_on_host: bool = False,
     ) -> None:
         self._model: Any = model
-        self._decoder = _run_in_programs(model, programs, options, convert=convert, place=place)
-        self._encoder: RunModule | None = None
-        if model.config.is_encoder_decoder and encodes_on_host:
-            self._encoder = _run_on_host(model.get_encoder(), convert)
-        elif model.config.is_encoder_decoder:
-            self._encoder = _run_in_programs(model.get_encoder(), programs, options, convert=convert, place=place)
+        on_devices = functools.partial(_run_in_programs, programs, options, convert, place)
+        self._decoder = on_devices(model)
+        self._encoder: Convert | None = None
+        if model.config.is_encoder_decoder:
+            encoder = model.get_encoder()
+            self._encoder = _run_on_host(encoder, convert) if encodes_on_host else on_devices(encoder)
         self._max_length = 0
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
@@ -56,8 +55,7 @@ class DeviceGenerator:
         # The search runs on a copy that shares everything but the forward passes.
         searcher = copy.copy(self._model)
         searcher.forward = _with_signature(self._model.forward, self._step)
-        # `generate` computes one maximum length there, from everything that limits it, before the first step.
-        searcher._prepare_generated_length = self._recording_length(self._model._prepare_generated_length)
+        searcher._prepare_generated_length = self._record_length
         if self._encoder is not None:
             encoder = copy.copy(self._model.get_encoder())
             encoder.forward = _with_signature(self._model.get_encoder().forward, self._encode)
@@ -66,13 +64,11 @@ class DeviceGenerator:
             tokens: Tensor = searcher.generate(**inputs, **{**options, "use_cache": False})
         return tokens
 
-    def _recording_length(self, prepare_length: Callable[..., Any]) -> Callable[..., Any]:
-        def prepare_and_record(*args: Any, **kwargs: Any) -> Any:
-            config = prepare_length(*args, **kwargs)
-            self._max_length = int(config.max_length)
-            return config
-
-        return prepare_and_record
+    def _record_length(self, *args: Any, **kwargs: Any) -> Any:
+        # `generate` computes one maximum length here, from everything that limits it, before the first step.
+        config = self._model._prepare_generated_length(*args, **kwargs)
+        self._max_length = int(config.max_length)
+        return config
 
     def _encode(self, *args: Any, **inputs: Any) -> BaseModelOutput:
         assert self._encoder is not None
@@ -94,8 +90,8 @@ class DeviceGenerator:
 
 
 def _run_in_programs(
-    module: nn.Module, programs: ProgramPool, options: "backend.Options", *, convert: Convert, place: Place
-) -> RunModule:
+    programs: ProgramPool, options: "backend.Options", convert: Convert, place: Place, module: nn.Module
+) -> Convert:
     """Return a function that runs a module on batches of any shape, with a program for each shape."""
     program_of_shape: dict[Any, Any] = {}
     factor = options.replication_factor * options.device_iterations
@@ -107,15 +103,13 @@ def _run_in_programs(
         shape = tuple((name, _shape(value)) for name, value in batch.items())
         if shape not in program_of_shape:
             place()
-            program_of_shape[shape] = programs.make_inference(DeviceProgram(module), options)
-        return unpad_rows(dict(programs.attach(program_of_shape[shape])(**batch)), rows, size)
+            program_of_shape[shape] = programs.add(backend.inferenceModel(DeviceProgram(module), options))
+        return select_rows(programs.attach(program_of_shape[shape])(**batch), size, slice(rows))
 
     return run
 
 
-def _run_on_host(module: nn.Module, convert: Convert) -> RunModule:
-    """Return a function that runs a module on the host, in evaluation mode."""
-
+def _run_on_host(module: nn.Module, convert: Convert) -> Convert:
     def run(inputs: dict[str, Any]) -> dict[str, Any]:
         was_training = module.training
         module.eval()

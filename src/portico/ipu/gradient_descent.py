@@ -10,7 +10,7 @@ from typing_extensions import override
 from portico.annotations import Batch
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
-from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
@@ -70,7 +70,7 @@ class DeviceRandomStates:
         self._loop._pending_device_rng = state["rng_state"]
 
 
-@Trainer.register("ipu_gradient_descent", constructor="from_partial_objects")
+@RegistrableTrainer.register("ipu_gradient_descent", constructor="from_partial_objects")
 class IPUGradientDescentTrainer(GradientDescentTrainer):
     """``GradientDescentTrainer`` on IPUs.
 
@@ -133,7 +133,9 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         return IPULoopTrainer(self, args, ipu_config=self.ipu_config, **parts)
 
     def _micro_batch(self, loader: Iterable[Any], *, for_inference: bool) -> int:
-        size, factor = _batch_size(loader) or self._batch_size, self.ipu_config.batch_size_factor(for_inference)
+        sources: tuple[Any, ...] = (loader, getattr(loader, "batch_sampler", None))
+        size = next((one.batch_size for one in sources if getattr(one, "batch_size", None)), self._batch_size)
+        factor = self.ipu_config.batch_size_factor(for_inference)
         if size is None:
             raise ConfigurationError(
                 f"The batch size of a {type(loader).__name__} is unknown, but a program is compiled for one; give "
@@ -146,13 +148,6 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
                 f"x accumulation x device iterations of `ipu_config`); use a multiple of {factor}."
             )
         return size // factor
-
-
-def _batch_size(loader: Iterable[Any]) -> int | None:
-    size = getattr(loader, "batch_size", None)
-    if size is None:
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return size
 
 
 _UNSUPPORTED_OPTIONS = {

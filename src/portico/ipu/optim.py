@@ -71,18 +71,12 @@ def optimizer_options(args: "IPUTrainingArguments") -> dict[str, Any]:
 
 # Converted from torch's
 
-_COUNTERPARTS = {
-    torch.optim.SGD: "SGD",
-    torch.optim.Adam: "Adam",
-    torch.optim.AdamW: "AdamW",
-    torch.optim.RMSprop: "RMSprop",
-}
-# Keys of a parameter group that the constructor of the counterpart takes.
-_HYPERPARAMETERS = {
-    "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
-    "Adam": ("lr", "betas", "eps", "weight_decay"),
-    "AdamW": ("lr", "betas", "eps", "weight_decay"),
-    "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+# Optimizers that poptorch has too, and the keys of a parameter group that its constructors take.
+_HYPERPARAMETERS: Mapping[type, tuple[str, ...]] = {
+    torch.optim.SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    torch.optim.Adam: ("lr", "betas", "eps", "weight_decay"),
+    torch.optim.AdamW: ("lr", "betas", "eps", "weight_decay"),
+    torch.optim.RMSprop: ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
 }
 # Options of torch's optimizers that change the updates and do not exist in poptorch.
 _WITHOUT_COUNTERPART = {
@@ -109,19 +103,15 @@ class OptimizerConversion:
 
     def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
         """Return the counterpart of an optimizer of torch, with its hyperparameters and its state."""
-        name = _COUNTERPARTS.get(type(optimizer))
-        if name is None:
-            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {type(optimizer).__name__}")
-        keys = _HYPERPARAMETERS[name]
-        groups = [
-            {
-                **{key: group[key] for key in ("initial_lr", *keys) if key in group},
-                "params": self.trained_parameters(group["params"]),
-            }
-            for group in optimizer.param_groups
-        ]
+        name = type(optimizer).__name__
+        if type(optimizer) not in _HYPERPARAMETERS:
+            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {name}")
+        keys = _HYPERPARAMETERS[type(optimizer)]
+        groups = []
         for group in optimizer.param_groups:
             _check_convertible(optimizer, group)
+            kept = {key: group[key] for key in ("initial_lr", *keys) if key in group}
+            groups.append({**kept, "params": self.trained_parameters(group["params"])})
         defaults = {key: optimizer.param_groups[0][key] for key in keys}
         converted = getattr(backend.optim, name)(groups, **defaults, **_accepted(name, optimizer, options))
         self._carry_state(optimizer, converted)
@@ -188,11 +178,8 @@ def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
 
 # Loaded from checkpoints
 
-# A piece of a weight, and the group of replicas that the state belongs to.
-_PIECE = re.compile(r"(?P<module>.+)\.pieces\.(?P<number>\d+)\.(?P<kind>weight|bias)(?P<group>\[\d+\])?")
-_GROUP = re.compile(r"(?P<name>.+?)(?P<group>\[\d+\])?")
-
-WeightState = Mapping[str, Tensor]
+# A weight or a piece of one, and the group of replicas that the state belongs to.
+_NAME = re.compile(r"(?P<name>.+?)(?:\.pieces\.(?P<number>\d+)(?P<kind>\.weight|\.bias))?(?P<group>\[\d+\])?")
 
 
 def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -200,36 +187,22 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
     saved = state.get("ipu_state")
     if not saved:
         return dict(state)
-    parts = parts_of_parameters(model)
-    present: dict[str, WeightState] = {}
-    for name, whole in _join_pieces(saved).items():
-        match = _GROUP.fullmatch(name)
+    pieces: dict[tuple[str, str], dict[int, Mapping[str, Tensor]]] = defaultdict(dict)
+    for name, held in saved.items():
+        match = _NAME.fullmatch(name.removeprefix(_PROGRAM_PREFIX))
         assert match is not None
-        weight, suffix = match["name"].removeprefix(_PROGRAM_PREFIX), match["group"] or ""
-        if weight not in parts:
-            present[name] = whole
-            continue
-        for part, rows in parts[weight]:
-            present[f"{_PROGRAM_PREFIX}{part}{suffix}"] = {key: value[rows].clone() for key, value in whole.items()}
+        weight, group = match["name"] + (match["kind"] or ""), match["group"] or ""
+        pieces[weight, group][int(match["number"] or 0)] = held
+    parts = parts_of_parameters(model)
+    current: dict[str, dict[str, Tensor]] = {}
+    for (weight, group), numbered in pieces.items():
+        ordered = [numbered[number] for number in sorted(numbered)]
+        whole = {key: torch.cat([held[key] for held in ordered]) for key in ordered[0]}
+        for part, rows in parts.get(weight, [(weight, slice(None))]):
+            current[f"{_PROGRAM_PREFIX}{part}{group}"] = {key: value[rows].clone() for key, value in whole.items()}
     groups = state["param_groups"]
     own_groups = optimizer.state_dict()["param_groups"]
     if len(own_groups) == len(groups):
         # `load_state_dict` compares the number of parameters in each group.
         groups = [{**group, "params": own["params"]} for group, own in zip(groups, own_groups, strict=True)]
-    return {**state, "ipu_state": present, "param_groups": groups}
-
-
-def _join_pieces(state: Mapping[str, WeightState]) -> dict[str, WeightState]:
-    pieces: dict[str, list[tuple[int, WeightState]]] = defaultdict(list)
-    whole: dict[str, WeightState] = {}
-    for name, held in state.items():
-        piece = _PIECE.fullmatch(name)
-        if piece is None:
-            whole[name] = held
-        else:
-            weight = f"{piece['module']}.{piece['kind']}{piece['group'] or ''}"
-            pieces[weight].append((int(piece["number"]), held))
-    for weight, numbered in pieces.items():
-        ordered = [held for _, held in sorted(numbered, key=lambda pair: pair[0])]
-        whole[weight] = {key: torch.cat([held[key] for held in ordered]) for key in ordered[0]}
-    return whole
+    return {**state, "ipu_state": current, "param_groups": groups}

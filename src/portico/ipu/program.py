@@ -23,15 +23,9 @@ class ProgramPool:
     def __init__(self) -> None:
         self._programs: list[backend.PoplarExecutor] = []
 
-    def make_training(
-        self, model: nn.Module, options: "backend.Options", optimizer: torch.optim.Optimizer | None
-    ) -> "backend.PoplarExecutor":
-        self._programs.append(backend.trainingModel(model, options=options, optimizer=optimizer))
-        return self._programs[-1]
-
-    def make_inference(self, model: nn.Module, options: "backend.Options") -> "backend.PoplarExecutor":
-        self._programs.append(backend.inferenceModel(model, options=options))
-        return self._programs[-1]
+    def add(self, program: "backend.PoplarExecutor") -> "backend.PoplarExecutor":
+        self._programs.append(program)
+        return program
 
     def attach(self, program: "backend.PoplarExecutor") -> "backend.PoplarExecutor":
         """Detach all other programs, attach this one if it is compiled, and return it."""

@@ -62,9 +62,10 @@ class IPUStrategy(SingleDeviceStrategy):
         super().__init__("cpu", accelerator, checkpoint_io, precision_plugin)
         self.ipu_config = ipu_config
         self.parallel_devices: list[torch.device] | None = None
-        # Both by whether the options are for training.
-        self._given_options = {True: training_opts, False: inference_opts}
-        self._options: dict[bool, backend.Options] = {}
+        self._given_training_opts = training_opts
+        given = {True: training_opts, False: inference_opts}
+        # By whether they are for training.
+        self._options = {training: options for training, options in given.items() if options is not None}
         self._pool = ProgramPool()
         # By the name of a step, or for `ipu_model` by whether it trains.
         self._programs: dict[str | bool, backend.PoplarExecutor] = {}
@@ -83,19 +84,15 @@ class IPUStrategy(SingleDeviceStrategy):
 
     def _options_for(self, *, training: bool) -> "backend.Options":
         if training not in self._options:
-            given = self._given_options[training]
-            self._options[training] = self._make_options(training) if given is None else given
+            if self.ipu_config is not None:
+                options = self.ipu_config.to_options(for_inference=not training)
+            else:
+                options = backend.Options().autoRoundNumIPUs(True)
+                options.replicationFactor(len(self.parallel_devices or [self.root_device]))
+            if training and self._accumulation > 1:
+                options.Training.gradientAccumulation(self._accumulation)
+            self._options[training] = options
         return self._options[training]
-
-    def _make_options(self, training: bool) -> "backend.Options":
-        if self.ipu_config is not None:
-            options = self.ipu_config.to_options(for_inference=not training)
-        else:
-            options = backend.Options().autoRoundNumIPUs(True)
-            options.replicationFactor(len(self.parallel_devices or [self.root_device]))
-        if training and self._accumulation > 1:
-            options.Training.gradientAccumulation(self._accumulation)
-        return options
 
     @override
     @property
@@ -127,7 +124,7 @@ class IPUStrategy(SingleDeviceStrategy):
             )
 
     def _take_accumulation(self, trainer: pl.Trainer) -> None:
-        number, options = trainer.accumulate_grad_batches, self._given_options[True]
+        number, options = trainer.accumulate_grad_batches, self._given_training_opts
         configured = self.ipu_config.gradient_accumulation_steps if self.ipu_config is not None else 1
         if options is not None:
             configured = options.Training.gradient_accumulation
@@ -225,10 +222,10 @@ class IPUStrategy(SingleDeviceStrategy):
     def _run(self, key: str | bool, model: nn.Module, /, *args: Any, training: bool, **kwargs: Any) -> Any:
         if key not in self._programs:
             options = self._options_for(training=training)
-            self._programs[key] = (
-                self._pool.make_training(model, options, self.optimizers[0])
+            self._programs[key] = self._pool.add(
+                backend.trainingModel(model, options, self.optimizers[0])
                 if training
-                else self._pool.make_inference(model, options)
+                else backend.inferenceModel(model, options)
             )
         program = self._pool.attach(self._programs[key])
         if training:

@@ -36,7 +36,7 @@ from portico.ipu.data import (
     ignore_padded_labels,
     num_rows,
     pad_rows,
-    unpad_rows,
+    select_rows,
     worker_batch_size,
 )
 from portico.ipu.generation import DeviceGenerator, with_decoder_start
@@ -86,7 +86,7 @@ class IPUMixin(_MixedInto):
 
     Attributes:
         arguments_class: Required class of ``args``, and what they are by default.
-        ipu_config: How the model is spread over IPUs.
+        ipu_config: The copied configuration.
         opts: Options of the training program.
         eval_opts: Options of the inference program.
         original_model: The model that was given, untouched.
@@ -100,15 +100,15 @@ class IPUMixin(_MixedInto):
 
     arguments_class: type[IPUTrainingArguments] = IPUTrainingArguments
     args: IPUTrainingArguments
-    training_model: "backend.PoplarExecutor | None"
-    inference_model: "backend.PoplarExecutor | None"
-    placement: LayerPlacement | None
-    placement_report: PlacementReport | None
-    loss_function: LossFunction | None
-    _generator: DeviceGenerator | None
+    training_model: "backend.PoplarExecutor | None" = None
+    inference_model: "backend.PoplarExecutor | None" = None
+    placement: LayerPlacement | None = None
+    placement_report: PlacementReport | None = None
+    loss_function: LossFunction | None = None
+    _generator: DeviceGenerator | None = None
     # Whether the model is placed for training (True), for inference (False) or not at all (None).
-    _is_placed_for_training: bool | None
-    _pending_device_rng: list[int] | None
+    _is_placed_for_training: bool | None = None
+    _pending_device_rng: list[int] | None = None
 
     def __init__(
         self,
@@ -135,9 +135,6 @@ class IPUMixin(_MixedInto):
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
         self.programs = ProgramPool()
-        self.training_model = self.inference_model = self._generator = None
-        self.placement = self.placement_report = self.loss_function = None
-        self._pending_device_rng = self._is_placed_for_training = None
         self.original_model = model
         self._precision = IPUPrecision("32-true" if args.fp32 else "16-true")
         trained = self._precision.convert_module(self._model_to_train(model))
@@ -202,13 +199,11 @@ class IPUMixin(_MixedInto):
     def _compile_and_exit(self) -> None:
         stages = ((True, self.args.do_train, self.train_dataset), (False, self.args.do_eval, self.eval_dataset))
         for training, is_requested, dataset in stages:
-            if not is_requested or dataset is None:
-                continue
-            if training:
-                self.create_optimizer()
-            batch = self._first_batch(training)
-            program = self.wrap_model(self.model, training=training, sample_batch=batch)
-            self.compile_model(program, batch, log=True)
+            if is_requested and dataset is not None:
+                if training:
+                    self.create_optimizer()
+                batch = self._first_batch(training)
+                self.compile_model(self.wrap_model(self.model, training, batch), batch, log=True)
         raise SystemExit(0)
 
     # Data
@@ -307,16 +302,14 @@ class IPUMixin(_MixedInto):
         """
         if hasattr(model, "isCompiled"):
             return model
-        existing = self.training_model if training else self.inference_model
-        if existing is not None:
-            return existing
-        self._place_for(training, model, sample_batch)
-        program = DeviceProgram(model, loss_function=self.loss_function, training=training)
-        if training:
-            self.training_model = self.programs.make_training(program, self.opts, self.optimizer)
-            return self.training_model
-        self.inference_model = self.programs.make_inference(program, self.eval_opts)
-        return self.inference_model
+        if (self.training_model if training else self.inference_model) is None:
+            self._place_for(training, model, sample_batch)
+            program = DeviceProgram(model, loss_function=self.loss_function, training=training)
+            if training:
+                self.training_model = self.programs.add(backend.trainingModel(program, self.opts, self.optimizer))
+            else:
+                self.inference_model = self.programs.add(backend.inferenceModel(program, self.eval_opts))
+        return self.training_model if training else self.inference_model
 
     def compile_model(
         self, model: "backend.PoplarExecutor", sample_batch: Mapping[str, Any], log: bool = False
@@ -361,7 +354,7 @@ class IPUMixin(_MixedInto):
                 micro_batch_size=self.args.eval_batch_size,
                 label_names=self.label_names,
             )
-        return unpad_rows(outputs, rows, size)
+        return select_rows(outputs, size, slice(rows))
 
     def compute_loss(
         self,

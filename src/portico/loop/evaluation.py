@@ -17,7 +17,7 @@ from portico.corrections import EvaluationLoss
 from portico.data.datamodule import EvaluationFeed
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
-from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
+from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
 from portico.lightning_compat import (
     can_nest_evaluation,
     exit_on_sigterm,
@@ -27,7 +27,6 @@ from portico.lightning_compat import (
 )
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
-from portico.loop.run import log_evaluation_start
 
 if TYPE_CHECKING:
     from portico.annotations import Batch, Loader, Nested
@@ -40,14 +39,7 @@ class EvaluationSession:
 
     Lightning's evaluation loop calls :meth:`step` and :meth:`finish`; sessions may be nested (a callback that
     evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
-
-    Args:
-        trainer: Its ``prediction_step``, ``compute_metrics`` and callbacks are called.
-        loader: Batches.
-        description: ``"Evaluation"`` or ``"Prediction"``.
-        prediction_loss_only: Keep only the loss; ``None`` takes the value of the training arguments.
-        ignore_keys: Model outputs to leave out.
-        metric_key_prefix: Prefix of every metric's name.
+    The fields after ``trainer`` are the arguments of ``Trainer.evaluation_loop``.
     """
 
     trainer: "Trainer"
@@ -76,7 +68,10 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         trainer = self.trainer
-        log_evaluation_start(trainer, self.loader, self.description, self.batch_size)
+        logger.info(f"\n***** Running {self.description} *****")
+        num_examples = f" = {trainer.num_examples(self.loader)}" if has_length(self.loader) else ": Unknown"
+        logger.info(f"  Num examples{num_examples}")
+        logger.info(f"  Batch size = {self.batch_size}")
         self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
         self.model.eval()
         if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):

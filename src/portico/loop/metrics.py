@@ -4,7 +4,6 @@ Read :func:`batch_metrics` first, which chooses, then the two forms, then the ch
 """
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,23 +23,10 @@ if TYPE_CHECKING:
 _TORCH_METRICS = (Metric, MetricCollection, dict)
 
 
-class BatchMetrics(ABC):
-    """Metrics that are updated batch by batch during one evaluation."""
-
-    @abstractmethod
-    def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
-
-    @abstractmethod
-    def compute(self) -> Mapping[str, Any]:
-        """Return the metrics by name, none when there was no batch."""
-
-
-class BatchedComputeMetrics(BatchMetrics):
+class BatchedComputeMetrics:
     """A ``compute_metrics`` that accumulates by itself (``batch_eval_metrics``).
 
-    Args:
-        function: ``f(prediction, compute_result)``; its value for the last batch is the result.
+    It is called as ``function(prediction, compute_result=...)``; its value for the last batch is the result.
     """
 
     def __init__(self, function: Callable[..., Mapping[str, Any]]) -> None:
@@ -48,13 +34,15 @@ class BatchedComputeMetrics(BatchMetrics):
         self._metrics: Mapping[str, Any] = {}
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
+        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
+        """Return the metrics by name, none when there was no batch."""
         return self._metrics
 
 
-class TorchMetrics(BatchMetrics):
+class TorchMetrics:
     """Metrics of torchmetrics, updated with ``(logits, labels)``.
 
     The tensors are already gathered from all processes, without the examples that pad the last batch. So each process
@@ -129,13 +117,12 @@ def _described(data: "Nested") -> str:
     return str(described)
 
 
-def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool) -> BatchMetrics | None:
+def batch_metrics(
+    compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool
+) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
-    Args:
-        compute_metrics: The trainer's argument.
-        batched: Whether ``batch_eval_metrics`` is set.
-        nested: Whether this is an evaluation inside another one.
+    ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs counts of its own.
     """
     if isinstance(compute_metrics, _TORCH_METRICS):
         return TorchMetrics(compute_metrics, own=nested)
@@ -143,28 +130,22 @@ def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, ne
 
 
 def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
-    """Refuse metrics that cannot be called, or that contradict the training arguments.
-
-    Raises:
-        InputError: Names what is allowed (a ``TypeError`` too for an object that cannot be called).
-    """
+    """Refuse metrics that cannot be called, or that contradict the training arguments."""
+    if compute_metrics is None:
+        return
     if isinstance(compute_metrics, _TORCH_METRICS):
         _check_torch_metrics(compute_metrics, args)
-    elif compute_metrics is not None and not callable(compute_metrics):
+    elif not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
             "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
         )
-    elif compute_metrics is not None and args.batch_eval_metrics and not _takes_compute_result(compute_metrics):
+    elif args.batch_eval_metrics and "compute_result" not in inspect.signature(compute_metrics).parameters:
         raise InputError(
             "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
             "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
             "function, set `batch_eval_metrics=False`, or give a `torchmetrics.Metric`."
         )
-
-
-def _takes_compute_result(function: Callable[..., Any]) -> bool:
-    return "compute_result" in inspect.signature(function).parameters
 
 
 def _check_torch_metrics(compute_metrics: "ComputeMetrics", args: "TrainingArguments") -> None:

@@ -12,14 +12,8 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
+from portico import lightning_compat
 from portico.hf_compat import logger, nested_detach
-from portico.lightning_compat import (
-    FastHookName,
-    NoBatchTransfer,
-    publish_metrics,
-    skip_lightning_backward,
-    without_autocast,
-)
 from portico.optim import scheduler_config, updates_in_backward
 
 if TYPE_CHECKING:
@@ -32,13 +26,8 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
-    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
-
-    Args:
-        model: The user's model; any module.
-        trainer: The trainer whose methods are called.
-    """
+class TrainerModule(lightning_compat.FastHookName, lightning_compat.NoBatchTransfer, pl.LightningModule):
+    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`)."""
 
     def __init__(self, model: nn.Module, trainer: "Trainer") -> None:
         super().__init__()
@@ -71,7 +60,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
-        skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
+        lightning_compat.skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
         self._training_run.restore()
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
@@ -80,7 +69,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         If a subclass overrides ``training_step``, backward has run already and the detached loss is returned.
         """
         run = self._training_run
-        with without_autocast(self.trainer.strategy):
+        with lightning_compat.without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
         if self.hf_trainer._runs_own_backward:
             run.add_loss(loss, batch)
@@ -148,7 +137,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
 
     def validation_step(self, batch: "Batch", batch_idx: int) -> None:
         assert self.evaluation is not None
-        with without_autocast(self.trainer.strategy):
+        with lightning_compat.without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     # A prediction runs in Lightning's test loop (`portico.lightning_compat.run_nested_evaluation` says why).
@@ -157,14 +146,14 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         # Before the loop ends: Lightning's `EarlyStopping` reads the metrics at its end.
         assert self.evaluation is not None
-        publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
+        lightning_compat.publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def on_test_epoch_end(self) -> None:
         assert self.evaluation is not None
         metrics = self.evaluation.finish().metrics or {}
         # Inside a fit they are hidden from callbacks that monitor the fit.
         if not self.hf_trainer.is_in_train:
-            publish_metrics(self.trainer, metrics)
+            lightning_compat.publish_metrics(self.trainer, metrics)
 
     def on_validation_model_eval(self) -> None:
         """Do nothing: the session sets evaluation mode."""
@@ -199,14 +188,10 @@ class _ClosureFirst:
 
 
 def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItems":
-    """Return the number of label positions in an accumulation window that a loss counts, a tensor on its device.
+    """Return the number of label positions in an accumulation window that a loss counts, an int64 scalar.
 
-    Args:
-        batches: Batches of the window.
-        shifts_labels: Whether the loss is causal: it never predicts the first position.
-
-    Returns:
-        An int64 scalar, or ``None`` for labels that are not tensors, such as the boxes of object detection.
+    It is ``None`` for labels that are not tensors, such as the boxes of object detection. A causal loss
+    (``shifts_labels``) never predicts the first position.
     """
 
     def scored(batch: "Batch") -> torch.Tensor:
@@ -222,13 +207,9 @@ def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItem
 def count_tokens(
     batch: "Batch", main_input: str, processing_class: "ProcessingClass | None", *, padding: bool
 ) -> torch.Tensor:
-    """Return the number of input tokens of a batch, a scalar.
+    """Return the number of tokens in the input ``main_input`` of a batch, a scalar; ``padding`` may count or not.
 
-    Args:
-        batch: Model inputs.
-        main_input: Name of the input that holds the tokens.
-        processing_class: Knows the padding token, for batches without an ``attention_mask``.
-        padding: Whether padding counts.
+    ``processing_class`` knows the padding token, for batches without an ``attention_mask``.
     """
     if not padding:
         if "attention_mask" in batch:

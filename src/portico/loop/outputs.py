@@ -1,7 +1,7 @@
 """Outputs of an evaluation: many batches, joined into arrays whose peak memory is near the size of the result.
 
-Read from the end: :class:`OutputBuffer` holds nests of :class:`GrowingArray`, each of which lies in a
-:class:`GrowingMemory`; :class:`OutputList` is the simple form, an entry per batch.
+Read from the end: :class:`OutputBuffer` holds nests of :class:`GrowingArray`; :class:`OutputList` is the simple form,
+an entry per batch.
 
 Joining a list of arrays at the end is simpler, but measured a peak of 2.0 times the result for batches under 128 KiB,
 because glibc keeps the freed blocks; this buffer measured 1.05 times.
@@ -26,44 +26,26 @@ if TYPE_CHECKING:
 _GROWS_IN_PLACE = sys.platform == "linux"
 
 
-class GrowingMemory:
-    """Memory that grows without a copy.
+def _memory(num_bytes: int, earlier: mmap.mmap | None = None) -> mmap.mmap:
+    """Return memory of ``num_bytes``, at least one; what fits of ``earlier``, which may have no views, is kept.
 
     A memory map grows by moving pages instead of bytes, and its pages cost nothing until they are written; growing an
     array holds it twice for a while. The pages are freed with the last view.
-
-    Args:
-        num_bytes: Initial size.
     """
-
-    def __init__(self, num_bytes: int) -> None:
-        self._map = _new_map(max(1, num_bytes))
-
-    def __len__(self) -> int:
-        return len(self._map)
-
-    def view(self, dtype: "np.dtype[Any]", num_values: int) -> npt.NDArray[Any]:
-        """Return the first ``num_values`` values; :meth:`resize` fails while a view is alive."""
-        return np.frombuffer(self._map, dtype, num_values)
-
-    def resize(self, num_bytes: int) -> None:
-        """Grow or shrink to ``num_bytes``, at least one; what fits stays."""
-        num_bytes = max(1, num_bytes)
-        if num_bytes == len(self._map):
-            return
-        if _GROWS_IN_PLACE:
-            self._map.resize(num_bytes)
-            return
-        kept = min(num_bytes, len(self._map))
-        old, self._map = self._map, _new_map(num_bytes)
-        self._map[:kept] = old[:kept]
-
-
-def _new_map(num_bytes: int) -> mmap.mmap:
-    if _GROWS_IN_PLACE:
+    num_bytes = max(1, num_bytes)
+    if earlier is not None and len(earlier) == num_bytes:
+        return earlier
+    if not _GROWS_IN_PLACE:
+        made = mmap.mmap(-1, num_bytes)
+        if earlier is not None:
+            kept = min(num_bytes, len(earlier))
+            made[:kept] = earlier[:kept]
+        return made
+    if earlier is None:
         # A shared map, which is the default, could not be written beyond its first length.
         return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return mmap.mmap(-1, num_bytes)
+    earlier.resize(num_bytes)
+    return earlier
 
 
 _PADDING_INDEX = -100
@@ -89,7 +71,7 @@ class GrowingArray:
         self.move_every = move_every
         self.num_rows = num_rows
         self._on_device: list[torch.Tensor] = []
-        self._block: GrowingMemory | None = None
+        self._block: mmap.mmap | None = None
         self._num_values = 0
         self._dtype: torch.dtype | None = None
         # Rows of equal shape that follow each other: `[shape of a row, number of rows]`.
@@ -114,9 +96,7 @@ class GrowingArray:
         if row_shape:
             row_shape = (self._width, *row_shape[1:])
         dtype, size = self._numpy_dtype, num_rows * math.prod(row_shape)
-        assert self._block is not None, "a batch came"
-        self._block.resize(size * dtype.itemsize)
-        values = self._block.view(dtype, size)
+        values = np.frombuffer(_memory(size * dtype.itemsize, self._block), dtype, size)
         if len(self._runs) > 1:
             self._spread(values, row_shape)
         return values.reshape(num_rows, *row_shape)
@@ -131,9 +111,15 @@ class GrowingArray:
         row_shape = tuple(rest)
         self._settle_dtype(tensor, row_shape)
         first, self._num_values = self._num_values, self._num_values + tensor.numel()
-        values = self._room_for(tensor)
+        itemsize = self._numpy_dtype.itemsize
+        num_bytes = self._num_values * itemsize
+        if self._block is None:
+            expected = (self.num_rows or 0) * math.prod(row_shape) * itemsize
+            self._block = _memory(max(num_bytes, min(expected, _LARGEST_FIRST_BLOCK_BYTES)))
+        elif num_bytes > len(self._block):
+            self._block = _memory(max(num_bytes, int(len(self._block) * _GROWTH)), self._block)
         # Copied by torch: from any device, in any layout, and with a cast where one is due.
-        torch.from_numpy(values)[first:].view(tensor.shape).copy_(tensor)
+        torch.from_numpy(self._values())[first:].view(tensor.shape).copy_(tensor)
         if self._runs and self._runs[-1][0] == row_shape:
             num_rows += self._runs.pop()[1]
         self._runs.append((row_shape, num_rows))
@@ -155,25 +141,14 @@ class GrowingArray:
         padded = row_shape and row_shape[0] != self._width
         joined = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
         if joined != self._dtype:
-            self._convert(joined)
+            old = self._values()
+            self._dtype = joined
+            self._block = _memory(self._num_values * self._numpy_dtype.itemsize)
+            self._values()[:] = old
 
-    def _convert(self, dtype: torch.dtype) -> None:
-        assert self._block is not None, "a batch of another type came"
-        old = self._block.view(self._numpy_dtype, self._num_values)
-        self._dtype = dtype
-        self._block = GrowingMemory(self._num_values * self._numpy_dtype.itemsize)
-        self._block.view(self._numpy_dtype, self._num_values)[:] = old
-
-    def _room_for(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
-        """Return all values so far, those of ``tensor`` among them though not yet written."""
-        dtype = self._numpy_dtype
-        num_bytes = self._num_values * dtype.itemsize
-        if self._block is None:
-            expected = (self.num_rows or 0) * math.prod(tensor.shape[1:]) * dtype.itemsize
-            self._block = GrowingMemory(max(num_bytes, min(expected, _LARGEST_FIRST_BLOCK_BYTES)))
-        elif num_bytes > len(self._block):
-            self._block.resize(max(num_bytes, int(len(self._block) * _GROWTH)))
-        return self._block.view(dtype, self._num_values)
+    def _values(self) -> npt.NDArray[Any]:
+        assert self._block is not None, "a batch came"
+        return np.frombuffer(self._block, self._numpy_dtype, self._num_values)
 
     @property
     def _numpy_dtype(self) -> "np.dtype[Any]":
@@ -201,13 +176,9 @@ class GrowingArray:
 
 
 class OutputBuffer:
-    """Nested arrays of the whole set, grown by batches of nested tensors.
+    """Nested arrays of the whole set, grown by batches of nested tensors; arguments are those of `GrowingArray`.
 
     Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
-
-    Args:
-        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
-        num_rows: Rows expected, ``None`` if unknown.
     """
 
     def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
@@ -249,11 +220,7 @@ class OutputBuffer:
 
 
 class OutputList:
-    """A list of nested arrays, an entry per batch (``eval_do_concat_batches=False``).
-
-    Args:
-        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
-    """
+    """A list of nested arrays, an entry per batch (``eval_do_concat_batches=False``)."""
 
     def __init__(self, *, move_every: int | None = None) -> None:
         self.move_every = move_every

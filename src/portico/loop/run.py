@@ -77,7 +77,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
-from portico.checkpoint.resume import restore_training
+from portico import lightning_compat
 from portico.checkpoint.writer import exportable_callbacks
 from portico.data.loaders import skip_first_batches
 from portico.distributed.placement import run_placement
@@ -85,19 +85,6 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
-from portico.lightning_compat import (
-    USES_SHORTCUTS,
-    NullProfiler,
-    disable_sigterm_handler,
-    drop_launcher,
-    end_epoch_after,
-    exit_on_sigterm,
-    keep_loss_scale,
-    quiet_lightning,
-    restarted_mid_epoch,
-    skip_step_signature,
-    stop_between_batches,
-)
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -113,9 +100,6 @@ class EventBridge(Callback):
 
     The step count must not live in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the
     step before.
-
-    Args:
-        run: The training run whose state is moved.
     """
 
     def __init__(self, run: "TrainingRun") -> None:
@@ -124,7 +108,7 @@ class EventBridge(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
         # Lightning leaves out the hook of an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
-        if restarted_mid_epoch(trainer):
+        if lightning_compat.restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -159,22 +143,13 @@ class TrainingRun:
 
     The event bridge and the module call these methods from Lightning's hooks, in the order of the table above; each
     does what ``transformers.Trainer`` does there and fires its event.
-
-    Args:
-        trainer: Its methods and callbacks are called.
-        loader: Training data.
-        plan: Counts of the run.
-        checkpoint: Folder of the checkpoint to resume from.
-        resume_point: Where in the data the resumed run continues.
-        trial: Trial of a hyperparameter search.
-        ignore_keys_for_eval: Model outputs that evaluations during training leave out.
     """
 
     trainer: "Trainer"
     _: KW_ONLY
     loader: "Loader"
     plan: RunPlan
-    checkpoint: str | None = None
+    checkpoint: str | None = None  # folder to resume from
     resume_point: ResumePoint = field(default_factory=ResumePoint)
     trial: "Trial" = None
     ignore_keys_for_eval: list[str] | None = None
@@ -200,8 +175,17 @@ class TrainingRun:
 
     def restore(self) -> None:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
-        if self.checkpoint is not None:
-            restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
+        if self.checkpoint is None:
+            return
+        self.trainer._load_optimizer_and_scheduler(self.checkpoint)
+        self.trainer._load_scaler(self.checkpoint)
+        lightning_compat.continue_from(
+            self.trainer.lightning_trainer,
+            epoch=self.resume_point.epoch,
+            num_batches_done=self.resume_point.num_batches_to_skip,
+            batches_per_epoch=self.plan.steps_in_epoch,
+            steps=self.trainer.state.global_step,
+        )
 
     def begin(self) -> None:
         trainer = self.trainer
@@ -278,7 +262,7 @@ class TrainingRun:
         )
         self.steps_on_leftover = "stream_leftover" in corrections
         if self.steps_on_leftover:
-            end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
+            lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
     def ends_window(self, batch_idx: int) -> bool:
         """Return whether batch ``batch_idx`` of the epoch is followed by an optimizer step."""
@@ -382,19 +366,6 @@ class TrainingRun:
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def count_run(trainer: "Trainer", args: "TrainingArguments", loader: "Loader") -> RunPlan:
-    """Count the steps of a run of ``trainer`` over ``loader``."""
-    num_batches = len(loader) if has_length(loader) else None
-    return RunPlan.make(
-        max_steps=args.max_steps,
-        num_train_epochs=args.num_train_epochs,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        total_train_batch_size=trainer.get_total_train_batch_size(args),
-        num_batches=num_batches,
-        num_examples=trainer.num_examples(loader) if num_batches else None,
-    )
-
-
 def fresh_state(trainer: "Trainer") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
@@ -443,16 +414,6 @@ def log_training_start(trainer: "Trainer", plan: RunPlan, resume_point: ResumePo
         logger.info(line)
 
 
-def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str, batch_size: int) -> None:
-    """Log the counts of an evaluation; ``description`` is ``"Evaluation"`` or ``"Prediction"``."""
-    logger.info(f"\n***** Running {description} *****")
-    if has_length(loader):
-        logger.info(f"  Num examples = {trainer.num_examples(loader)}")
-    else:
-        logger.info("  Num examples: Unknown")
-    logger.info(f"  Batch size = {batch_size}")
-
-
 def build_lightning_trainer(
     args: "TrainingArguments",
     *,
@@ -462,31 +423,22 @@ def build_lightning_trainer(
     loggers: Sequence[Logger] = (),
     plugins: Sequence[Any] = (),
 ) -> pl.Trainer:
-    """Return a ``lightning.Trainer`` that only runs the loops.
+    """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
-    Args:
-        args: Training arguments.
-        plan: Counts of the run; ``None`` for a trainer that only evaluates.
-        model: What is trained, if known.
-        callbacks: Lightning callbacks, the event bridge first: it must see an epoch before a ``ModelCheckpoint`` does.
-        loggers: Lightning loggers.
-        plugins: Lightning plugins.
-
-    Raises:
-        InputError: If a callback would change the accumulation that the trainer counts.
+    The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does.
     """
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise InputError(
             "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
             "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
         )
-    with quiet_lightning():
+    with lightning_compat.quiet_lightning():
         trainer = pl.Trainer(
             **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
-            profiler=NullProfiler() if USES_SHORTCUTS else None,
+            profiler=lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.
@@ -504,14 +456,14 @@ def build_lightning_trainer(
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
-    keep_loss_scale(trainer)
-    skip_step_signature(trainer)
+    lightning_compat.keep_loss_scale(trainer)
+    lightning_compat.skip_step_signature(trainer)
     if inside_worker():
-        drop_launcher(trainer.strategy)
+        lightning_compat.drop_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
-        disable_sigterm_handler(trainer)
+        lightning_compat.disable_sigterm_handler(trainer)
     else:
-        stop_between_batches(trainer, on_sigterm=kill_children)
+        lightning_compat.stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
 
 
@@ -526,9 +478,9 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
     try:
         with (
             kill_children_on_error(),
-            quiet_lightning(),
+            lightning_compat.quiet_lightning(),
             autocast_forward(module.model, strategy),
-            exit_on_sigterm(pl_trainer),
+            lightning_compat.exit_on_sigterm(pl_trainer),
         ):
             connect(strategy)
             pl_trainer.fit(module, datamodule=datamodule)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from portico.mrc.features.labels import TargetType
 
@@ -92,7 +92,7 @@ def _lacks_answer(batch: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) 
 
 
 @dataclass
-class FiDDataCollator:
+class FiDDataCollator(DataCollatorForSeq2Seq):
     """Stacks the passages of each question and pads the answers, for fusion-in-decoder.
 
     Args:
@@ -105,14 +105,6 @@ class FiDDataCollator:
         label_pad_token_id: Padding of the labels; the loss ignores -100.
         return_tensors: ``"pt"``.
     """
-
-    tokenizer: PreTrainedTokenizerBase
-    model: Any = None
-    padding: bool | str = True
-    max_length: int | None = None
-    pad_to_multiple_of: int | None = None
-    label_pad_token_id: int = -100
-    return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
         """Return a batch.

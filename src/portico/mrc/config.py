@@ -15,6 +15,7 @@ A class of the user's own takes the place of one of these (``data._target_=my_pa
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
@@ -27,7 +28,7 @@ from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
 from portico.mrc.datasets.examples import contexts_of
 from portico.mrc.datasets.reader import format_named
 from portico.mrc.datasets.sources import paths_of
-from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.featurizer import Featurizer, check_window
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
     GeneratedAnswerProcessing,
@@ -148,13 +149,15 @@ class MRCData:
                     f"`data.dataset_name={self.dataset_name}` and `data.{name}={file}` both name the questions; set "
                     "one of them, and null for the other."
                 )
-            splits = (self.train_split, self.validation_split)
-            train, validation = (
-                read_hub(self.dataset_name, self.dataset_config_name, split, **options) for split in splits
-            )
-            return train, validation
+            read = partial(read_hub, self.dataset_name, self.dataset_config_name, **options)
+            return read(split=self.train_split), read(split=self.validation_split)
         if not given:
-            return self._made()
+            if self.format is not None:
+                raise InputError(
+                    f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
+                    "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
+                )
+            return generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
         for name, file in given.items():
             missing = next((other for other in files if other not in given), None)
             if missing is not None:
@@ -165,18 +168,7 @@ class MRCData:
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
             paths_of(file)  # both are looked for before the first is read, which may take long
-        train, validation = (read_examples(file, **options) for file in given.values())
-        return train, validation
-
-    def _made(self) -> tuple[list[Any], list[Any]]:
-        if self.format is not None:
-            raise InputError(
-                f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
-                "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
-            )
-        made = generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
-        train, validation = ([dict(example) for example in part] for part in made)
-        return train, validation
+        return read_examples(self.train_file, **options), read_examples(self.validation_file, **options)
 
 
 def load_sources(data: Any) -> list[Source]:
@@ -262,11 +254,7 @@ class EncoderModel:
             head = self.head or PLAIN_HEAD
             size = preprocess.vocab_size
             reader = new_reader(texts, vocab_size=size, max_length=length, model=self.config, head=head)
-        if length > reader.max_length:
-            raise InputError(
-                f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); "
-                f"set it to {reader.max_length} or less."
-            )
+        check_window("preprocess.max_seq_length", length, reader.max_length)
         return reader.model, reader.tokenizer
 
 
@@ -280,15 +268,7 @@ class EncoderDecoderModel:
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
-        """Return model and tokenizer.
-
-        Args:
-            texts: What a new tokenizer is trained on.
-            preprocess: Has ``num_passages``, and ``vocab_size`` for a new tokenizer.
-
-        Raises:
-            InputError: If there is no such model.
-        """
+        """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
             _check_unshaped(self.config, self.name_or_path, "small T5")
@@ -345,7 +325,9 @@ class WindowPreprocessing:
         Raises:
             InputError: If a setting does not fit the model or the tokenizer.
         """
-        featurizer = self.featurizer(tokenizer, target_types=_reads_target_types(model))
+        modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
+        target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
+        featurizer = self.featurizer(tokenizer, target_types=target_types)
         # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
         labels = not gives_loss_alone(model)
         train = [featurizer.train_features(source.train) for source in sources]
@@ -365,12 +347,7 @@ class WindowPreprocessing:
         """
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
-        others = ("packing", "vocab_size", "subsampling_seed")
-        options = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in others and not name.startswith("negative_sampling")
-        }
+        options = {one.name: getattr(self, one.name) for one in fields(Featurizer) if hasattr(self, one.name)}
         return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
 
     def collator(self, model: Any, tokenizer: Any) -> Any:
@@ -378,11 +355,6 @@ class WindowPreprocessing:
         if self.packing:
             return enable_packing(model, tokenizer, self.max_seq_length)
         return DataCollatorWithPadding(tokenizer)
-
-
-def _reads_target_types(model: Any) -> bool:
-    heads = [model, getattr(model, "task_head", None)]
-    return any("target_type" in inspect.signature(one.forward).parameters for one in heads if one is not None)
 
 
 def _head(model: Any) -> str:
@@ -448,10 +420,8 @@ class SpanAnswers:
         Raises:
             InputError: If the model's head does not give what the mode reads.
         """
-        options = {one.name: getattr(self, one.name) for one in fields(self)}
-        return SpanPostProcessing(
-            version_2_with_negative=version_2_with_negative, **head_post_processing(_head(model), options)
-        )
+        options = head_post_processing(_head(model), asdict(self))
+        return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 
 @dataclass(kw_only=True)

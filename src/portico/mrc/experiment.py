@@ -16,22 +16,20 @@ from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation import teaching_parts
-from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.featurizer import check_window
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import (
     Answer,
     AskedQuestion,
     Inference,
     answers_in_order,
-    check_window,
     question_windows,
     read_questions,
+    window_featurizer,
 )
-from portico.mrc.metrics.natural_questions import NqF1
-from portico.mrc.metrics.rouge import Rouge
+from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores
-from portico.mrc.metrics.squad import Mlqa, Mrqa, SquadV1, SquadV2, gold_texts
-from portico.mrc.metrics.tydi import TydiF1
+from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
@@ -157,18 +155,11 @@ class MRCExperiment(TrainerExperiment):
         return partial(several, **getattr(self.trainer, "keywords", {}))
 
     def _shown_settings(self, trainer: Any) -> dict[str, Mapping[str, Any]]:
-        examples = self.examples
-        return {
-            "model": {**shown_settings(self.model), "parameters": trainer.get_num_trainable_parameters()},
-            "data": {
-                **shown_settings(self.data),
-                "train questions": len(examples.train),
-                "validation questions": len(examples.validation),
-            },
-            "preprocess": shown_settings(self.preprocess),
-            "postprocess": shown_settings(self.postprocess),
-            "args": getattr(self.args, "keywords", {}),
-        }
+        train, validation = self.examples
+        shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
+        shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
+        shown["data"] |= {"train questions": len(train), "validation questions": len(validation)}
+        return {**shown, "args": getattr(self.args, "keywords", {})}
 
     # -------------------------------------------------------------------------------- mode=predict
 
@@ -187,30 +178,24 @@ class MRCExperiment(TrainerExperiment):
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
         if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):
             raise InputError(
-                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={_shown(name)}` and "
-                f"`data.predict_file={_shown(path)}`; set both: the folder of a run of +experiment=mrc, or a hub "
+                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={name or 'null'}` and "
+                f"`data.predict_file={path or 'null'}`; set both: the folder of a run of +experiment=mrc, or a hub "
                 "name, and a file of questions."
             )
-        self._announce_unused()
+        named = {f"data.{name}": getattr(self.data, name) for name in ("train_file", "validation_file")}
+        if unused := [f"`{name}={file}`" for name, file in named.items() if file is not None]:
+            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
         questions = read_questions(path)
         reader = load_trained_reader(name)
-        check_window(self.preprocess.max_seq_length, reader.max_length)
-        windows = question_windows(
-            Featurizer(
-                reader.tokenizer,
-                max_seq_length=self.preprocess.max_seq_length,
-                doc_stride=self.preprocess.doc_stride,
-                max_question_length=self.preprocess.max_question_length,
-            ),
-            [asked.question for asked in questions],
-            [asked.context for asked in questions],
-            [asked.id for asked in questions],
-        )
+        check_window("max_seq_length", self.preprocess.max_seq_length, reader.max_length)
+        ids, texts, contexts = zip(*questions, strict=True)
+        featurizer = window_featurizer(reader.tokenizer, self.preprocess)
+        examples, features = question_windows(featurizer, texts, contexts, ids)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
-        inference = Inference(reader.model, reader.tokenizer, args)
-        answered = inference.run(windows.features, post_processing.begin(windows.examples, windows.offsets))
+        inference = Inference(reader, args)
+        answered = inference.run(features, post_processing.begin(examples, features))
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)
@@ -228,26 +213,12 @@ class MRCExperiment(TrainerExperiment):
         processing = answers.build(model, tokenizer, threshold is not None if negatives is None else negatives)
         return replace(processing, calibration=calibration)
 
-    def _announce_unused(self) -> None:
-        names = ("train_file", "validation_file")
-        unused = [
-            f"`data.{name}={getattr(self.data, name)}`" for name in names if getattr(self.data, name) is not None
-        ]
-        if unused:
-            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
-
 
 def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: Sequence[Answer]) -> None:
     records = [
         {
-            "id": asked.id,
-            "question": asked.question,
-            "answer": answer.text,
-            "start": answer.start,
-            "end": answer.end,
-            "context_index": answer.context_index,
-            "score": answer.score,
-            "probability": answer.probability,
+            **{"id": asked.id, "question": asked.question, "answer": answer.text},
+            **{name: getattr(answer, name) for name in ("start", "end", "context_index", "score", "probability")},
         }
         for asked, answer in zip(questions, answers, strict=True)
     ]
@@ -259,15 +230,7 @@ def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: S
     print(f"Answers: {readable}")
 
 
-def _shown(value: Any) -> Any:
-    return "null" if value is None else value
-
-
 # ------------------------------------------------------------------------------------ metric
-
-_OF_SPANS = (TydiF1, NqF1)
-_NEED_ANSWERS = (SquadV1, Mlqa, Mrqa, Rouge)
-_THRESHOLD = "_non_null_threshold"
 
 
 def prepared_metric(
@@ -288,9 +251,14 @@ def prepared_metric(
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()
     name = type(metric).__name__
-    if isinstance(metric, _NEED_ANSWERS):
-        _check_answers(name, examples)
-    if not isinstance(metric, _OF_SPANS):
+    if isinstance(metric, SquadV1 | Mlqa | Mrqa | Rouge):
+        without = [example["id"] for example in examples if not gold_texts(example)]
+        if without:
+            raise InputError(
+                f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, "
+                f"and {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
+            )
+    if not isinstance(metric, TydiF1 | NqF1):
         return metric
     if not has_spans:
         raise InputError(
@@ -302,18 +270,9 @@ def prepared_metric(
     return scores
 
 
-def _check_answers(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
-    without = [example["id"] for example in examples if not gold_texts(example)]
-    if without:
-        raise InputError(
-            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, and "
-            f"{name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
-        )
-
-
 def _check_annotators(name: str, scores: SpanScores) -> None:
     """Refuse thresholds that no question can reach, which would make every score 0."""
-    thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith(_THRESHOLD)}
+    thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith("_non_null_threshold")}
     wrong = {key: value for key, value in thresholds.items() if not 1 <= value <= scores.most_annotators}
     if wrong:
         shown = " and ".join(f"`metric.{key}={value}`" for key, value in wrong.items())

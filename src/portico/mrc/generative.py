@@ -1,9 +1,9 @@
 """Generated answers: features, models, post-processing and trainer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
@@ -18,14 +18,14 @@ from transformers import (
 )
 
 from portico.errors import InputError
+from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.evaluation import GeneratedAnswerSession
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
-from portico.mrc.trainer import AnswerEvaluationMixin
+from portico.mrc.trainer import AnswerEvaluationMixin, AnswerSession
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 SMALL_T5 = {
@@ -78,20 +78,17 @@ class GenerativeFeaturizer:
             text = context if isinstance(context, str) else " ".join(context)
             tokens = self._tokens([f"question: {question.lstrip()} context: {text.lstrip()}"], padding=False)
             return {name: rows[0] for name, rows in tokens.items()}
-        passages = _pieces(context, self.num_passages) if isinstance(context, str) else context[: self.num_passages]
+        passages = context[: self.num_passages]
+        if isinstance(context, str):
+            words = context.split()
+            bounds = [len(words) * number // self.num_passages for number in range(self.num_passages + 1)]
+            passages = [" ".join(words[start:end]) for start, end in pairwise(bounds)]
         texts = [f"question: {question.strip()} passage: {passage.strip()}" for passage in passages]
         return self._tokens(texts, padding="max_length")
 
-    def _tokens(self, texts: Sequence[str], *, padding: bool | str) -> dict[str, Any]:
-        tokens = self.tokenizer(list(texts), max_length=self.max_source_length, truncation=True, padding=padding)
+    def _tokens(self, texts: list[str], *, padding: bool | str) -> dict[str, Any]:
+        tokens = self.tokenizer(texts, max_length=self.max_source_length, truncation=True, padding=padding)
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
-
-
-def _pieces(text: str, count: int) -> list[str]:
-    """Cut a string between words, into pieces of about the same number of words."""
-    words = text.split()
-    bounds = [len(words) * number // count for number in range(count + 1)]
-    return [" ".join(words[start:end]) for start, end in pairwise(bounds)]
 
 
 def t5_fields() -> list[str]:
@@ -144,6 +141,7 @@ def _seq2seq_class(fusion_in_decoder: bool) -> Any:
     return FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
 
 
+@dataclass(eq=False)
 class GeneratedAnswerProcessing:
     """A ``post_process_function`` for generated answers, streamed or called on whole arrays.
 
@@ -155,9 +153,8 @@ class GeneratedAnswerProcessing:
             requires; it is always 0.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, version_2_with_negative: bool = False) -> None:
-        self.tokenizer = tokenizer
-        self.version_2_with_negative = version_2_with_negative
+    tokenizer: PreTrainedTokenizerBase
+    version_2_with_negative: bool = False
 
     def begin(self, examples: Examples, features: Any) -> "GeneratedAnswerStream":
         """Start an evaluation of the ``features`` of ``examples``."""
@@ -177,25 +174,38 @@ class GeneratedAnswerProcessing:
         return [text.strip() for text in texts]
 
 
+@dataclass(eq=False)
 class GeneratedAnswerStream:
     """The post-processing of one evaluation: features have ``example_id``, examples ``id`` and ``answers``."""
 
-    def __init__(self, processing: GeneratedAnswerProcessing, examples: Examples, features: Any) -> None:
-        self._processing = processing
-        self._examples = examples
-        self._features = features
-        self._texts: dict[str, str] = {}
+    processing: GeneratedAnswerProcessing
+    examples: Examples
+    features: Any
+    texts: dict[str, str] = field(default_factory=dict)
 
     def update(self, rows: Sequence[Int64s], feature_indices: Int64s) -> None:
         """Add the tokens of a batch, ``int64 [B, T]``, of the features at ``feature_indices``."""
-        for index, text in zip(feature_indices, self._processing.texts(rows[0]), strict=True):
-            self._texts[self._features[int(index)]["example_id"]] = text
+        for index, text in zip(feature_indices, self.processing.texts(rows[0]), strict=True):
+            self.texts[self.features[int(index)]["example_id"]] = text
 
     def compute(self) -> EvalPrediction:
-        more = {"no_answer_probability": 0.0} if self._processing.version_2_with_negative else {}
-        predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self._texts.items()]
-        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self._examples]
+        more = {"no_answer_probability": 0.0} if self.processing.version_2_with_negative else {}
+        predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self.texts.items()]
+        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self.examples]
         return EvalPrediction(predictions=predictions, label_ids=references)
+
+
+class GeneratedAnswerSession(AnswerSession):
+    """An :class:`AnswerSession` whose post-processing gets the whole output of the evaluation.
+
+    A post-processing that streams gets the tokens batch by batch, ``int64 [B, T]``, as the only array.
+    """
+
+    file_attributes: ClassVar = {"predictions": "predictions", "references": "label_ids"}
+
+    def whole_output(self, logits: Any, labels: Any, losses: Any) -> EvalLoopOutput:
+        metrics = {} if losses is None else {f"{self.metric_key_prefix}_loss": float(np.mean(losses))}
+        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
 
 
 class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
@@ -205,17 +215,9 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
     ``post_process_function``, writes them into ``args.output_dir`` (``eval_predictions.json`` and
     ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
 
-    Args:
-        *args: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
-        eval_examples: The examples of ``eval_dataset``.
-        eval_dataset: Features to evaluate on.
-        post_process_function: ``f(examples, features, output)`` or, for predictions, ``f(examples, features, output,
-            "predict")``, with the generated tokens in ``output.predictions``; or an object with ``begin(examples,
-            features)``, such as :class:`GeneratedAnswerProcessing`.
-        **kwargs: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
-
-    Attributes:
-        answered: Result of the last post-processing.
+    For the arguments and ``answered`` see :class:`~portico.mrc.trainer.MRCTrainer`; all others are those of
+    :class:`~portico.seq2seq.Seq2SeqTrainer`. A ``post_process_function`` finds the generated tokens in
+    ``output.predictions``; :class:`GeneratedAnswerProcessing` is one that streams.
     """
 
     args: Seq2SeqTrainingArguments
@@ -245,15 +247,10 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         test_dataset: Any = None,
         **gen_kwargs: Any,
     ) -> Any:
-        """Answer the questions of a data set.
+        """Answer the questions of a data set; for the arguments see :meth:`portico.mrc.trainer.MRCTrainer.predict`.
 
-        Args:
-            predict_dataset: Features; by default the trainer's own, with its examples.
-            predict_examples: Their examples; without them the tokens are returned.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of metric names.
-            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Seq2SeqTrainer.predict` calls it.
-            **gen_kwargs: Keywords of ``generate`` for this prediction; they override the training arguments.
+        Without features, the trainer's own are taken, with its examples; without examples, the tokens are returned.
+        ``gen_kwargs`` are keywords of ``generate`` for this prediction, which override the training arguments.
 
         Returns:
             A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, its result.
@@ -262,9 +259,8 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        with self._predicting(examples, features):
-            output = super().predict(features, ignore_keys, metric_key_prefix, **gen_kwargs)
-        return self._answered_prediction(output, plain=examples is not None and self._has_primeqa_post_processing())
+        plain = examples is not None and self._has_primeqa_post_processing()
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain, **gen_kwargs)
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:

@@ -1,28 +1,24 @@
-"""``Reader``: a trained model that answers questions.
-
-Shape suffixes: F features (windows), P pairs of a question and a context.
-"""
+"""``Reader``: a trained model that answers questions."""
 
 import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
-from portico.mrc.datasets.reader import FORMATS
+from portico.mrc.datasets.reader import format_like
 from portico.mrc.datasets.records import Defects, InvalidRecord
 from portico.mrc.datasets.sources import entries, open_text
-from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.featurizer import Featurizer, check_window
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
@@ -31,9 +27,8 @@ from portico.mrc.postprocess.answers import SpanAnswer
 from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.mrc.postprocess.token_offsets import TokenOffsets
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import Rule, check_values
+from portico.settings import check_values, schema_of, setting
 
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""
@@ -103,7 +98,6 @@ class ReaderSettings:
     """Inference settings of a :class:`Reader`.
 
     Args:
-        longest: Longest input of the model, in tokens; cannot be set by users.
         max_seq_length: Tokens of a window, including question and special tokens.
         doc_stride: Tokens that two neighbouring windows share.
         max_question_length: Longer questions are cut to about this many tokens; ``None`` keeps them.
@@ -114,60 +108,26 @@ class ReaderSettings:
         search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
     """
 
-    longest: int
-    max_seq_length: int
-    doc_stride: int
-    max_question_length: int | None = None
-    max_answer_length: int = 30
-    n_best_size: int = 20
+    max_seq_length: int = setting(_LONGEST_WINDOW, least=1)
+    doc_stride: int = setting(_LONGEST_WINDOW // 3, least=0)
+    max_question_length: int | None = setting(None, least=1)
+    max_answer_length: int = setting(30, least=1)
+    n_best_size: int = setting(20, least=1)
     handle_impossible_answer: bool = False
     null_score_diff_threshold: float = 0.0
     search: SpanSearch = "top"
 
-    @classmethod
-    def of(cls, longest: int, calibration: AnswerCalibration | None, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the user's settings, with defaults from the model and its calibration."""
-        window = min(settings.get("max_seq_length", _LONGEST_WINDOW), longest)
-        threshold = None if calibration is None else calibration.null_score_diff_threshold
-        defaults = cls(
-            longest=longest,
-            max_seq_length=window,
-            doc_stride=window // 3,
-            handle_impossible_answer=threshold is not None,
-            null_score_diff_threshold=threshold or 0.0,
-        )
-        return defaults.changed(settings)
-
-    def changed(self, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed, after checking those."""
-        names = [field.name for field in fields(self) if field.name != "longest"]
+    def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
+        """Return the settings with some of them changed, after checking those; see also `check_window`."""
+        rules = {name: one.rule for name, one in schema_of(ReaderSettings).known.items()}
         for name in settings:
-            if name not in names:
-                nearest = ", ".join(get_close_matches(name, names) or names)
+            if name not in rules:
+                nearest = ", ".join(get_close_matches(name, rules) or rules)
                 raise InputError(f"`{name}` is not a setting of a reader; the nearest are {nearest}.")
-        check_values("reader", settings, _SETTING_RULES)
+        check_values("reader", settings, rules)
         chosen = replace(self, **settings)
-        check_window(chosen.max_seq_length, self.longest)
+        check_window("max_seq_length", chosen.max_seq_length, longest)
         return chosen
-
-
-_SETTING_RULES = {
-    "max_seq_length": Rule((int,), least=1),
-    "doc_stride": Rule((int,), least=0),
-    "max_question_length": Rule((int, type(None)), least=1),
-    "max_answer_length": Rule((int,), least=1),
-    "n_best_size": Rule((int,), least=1),
-    "handle_impossible_answer": Rule((bool,)),
-    "null_score_diff_threshold": Rule((float,)),
-}
-
-
-def check_window(max_seq_length: int, longest: int) -> None:
-    if max_seq_length > longest:
-        raise InputError(
-            f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
-            "or less."
-        )
 
 
 class Reader:
@@ -202,9 +162,16 @@ class Reader:
         if self._loaded.tokenizer is None:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
         self.calibration = AnswerCalibration.load(model) if is_name else None
-        self._settings = ReaderSettings.of(self._loaded.max_length, self.calibration, settings)
-        model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
+        threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
+        window = min(settings.get("max_seq_length", _LONGEST_WINDOW), self._loaded.max_length)
+        defaults = ReaderSettings(
+            max_seq_length=window,
+            doc_stride=window // 3,
+            handle_impossible_answer=threshold is not None,
+            null_score_diff_threshold=threshold or 0.0,
+        )
+        self._settings = defaults.changed(self._loaded.max_length, settings)
+        self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
         """Answer one question, from one context or from several that are searched together; see :meth:`answers`."""
@@ -235,14 +202,9 @@ class Reader:
         """
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
         ids = [str(n) for n in range(len(questions))] if ids is None else ids
-        chosen = self._settings.changed(settings)
-        featurizer = Featurizer(
-            self._loaded.tokenizer,
-            max_seq_length=chosen.max_seq_length,
-            doc_stride=chosen.doc_stride,
-            max_question_length=chosen.max_question_length,
-        )
-        windows = question_windows(featurizer, questions, contexts, ids)
+        chosen = self._settings.changed(self._loaded.max_length, settings)
+        featurizer = window_featurizer(self._loaded.tokenizer, chosen)
+        examples, features = question_windows(featurizer, questions, contexts, ids)
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
         options = {name: getattr(chosen, name) for name in names}
         post_processing = SpanPostProcessing(
@@ -250,8 +212,7 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        streamed = post_processing.begin(windows.examples, windows.offsets)
-        answers: Answers = self._inference.run(windows.features, streamed).answers
+        answers: Answers = self._inference.run(features, post_processing.begin(examples, features)).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -349,37 +310,32 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     return best[0] if top_k == 1 else best[:top_k]
 
 
-@dataclass(frozen=True)
-class QuestionWindows:
-    """The tokenised windows of all contexts; ``examples`` have ``id`` and ``context``, a list of strings."""
-
-    examples: list[dict[str, Any]]
-    features: FeatureSet
-    offsets: TokenOffsets
+def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: ReaderSettings) -> Featurizer:
+    """Return the featurizer of the windows that settings, or those of a preprocessing, describe."""
+    names = ("max_seq_length", "doc_stride", "max_question_length")
+    return Featurizer(tokenizer, **{name: getattr(settings, name) for name in names})
 
 
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
-) -> QuestionWindows:
-    """Cut every context of every question into windows, after checking that all of them are strings with text."""
+) -> tuple[list[dict[str, Any]], FeatureSet]:
+    """Return questions as examples with a list of contexts each, and the windows of all contexts.
+
+    An `InputError` is raised if one of them is not a string with text.
+    """
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
     listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    for n, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
-        _check_question(n, question, its_contexts)
-    pairs = [(n, c) for n, its_contexts in enumerate(listed) for c in range(len(its_contexts))]
-    features = featurizer.eval_features(
-        [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
-    )
-    assert features.char_offsets is not None
-    question_P, context_P = np.array(pairs, np.int64).T
-    pair_F = features.example_index
-    offsets = TokenOffsets(question_P[pair_F], features.row_starts, features.char_offsets, context_P[pair_F])
-    examples = [{"id": key, "context": its_contexts} for key, its_contexts in zip(ids, listed, strict=True)]
-    return QuestionWindows(examples, features, offsets)
+    examples = [
+        {"id": key, "question": question, "context": its_contexts}
+        for key, question, its_contexts in zip(ids, questions, listed, strict=True)
+    ]
+    for number, example in enumerate(examples):
+        _check_question(number, example["question"], example["context"])
+    return examples, featurizer.eval_features(examples)
 
 
 def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None:
@@ -408,14 +364,12 @@ class PostProcessor(Protocol):
 class Inference:
     """Runs a model over features, always with the same trainer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> None:
-        collator = head_collator(head_of(model), tokenizer)
-        self._trainer = MRCTrainer(model, args, processing_class=tokenizer, data_collator=collator)
+    def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
+        collator = head_collator(head_of(loaded.model), loaded.tokenizer)
+        self._trainer = MRCTrainer(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
 
     @classmethod
-    def on_device(
-        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
-    ) -> "Inference":
+    def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
         """Return an inference on a device, which is named as in :class:`Reader`."""
         # A trainer makes its output folder at once; inference writes nothing into it.
         with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
@@ -426,7 +380,7 @@ class Inference:
                 report_to=["none"],
                 **_device_arguments(device),
             )
-            return cls(model, tokenizer, args)
+            return cls(loaded, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
         self._trainer.post_process_function = _Streamed(post_processor)
@@ -469,8 +423,7 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     return {"accelerator": "gpu", "devices": [index]}
 
 
-@dataclass(frozen=True)
-class AskedQuestion:
+class AskedQuestion(NamedTuple):
     """A question of a file; without an identifier there, ``id`` is its number, from 0."""
 
     id: str
@@ -492,8 +445,10 @@ def read_questions(path: str | Path) -> list[AskedQuestion]:
     except InputError as error:
         raise InputError(f"{path} cannot be read ({error}); give {_QUESTION_FORMS}, in UTF-8.") from error
     defects = Defects(path, skip_invalid=True)
-    placed = entries(io.StringIO(text), defects) if text.strip() else ()
-    records = [record for place, entry in placed for record in _records(place, entry, defects)]
+    records = []
+    for place, entry in entries(io.StringIO(text), defects) if text.strip() else ():
+        known = format_like(entry)
+        records += [entry] if known is None else [record for _, record in known.questions(place, entry, defects)]
     if defects.messages:
         raise InputError(f"{path}, {defects.messages[0]} Give {_QUESTION_FORMS}.")
     if not records:
@@ -501,16 +456,10 @@ def read_questions(path: str | Path) -> list[AskedQuestion]:
     return [_question(path, number, record) for number, record in enumerate(records)]
 
 
-def _records(place: str, entry: Any, defects: Defects) -> Iterator[Any]:
-    """Yield the questions of an entry of any format with their contexts."""
-    known = next((one for one in FORMATS.values() if isinstance(entry, Mapping) and one.is_like(entry)), None)
-    yield from ([entry] if known is None else (record for _, record in known.questions(place, entry, defects)))
-
-
 def _question(path: Path, number: int, record: Any) -> AskedQuestion:
     if isinstance(record, Mapping) and not ("question" in record and "context" in record):
         # A record of a format that names question and context differently is read as an example of that format.
-        known = next((one for one in FORMATS.values() if one.is_like(record)), None)
+        known = format_like(record)
         try:
             record = record if known is None else known.example(record)
         except InvalidRecord as error:

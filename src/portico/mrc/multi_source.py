@@ -148,7 +148,13 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         self._memory_tracker.start()
         each, answered = [], []
         for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):
-            each.append(self._evaluate_source(number, part, its_examples, ignore_keys, metric_key_prefix))
+            loader, started = self.get_eval_dataloader(part), time.time()
+            with self._answering(its_examples, part, file_suffix=f"_{number}"):
+                output = evaluation_loop_in_use(self)(
+                    loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+                )
+            each.append(self._with_speed(output, metric_key_prefix, started))
+            self.save_metrics(f"{metric_key_prefix}_{number}", each[-1], combined=False)
             answered.append(self.answered)
         self.answered = answered
         shared = [name for name in each[0] if all(name in metrics for metrics in each)]
@@ -157,16 +163,3 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         self._memory_tracker.stop_and_update_metrics(means)
         return means
-
-    def _evaluate_source(
-        self, number: int, features: Any, examples: Any, ignore_keys: list[str] | None, prefix: str
-    ) -> dict[str, float]:
-        loader = self.get_eval_dataloader(features)
-        started = time.time()
-        with self._answering(examples, features, file_suffix=f"_{number}"):
-            output = evaluation_loop_in_use(self)(
-                loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix
-            )
-        metrics = self._with_speed(output, prefix, started)
-        self.save_metrics(f"{prefix}_{number}", metrics, combined=False)
-        return metrics

@@ -5,6 +5,7 @@ Shape suffixes: B features of a batch, R rows, L tokens of a row, T tokens of th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,12 @@ _NO_TOKEN = -10000.0
 _TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Row and first token of every feature, and the shape of the packed batch."""
+def pack(lengths_B: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
+    """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself.
 
-    row_B: Int64s
-    start_B: Int64s
-    num_rows: int
-    length: int
-
-
-def pack(lengths_B: Int64s, capacity: int) -> Layout:
-    """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself."""
+    Returns:
+        Row and first token of every feature, ``int64 [B]`` each.
+    """
     # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
     filled: list[int] = []
@@ -47,9 +42,10 @@ def pack(lengths_B: Int64s, capacity: int) -> Layout:
             filled.append(0)
         row_B[feature], start_B[feature] = row, filled[row]
         filled[row] += length
-    return Layout(row_B, start_B, len(filled), max(filled))
+    return row_B, start_B
 
 
+@dataclass(frozen=True, eq=False)
 class PackingCollator:
     """Packs the features of a batch into few rows; number of features, loss and gradients stay the same.
 
@@ -62,22 +58,23 @@ class PackingCollator:
         max_length: Largest number of tokens in a row.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        self._padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-        self._max_length = max_length
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         unpadded = [_without_padding(feature) for feature in features]
         lengths_B = np.array([len(feature["input_ids"]) for feature in unpadded], np.int64)
-        layout = pack(lengths_B, self._max_length)
-        columns: dict[str, Any] = dict(zip(_LAYOUT_COLUMNS, (layout.row_B, layout.start_B, lengths_B), strict=True))
+        row_B, start_B = pack(lengths_B, self.max_length)
+        shape = int(row_B.max()) + 1, int((start_B + lengths_B).max())
+        padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
+        columns: dict[str, Any] = dict(zip(_LAYOUT_COLUMNS, (row_B, start_B, lengths_B), strict=True))
         for name, value in features[0].items():
             if isinstance(value, int):
                 columns[name] = np.array([feature[name] for feature in features], np.int64)
         for name in unpadded[0]:
-            columns[name] = np.full((layout.num_rows, layout.length), self._padding[name], np.int64)
-        columns["position_ids"], columns["segments"] = np.zeros((2, layout.num_rows, layout.length), np.int64)
-        for number, (feature, row, start) in enumerate(zip(unpadded, layout.row_B, layout.start_B, strict=True)):
+            columns[name] = np.full(shape, padding[name], np.int64)
+        columns["position_ids"], columns["segments"] = np.zeros((2, *shape), np.int64)
+        for number, (feature, row, start) in enumerate(zip(unpadded, row_B, start_B, strict=True)):
             where = (row, slice(start, start + lengths_B[number]))
             for name, tokens in feature.items():
                 columns[name][where] = tokens
@@ -86,14 +83,9 @@ class PackingCollator:
         return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {name: feature[name] for name in _TOKEN_COLUMNS if name in feature}
+def _without_padding(feature: Mapping[str, Any]) -> dict[str, list[int]]:
     mask = feature["attention_mask"]
-    if all(mask):
-        return columns
-    return {
-        name: [value for value, seen in zip(values, mask, strict=True) if seen] for name, values in columns.items()
-    }
+    return {name: list(compress(feature[name], mask)) for name in _TOKEN_COLUMNS if name in feature}
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:

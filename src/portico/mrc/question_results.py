@@ -1,7 +1,6 @@
 """The result of each question, for the report."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from portico.mrc.datasets.examples import context_starts, contexts_of, with_one_context
@@ -10,23 +9,6 @@ from portico.mrc.postprocess import Answers
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 
 _NUM_CANDIDATES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """The stored answer to one question; ``None`` for what was not stored.
-
-    Args:
-        text: The answer, empty for none.
-        span: Its characters ``[start, end)`` in the passage.
-        nbest: The candidates as in an n-best file.
-        null_odds: Score of "no answer" minus that of the best span.
-    """
-
-    text: str
-    span: Span | None
-    nbest: Sequence[Mapping[str, Any]] | None
-    null_odds: float | None
 
 
 def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) -> list[QuestionResult]:
@@ -40,37 +22,51 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
             # The report shows the contexts of a question joined to one.
             offset = context_starts(contexts_of(example))[answers.context_indices[key]]
             span = offset + span[0], offset + span[1]
-        answered = Answered(
-            text=answers.predictions[key], span=span, nbest=answers.nbest[key], null_odds=null_odds.get(key)
-        )
-        results.append(question_result(with_one_context(example), answered))
+        text, nbest = answers.predictions[key], answers.nbest[key]
+        one = question_result(with_one_context(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
+        results.append(one)
     return results
 
 
-def question_result(example: Mapping[str, Any], answered: Answered) -> QuestionResult:
-    """Join an example in SQuAD's flat form and its answer."""
+def question_result(
+    example: Mapping[str, Any],
+    text: str,
+    *,
+    span: Span | None,
+    nbest: Sequence[Mapping[str, Any]] | None,
+    null_odds: float | None,
+) -> QuestionResult:
+    """Join an example in SQuAD's flat form and its stored answer; ``None`` is for what was not stored.
+
+    Args:
+        example: The example.
+        text: The answer, empty for none.
+        span: Its characters ``[start, end)`` in the passage.
+        nbest: The candidates as in an n-best file.
+        null_odds: Score of "no answer" minus that of the best span.
+    """
     golds = example["answers"]
     texts = golds["text"]
-    candidates = None if answered.nbest is None else [_candidate(record) for record in answered.nbest]
+    candidates = None if nbest is None else [_candidate(record) for record in nbest]
     probability, if_answered = None, None
     if candidates is not None:
-        probability = next((one.probability for one in candidates if one.text == answered.text), 0.0)
+        probability = next((one.probability for one in candidates if one.text == text), 0.0)
         best = next((one.text for one in candidates if one.text), "")
         if_answered = Scores(exact_match(best, texts), token_f1(best, texts))
-    start, end = answered.span or (None, None)
+    start, end = span or (None, None)
     return QuestionResult(
         id=example["id"],
         title=example.get("title") or "",
         question=example["question"],
         context=example["context"],
         golds=tuple(zip(texts, golds["answer_start"], strict=True)),
-        predicted_text=answered.text,
+        predicted_text=text,
         predicted_start=start,
         predicted_end=end,
         probability=probability,
-        null_odds=answered.null_odds,
-        exact=exact_match(answered.text, texts),
-        f1=token_f1(answered.text, texts),
+        null_odds=null_odds,
+        exact=exact_match(text, texts),
+        f1=token_f1(text, texts),
         question_type=example.get("question_type") or "",
         language=example.get("language") or "",
         nbest=tuple((candidates or ())[:_NUM_CANDIDATES]),

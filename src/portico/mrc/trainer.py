@@ -1,24 +1,124 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
+from transformers import EvalPrediction
 
 from portico.errors import InputError
 from portico.hf_compat import PredictionOutput, has_length
 from portico.loop.evaluation import EvaluationSession
+from portico.loop.outputs import to_arrays
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.evaluation import AnswerSession, takes_stage
 from portico.trainer import Trainer
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AnswerSession(EvaluationSession):
+    """Post-processes during the evaluation if the post-processing can stream, else at its end.
+
+    ``loader`` yields the features in their order, ``on_answered`` is called with the result, and the names of its
+    files end in ``file_suffix``. For ``post_process_function`` see :class:`MRCTrainer`.
+    """
+
+    # Files in PrimeQA's form: middle word of the file name, and attribute of the answers in the file.
+    file_attributes: ClassVar[Mapping[str, str]] = {
+        "predictions": "predictions",
+        "predictions_processed": "processed_predictions",
+        "references": "label_ids",
+    }
+
+    examples: Sequence[Mapping[str, Any]]
+    features: Any
+    post_process_function: Any
+    on_answered: Callable[[Any], None]
+    file_suffix: str = ""
+
+    def __post_init__(self) -> None:
+        self.prediction_loss_only = None  # answers are needed even if there are no metrics of them
+        super().__post_init__()
+        self._num_kept = 0
+        can_stream = hasattr(self.post_process_function, "begin")
+        self._streamed = self.post_process_function.begin(self.examples, self.features) if can_stream else None
+        # The metrics are computed from the answers, not from batches of logits.
+        self._answer_metrics = self.batch_metrics
+        self.batch_metrics = None
+        self.keeps_arrays = True
+
+    def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        if self._streamed is None:
+            super().keep(loss, logits, labels, inputs)
+            return
+        self.keep_loss(loss)
+        # -100 is the padding of transformers' `Trainer.evaluation_loop`.
+        padded = self.trainer.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
+        rows = to_arrays(self.trainer.gather_function(padded))
+        if not isinstance(rows, tuple | list):
+            rows = (rows,)
+        # Gathered batches are in the order of the features; the last one may end with rows that repeat the first.
+        first = self._num_kept
+        self._num_kept = min(first + len(rows[0]), len(self.features))
+        kept = [array[: self._num_kept - first] for array in rows]
+        self._streamed.update(kept, np.arange(first, self._num_kept))
+
+    def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
+        """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
+        stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
+        if self._streamed is not None:
+            answered = self._streamed.compute()
+        else:
+            stages = [stage] if stage == "predict" and takes_stage(self.post_process_function) else []
+            output = self.whole_output(logits, labels, losses)
+            answered = self.post_process_function(self.examples, self.features, output, *stages)
+        self.on_answered(answered)
+        if self.trainer.args.should_save:
+            self._write(answered, stage)
+        compute_metrics: Any = self.trainer.compute_metrics
+        if compute_metrics is None or getattr(answered, "label_ids", None) is None:
+            return {}
+        if self._answer_metrics is None:
+            return compute_metrics(answered)
+        processed = getattr(answered, "processed_predictions", None)  # PrimeQA's predictions are all candidates
+        scored = answered if processed is None else EvalPrediction(processed, answered.label_ids)
+        self._answer_metrics.update(scored)
+        return self._answer_metrics.compute()
+
+    def whole_output(self, logits: Any, labels: Any, losses: Any) -> Any:
+        """Return the argument of a post-processing that does not stream."""
+        return logits
+
+    def _write(self, answered: Any, stage: str) -> None:
+        """Write answers with their ``write(folder, prefix)``, or as PrimeQA's files if they have its attributes."""
+        folder = self.trainer.args.output_dir
+        if hasattr(answered, "write"):
+            answered.write(folder, f"{stage}{self.file_suffix}")
+        elif all(hasattr(answered, attribute) for attribute in self.file_attributes.values()):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for name, attribute in self.file_attributes.items():
+                value = getattr(answered, attribute)
+                text = json.dumps(value, indent=4, default=lambda array: np.asarray(array).tolist())
+                Path(folder, f"{stage}_{name}{self.file_suffix}.json").write_text(text, encoding="utf-8")
+
+
+def takes_stage(function: Callable[..., Any]) -> bool:
+    """Return whether a post-processing takes the stage, as Hugging Face's do and PrimeQA's do not."""
+    # transformers' examples (trainer_qa.py, trainer_seq2seq_qa.py) pass "predict" as the fourth argument.
+    parameters = inspect.signature(function).parameters
+    return "stage" in parameters or len(parameters) > 3
 
 
 class AnswerEvaluationMixin(Trainer):
     """What :class:`MRCTrainer` and :class:`~portico.mrc.generative.Seq2SeqMRCTrainer` share.
 
-    Evaluations and predictions run in an :class:`~portico.mrc.evaluation.AnswerSession`, and the labels and columns
+    Evaluations and predictions run in an :class:`AnswerSession`, and the labels and columns
     of a model with swappable heads are read from the signature of its active head. For the arguments see
     :class:`MRCTrainer`.
     """
@@ -74,13 +174,10 @@ class AnswerEvaluationMixin(Trainer):
             self,
             dataloader,
             post_process_function=self.post_process_function,
-            on_answered=self._keep_answers,
+            on_answered=partial(setattr, self, "answered"),
             **self._answering_options,
             **options,
         )
-
-    def _keep_answers(self, answered: Any) -> None:
-        self.answered = answered
 
     @contextmanager
     def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
@@ -134,9 +231,10 @@ class AnswerEvaluationMixin(Trainer):
                 "or to `evaluate()`."
             )
 
-    @contextmanager
-    def _predicting(self, examples: Examples | None, features: Any) -> Iterator[None]:
-        """Let the prediction in this context answer ``examples``, without which it has no metrics."""
+    def _predicted(
+        self, features: Any, examples: Any, ignore_keys: list[str] | None, prefix: str, *, plain: bool, **kwargs: Any
+    ) -> Any:
+        """Predict, and return the answers as the post-processing did (``plain``), or in a ``PredictionOutput``."""
         if isinstance(features, ConcatDataset) and examples is not None:
             raise InputError(
                 f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
@@ -145,16 +243,14 @@ class AnswerEvaluationMixin(Trainer):
         self.answered = None
         metrics = self.compute_metrics
         if examples is None and self.post_process_function is not None:
-            self.compute_metrics = None
+            self.compute_metrics = None  # there are no answers that it could score
+        predict: Callable[..., PredictionOutput] = super().predict
         try:
             with self._answering(examples, features):
-                yield
+                output = predict(features, ignore_keys, prefix, **kwargs)
         finally:
             self.compute_metrics = metrics
-
-    def _answered_prediction(self, output: PredictionOutput, *, plain: bool) -> Any:
-        """Return the answers of a prediction: as the post-processing returned them, or in a ``PredictionOutput``."""
-        answered = self.answered
+        answered: Any = self.answered
         if plain:
             return {} if answered is None else answered
         if answered is None:
@@ -268,9 +364,7 @@ class MRCTrainer(AnswerEvaluationMixin):
         if features is None:
             features = self.eval_dataset if eval_dataset is None else eval_dataset
             examples = self.eval_examples if eval_examples is None else eval_examples
-        with self._predicting(examples, features):
-            output = super().predict(features, ignore_keys, metric_key_prefix)
-        return self._answered_prediction(output, plain=plain)
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""

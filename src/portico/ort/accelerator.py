@@ -1,14 +1,12 @@
 """``ORTAccelerator``: the devices of a run in ONNX Runtime."""
 
-from typing import Any
-
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import Accelerator, CUDAAccelerator
 from lightning.pytorch.accelerators.cpu import CPUAccelerator
 
 from portico.errors import InputError
-from portico.ort.settings import is_available, require
+from portico.ort.settings import missing_packages, require
 
 
 class ORTAccelerator(Accelerator):
@@ -44,21 +42,13 @@ class ORTAccelerator(Accelerator):
     def teardown(self) -> None:
         """Nothing to release."""
 
-    @staticmethod
-    def parse_devices(devices: Any) -> int:
-        return CPUAccelerator.parse_devices(devices)
-
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> list[torch.device]:
-        return CPUAccelerator.get_parallel_devices(devices)
-
-    @staticmethod
-    def auto_device_count() -> int:
-        return 1
+    parse_devices = staticmethod(CPUAccelerator.parse_devices)
+    get_parallel_devices = staticmethod(CPUAccelerator.get_parallel_devices)
+    auto_device_count = staticmethod(CPUAccelerator.auto_device_count)
 
     @staticmethod
     def is_available() -> bool:
-        return is_available()
+        return not missing_packages()
 
     @staticmethod
     def name() -> str:

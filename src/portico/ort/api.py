@@ -1,7 +1,7 @@
 """Compile a model so that its forward and backward run in ONNX Runtime, and switch it back."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
@@ -12,14 +12,7 @@ from torch import nn
 from portico.errors import InputError, InputTypeError
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
-from portico.ort.torch_compat import (
-    BackendCompilerFailed,
-    FailOnRecompileLimitHit,
-    Unsupported,
-    UserError,
-    dynamo_config,
-    fx_config,
-)
+from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -99,26 +92,20 @@ class CompiledCall:
         self.report = report
         self._in_torch = model._call_impl
         backend = make_backend(settings, strict=strict, report=report)
-        self._compiled = torch.compile(_own_function(model), backend=backend, dynamic=True, fullgraph=strict)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return model._call_impl(*args, **kwargs)
+
+        # Dynamo does not trace the code of torch's own files, such as that of `nn.Sequential`. It limits the number of
+        # graphs for each code object, which models that share one would use up: each gets its own.
+        own = FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
+        self._compiled = torch.compile(own, backend=backend, dynamic=True, fullgraph=strict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_on:
             return self._in_torch(*args, **kwargs)
         with _tracing_options(), _plain_errors(), self.report.counting_breaks():
             return self._compiled(*args, **kwargs)
-
-
-def _own_function(model: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls ``model``, with a code object that no other function shares.
-
-    Dynamo does not trace the code of torch's own files, such as that of ``nn.Sequential``, and it limits the number of
-    graphs for each code object, which models that share one would use up.
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return model._call_impl(*args, **kwargs)
-
-    return FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
 
 
 @contextmanager
@@ -141,16 +128,16 @@ def _plain_errors() -> Iterator[None]:
     """Raise our own error, or one that names the remedy, instead of the compiler's wrapper."""
     try:
         yield
-    except BackendCompilerFailed as error:
+    except dynamo_errors.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, InputError):
             raise error.inner_exception from None
         raise
-    except (Unsupported, UserError) as error:
+    except (dynamo_errors.Unsupported, dynamo_errors.UserError) as error:
         raise InputError(
             f"`strict=True`, but torch cannot trace the model in one piece: {error} Change that line of the model, or "
             "leave `strict` out to run it in several pieces."
         ) from error
-    except FailOnRecompileLimitHit as error:
+    except dynamo_errors.FailOnRecompileLimitHit as error:
         raise InputError(
             f"`strict=True`, but the model was traced {_MOST_GRAPHS} times, since it changes a number that torch "
             "takes for a constant, which torch's warning names; make it a tensor, or leave `strict` out to run it in "

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
@@ -75,7 +74,29 @@ class ORTTrainingArguments(TrainingArguments):
         super().__post_init__()
         if is_fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
-        _check(self)
+        for name, rule in _RULES.items():
+            if not rule.allows(getattr(self, name)):
+                raise InputError(f"`{name}={getattr(self, name)!r}` cannot be used; set it to {rule}.")
+        if str(self.onnx_log_level).upper() not in LOG_LEVELS:
+            raise InputError(
+                f"`onnx_log_level={self.onnx_log_level!r}` is unknown; set it to one of {', '.join(LOG_LEVELS)}."
+            )
+        prefix = self.onnx_prefix
+        if prefix is not None and (PurePath(prefix).name != prefix or prefix.endswith(".onnx")):
+            raise InputError(
+                f"`onnx_prefix={prefix!r}` is not a plain file name; set it without folder and without `.onnx`, such "
+                "as 'model'."
+            )
+        if self.optim_args and is_fused:
+            raise InputError(
+                f"`optim_args={self.optim_args!r}` has no effect on `optim='adamw_ort_fused'`, which takes "
+                "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
+            )
+        if self.torch_compile:
+            raise InputError(
+                "`torch_compile` and its options choose a compiler other than ONNX Runtime, for which the model is "
+                "compiled anyway; leave them out."
+            )
 
     @property
     def session_settings(self) -> SessionSettings:
@@ -84,34 +105,4 @@ class ORTTrainingArguments(TrainingArguments):
             log_level=LOG_LEVELS.index(self.onnx_log_level.upper()),
             cache_dir=self.onnx_cache_dir,
             profile=self.onnx_profile,
-        )
-
-
-def uses_fused_adamw(args: Any) -> bool:
-    return args.optim is ORTOptimizerNames.ADAMW_ORT_FUSED
-
-
-def _check(args: ORTTrainingArguments) -> None:
-    for name, rule in _RULES.items():
-        if not rule.allows(getattr(args, name)):
-            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
-    if str(args.onnx_log_level).upper() not in LOG_LEVELS:
-        raise InputError(
-            f"`onnx_log_level={args.onnx_log_level!r}` is unknown; set it to one of {', '.join(LOG_LEVELS)}."
-        )
-    prefix = args.onnx_prefix
-    if prefix is not None and (PurePath(prefix).name != prefix or prefix.endswith(".onnx")):
-        raise InputError(
-            f"`onnx_prefix={prefix!r}` is not a plain file name; set it without folder and without `.onnx`, such as "
-            "'model'."
-        )
-    if args.optim_args and uses_fused_adamw(args):
-        raise InputError(
-            f"`optim_args={args.optim_args!r}` has no effect on `optim='adamw_ort_fused'`, which takes "
-            "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
-        )
-    if args.torch_compile:
-        raise InputError(
-            "`torch_compile` and its options choose a compiler other than ONNX Runtime, for which the model is "
-            "compiled anyway; leave them out."
         )

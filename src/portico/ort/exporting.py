@@ -41,6 +41,8 @@ def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[Expo
             lowering; or if ONNX Runtime is not installed.
     """
     require()
+    from portico.ort.compiler.lowerings import LOWERINGS
+
     wrapper = _TensorsOnly(model)
     was_training = model.training
     try:
@@ -50,8 +52,18 @@ def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[Expo
             program = _traced(wrapper, inputs)
     finally:
         model.train(was_training)
-    _drop_assertions(program)
-    _check(program)
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.target in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    operators = {node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    missing = sorted(str(operator) for operator in operators - set(LOWERINGS) - {torch.ops.aten.sym_size.int})
+    if missing:
+        raise InputError(
+            f"The model cannot be saved as ONNX: it uses {', '.join(missing)}, which portico cannot lower; set "
+            "`save_onnx=False`, or export the model with another tool."
+        )
     return program, output_names
 
 
@@ -88,16 +100,15 @@ def _output_names(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> 
 def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     from portico.ort.compiler.decompositions import decompositions
 
-    num_dynamic = {
-        name: 1 if tensor.dim() > _LARGEST_RANK_OF_SEQUENCES else min(tensor.dim(), 2)
-        for name, tensor in inputs.items()
-    }
-    shapes = {"inputs": {name: dict.fromkeys(range(count), Dim.AUTO) for name, count in num_dynamic.items()}}
+    dynamic = {}
+    for name, tensor in inputs.items():
+        num_dynamic = 1 if tensor.dim() > _LARGEST_RANK_OF_SEQUENCES else min(tensor.dim(), 2)
+        dynamic[name] = dict.fromkeys(range(num_dynamic), Dim.AUTO)
     try:
         with warnings.catch_warnings():
             # torch.export uses a name that torch itself deprecates.
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-            program = torch.export.export(wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes=shapes)
+            program = torch.export.export(wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes={"inputs": dynamic})
             return program.run_decompositions(decompositions())
     except Exception as error:  # Torch raises a different exception for each kind of code that it cannot trace.
         raise InputError(
@@ -108,26 +119,6 @@ def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> Export
 
 def _in_one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _drop_assertions(program: ExportedProgram) -> None:
-    graph = program.graph_module.graph
-    for node in list(graph.nodes):
-        if node.target in _ASSERTIONS:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-
-
-def _check(program: ExportedProgram) -> None:
-    from portico.ort.compiler.lowerings import LOWERINGS
-
-    operators = {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
-    missing = sorted(str(operator) for operator in operators - set(LOWERINGS) - {torch.ops.aten.sym_size.int})
-    if missing:
-        raise InputError(
-            f"The model cannot be saved as ONNX: it uses {', '.join(missing)}, which portico cannot lower; set "
-            "`save_onnx=False`, or export the model with another tool."
-        )
 
 
 def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
@@ -147,17 +138,18 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
     from portico.ort.compiler.translation import translate
 
     program, output_names = exported(model, inputs)
-    proto = translate(program.graph_module, weights=_weights(program), output_names=output_names)
+    stored = {**program.state_dict, **program.constants}
+    weights = {
+        spec.arg.name: (str(spec.target).removeprefix("model."), stored[str(spec.target)])
+        for spec in program.graph_signature.input_specs
+        if spec.kind is not InputKind.USER_INPUT and spec.target in stored
+    }
+    proto = translate(program.graph_module, weights=weights, output_names=output_names)
     # The metadata is for calls from torch only.
     del proto.metadata_props[:]
     _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(proto, path)
-    return path
-
-
-def _write(proto: onnx.ModelProto, path: Path) -> None:
     too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
     location = f"{path.name}.data" if too_large else None
     # ONNX would append to an existing file of weights.
@@ -166,6 +158,7 @@ def _write(proto: onnx.ModelProto, path: Path) -> None:
         for name in (location, path.name):
             if name is not None:
                 (Path(folder) / name).replace(path.with_name(name))
+    return path
 
 
 def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -174,25 +167,13 @@ def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[s
     A model that would make ``decoder_input_ids`` from the labels gets them as an input instead.
     """
     inputs = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    labels = inputs.get("labels")
-    if labels is not None and "decoder_input_ids" not in inputs and _makes_decoder_inputs(model):
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    makes_decoder_inputs = is_encoder_decoder and hasattr(model, "prepare_decoder_input_ids_from_labels")
+    if makes_decoder_inputs and "labels" in inputs and "decoder_input_ids" not in inputs:
+        labels = inputs["labels"]
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
     # torch.export treats a size of 1 as a constant.
     return {name: torch.cat([value, value]) for name, value in inputs.items() if name not in label_names}
-
-
-def _makes_decoder_inputs(model: Any) -> bool:
-    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    return is_encoder_decoder and hasattr(model, "prepare_decoder_input_ids_from_labels")
-
-
-def _weights(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
-    stored = {**program.state_dict, **program.constants}
-    return {
-        spec.arg.name: (str(spec.target).removeprefix("model."), stored[str(spec.target)])
-        for spec in program.graph_signature.input_specs
-        if spec.kind is not InputKind.USER_INPUT and spec.target in stored
-    }
 
 
 def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> dict[str, str]:

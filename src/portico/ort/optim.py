@@ -15,8 +15,7 @@ from portico.ort.runtime import make_session
 from portico.ort.settings import SessionSettings, require
 
 _TENSORS = ("parameter", "gradient", "mean", "square")
-# Scalars that change from step to step; `_numbers` computes them.
-_NUMBERS = ("keep", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "root_correction", "eps", "step_size")
+_OUTPUTS = ("new_parameter", "new_mean", "new_square")
 
 
 class FusedAdamW(ParameterwiseOptimizer):
@@ -49,7 +48,12 @@ class FusedAdamW(ParameterwiseOptimizer):
         require()
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         for group in self.param_groups:
-            _check(group["params"])
+            for parameter in group["params"]:
+                if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+                    raise InputError(
+                        "`optim='adamw_ort_fused'` takes float32 parameters on the CPU, but one is "
+                        f"{parameter.dtype} on {parameter.device}; set `optim='adamw_torch'`."
+                    )
         self._session = make_session(_step_model(), settings or SessionSettings())
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
@@ -61,73 +65,58 @@ class FusedAdamW(ParameterwiseOptimizer):
         state["step"] += 1
         weights = parameter.contiguous()
         tensors = (weights, parameter.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])  # type: ignore[union-attr]
-        self._run(dict(zip(_TENSORS, tensors, strict=True)), _numbers(group, state["step"].item()))
-        if weights is not parameter:
-            parameter.copy_(weights)
-
-    def _run(self, tensors: dict[str, torch.Tensor], numbers: tuple[float, ...]) -> None:
         binding = self._session.io_binding()
-        for name, tensor in tensors.items():
+        for name, tensor in zip(_TENSORS, tensors, strict=True):
             place = ("cpu", 0, np.float32, [tensor.numel()], tensor.data_ptr())
             binding.bind_input(name, *place)
             # Outputs overwrite their inputs: each input's last read is an ancestor of the node that writes over it.
-            if name != "gradient":
+            if f"new_{name}" in _OUTPUTS:
                 binding.bind_output(f"new_{name}", *place)
-        for name, number in zip(_NUMBERS, numbers, strict=True):
+        for name, number in _numbers(group, state["step"].item()).items():
             binding.bind_cpu_input(name, np.asarray(number, np.float32))
         self._session.run_with_iobinding(binding)
+        if weights is not parameter:
+            parameter.copy_(weights)
 
 
-def _check(parameters: Iterable[torch.Tensor]) -> None:
-    for parameter in parameters:
-        if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
-            raise InputError(
-                f"`optim='adamw_ort_fused'` takes float32 parameters on the CPU, but one is {parameter.dtype} on "
-                f"{parameter.device}; set `optim='adamw_torch'`."
-            )
-
-
-def _numbers(group: dict[str, Any], step: float) -> tuple[float, ...]:
+def _numbers(group: dict[str, Any], step: float) -> dict[str, float]:
+    """Return the scalars that the graph reads, which change from step to step."""
     (beta1, beta2), rate = group["betas"], float(group["lr"])
-    return (
-        1 - rate * group["weight_decay"],
-        beta1,
-        1 - beta1,
-        beta2,
-        1 - beta2,
-        (1 - beta2**step) ** 0.5,
-        group["eps"],
-        rate / (1 - beta1**step),
-    )
+    return {
+        "keep": 1 - rate * group["weight_decay"],
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "beta2": beta2,
+        "one_minus_beta2": 1 - beta2,
+        "root_correction": (1 - beta2**step) ** 0.5,
+        "eps": group["eps"],
+        "step_size": rate / (1 - beta1**step),
+    }
 
 
 def _step_model() -> onnx.ModelProto:
-    nodes = [
-        _node("Mul", "mean", "beta1", out="old_mean"),
-        _node("Mul", "gradient", "one_minus_beta1", out="added_mean"),
-        _node("Add", "old_mean", "added_mean", out="new_mean"),
-        _node("Mul", "square", "beta2", out="old_square"),
-        _node("Mul", "gradient", "gradient", out="squared"),
-        _node("Mul", "squared", "one_minus_beta2", out="added_square"),
-        _node("Add", "old_square", "added_square", out="new_square"),
-        _node("Sqrt", "new_square", out="root"),
-        _node("Div", "root", "root_correction", out="corrected"),
-        _node("Add", "corrected", "eps", out="divisor"),
-        _node("Div", "new_mean", "divisor", out="direction"),
-        _node("Mul", "direction", "step_size", out="update"),
-        _node("Mul", "parameter", "keep", out="decayed"),
-        _node("Sub", "decayed", "update", out="new_parameter"),
+    # Operator, inputs, output.
+    steps = [
+        ("Mul", "mean", "beta1", "old_mean"),
+        ("Mul", "gradient", "one_minus_beta1", "added_mean"),
+        ("Add", "old_mean", "added_mean", "new_mean"),
+        ("Mul", "square", "beta2", "old_square"),
+        ("Mul", "gradient", "gradient", "squared"),
+        ("Mul", "squared", "one_minus_beta2", "added_square"),
+        ("Add", "old_square", "added_square", "new_square"),
+        ("Sqrt", "new_square", "root"),
+        ("Div", "root", "root_correction", "corrected"),
+        ("Add", "corrected", "eps", "divisor"),
+        ("Div", "new_mean", "divisor", "direction"),
+        ("Mul", "direction", "step_size", "update"),
+        ("Mul", "parameter", "keep", "decayed"),
+        ("Sub", "decayed", "update", "new_parameter"),
     ]
-    vectors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["size"]) for name in _TENSORS]
-    numbers = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in _NUMBERS]
-    outputs = [
-        helper.make_tensor_value_info(f"new_{name}", TensorProto.FLOAT, ["size"])
-        for name in _TENSORS
-        if name != "gradient"
-    ]
-    graph = helper.make_graph(nodes, "adamw", [*vectors, *numbers], outputs)
+    nodes = [helper.make_node(operator, inputs, [output]) for operator, *inputs, output in steps]
+    computed = {output for *_, output in steps}
+    read = dict.fromkeys(name for _, *inputs, _ in steps for name in inputs if name not in computed)
+    shapes: dict[str, list[str]] = {name: ["size"] if name in _TENSORS else [] for name in read}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["size"]) for name in _OUTPUTS]
+    graph = helper.make_graph(nodes, "adamw", inputs, outputs)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-
-
-def _node(operator: str, *inputs: str, out: str) -> onnx.NodeProto:
-    return helper.make_node(operator, list(inputs), [out])

@@ -16,19 +16,6 @@ import torch
 from portico.ort.torch_compat import counters
 
 
-def operator_seconds(session: Any) -> Counter[str]:
-    """End the profile of an ``onnxruntime.InferenceSession`` and return the seconds in each kind of operator."""
-    path = Path(session.end_profiling())
-    events = json.loads(path.read_text(encoding="utf-8"))
-    path.unlink()
-    seconds: Counter[str] = Counter()
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            # The profiler counts microseconds.
-            seconds[event["args"]["op_name"]] += event["dur"] / 1e6
-    return seconds
-
-
 @dataclass
 class GraphRecord:
     """One graph that was built.
@@ -104,7 +91,14 @@ class Report:
     def operator_seconds(self) -> dict[str, float]:
         """Seconds in each kind of operator of ONNX Runtime, longest first; empty without a profile."""
         while self.profiled:
-            self._operator_seconds += operator_seconds(self.profiled.pop())
+            path = Path(self.profiled.pop().end_profiling())
+            seconds: Counter[str] = Counter()
+            for event in json.loads(path.read_text(encoding="utf-8")):
+                if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                    # The profiler counts microseconds.
+                    seconds[event["args"]["op_name"]] += event["dur"] / 1e6
+            path.unlink()
+            self._operator_seconds += seconds
         return dict(self._operator_seconds.most_common())
 
     def fallback(self, operator: str) -> Fallback:

@@ -1,10 +1,11 @@
 """Sessions of ONNX Runtime: their options, their cache on disk, and runs on torch tensors."""
 
+import json
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from onnx import TensorProto
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from portico.errors import InputError
-from portico.ort.compiler.translation import Ends
+from portico.ort.compiler.translation import CALLING
 from portico.ort.settings import SessionSettings
 
 logger = logging.getLogger(__name__)
@@ -74,42 +75,37 @@ def device_of(values: Any) -> torch.device:
     return next((device for device in devices if device.type != "cpu"), CPU)
 
 
-def make_session(model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that optimises and runs ``model``.
+def make_session(
+    model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU, *, optimized: Path | None = None
+) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` that optimises ``model``, and runs it on tensors of ``device``.
+
+    The model as ONNX Runtime optimises it on this machine is written to ``optimized``, if that is given.
 
     Raises:
         InputError: If ONNX Runtime has no kernel for a type that the model computes in.
     """
-    return _prepared(model, _running_options(settings), device)
-
-
-def optimize(model: onnx.ModelProto, path: Path, settings: SessionSettings, device: torch.device = CPU) -> None:
-    """Write ``model`` as ONNX Runtime optimises it on this machine.
-
-    Raises:
-        InputError: As :func:`make_session`.
-    """
-    options = _options(settings)
-    options.optimized_model_filepath = str(path)
-    # It warns that the file is for this kind of machine only, which the keys of the cache cover.
-    options.log_severity_level = max(settings.log_level, _ERROR)
-    _prepared(model, options, device)
-
-
-def load_session(path: Path, settings: SessionSettings, device: torch.device = CPU) -> Any:
-    """Return a session for a file of :func:`optimize`, which is not optimised again."""
     import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-    options = _running_options(settings)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=providers_for(device))
-
-
-def _running_options(settings: SessionSettings) -> Any:
     options = _options(settings)
-    options.enable_profiling = settings.profile
-    options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "portico_onnxruntime")
-    return options
+    if optimized is not None:
+        options.enable_profiling = False
+        options.optimized_model_filepath = str(optimized)
+        # It warns that the file is for this kind of machine only, which the keys of the cache cover.
+        options.log_severity_level = max(settings.log_level, _ERROR)
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers_for(device))
+    except NoKernel as error:
+        operator = re.search(r"implementation for (\w+)", str(error))
+        given = {value.type.tensor_type.elem_type for value in model.graph.input}
+        given |= {attribute.i for node in model.graph.node if node.op_type == "Cast" for attribute in node.attribute}
+        types = " and ".join(name for number, name in _FLOATS.items() if number in given) or "a type of this model"
+        raise InputError(
+            f"ONNX Runtime has no kernel for {operator[1] if operator else error} in {types} on {device.type}; let "
+            "the model compute in float32 (leave `bf16`, `bf16_full_eval` and `precision` out, and the model uncast), "
+            "or set `strategy='auto'` to run it in torch."
+        ) from error
 
 
 def _options(settings: SessionSettings) -> Any:
@@ -120,38 +116,20 @@ def _options(settings: SessionSettings) -> Any:
     options.intra_op_num_threads = settings.num_threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = settings.log_level
+    options.enable_profiling = settings.profile
+    options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "portico_onnxruntime")
     # A memory pattern would allocate one block for all intermediate results, in addition to what the arena holds.
     options.enable_mem_pattern = False
     share_memory()
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    # Torch works between two runs: spinning threads would take its cores.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_LARGEST_FOLDED))
-    for name, value in settings.entries.items():
+    entries = {
+        "session.use_env_allocators": "1",
+        # Torch works between two runs: spinning threads would take its cores.
+        "session.force_spinning_stop": "1",
+        "optimization.constant_folding_max_output_size_in_bytes": str(_LARGEST_FOLDED),
+    }
+    for name, value in (*entries.items(), *settings.entries.items()):
         options.add_session_config_entry(name, value)
     return options
-
-
-def _prepared(model: onnx.ModelProto, options: Any, device: torch.device) -> Any:
-    import onnxruntime
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
-
-    try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers_for(device))
-    except NoKernel as error:
-        raise InputError(_about_missing_kernel(str(error), model, device)) from error
-
-
-def _about_missing_kernel(reason: str, model: onnx.ModelProto, device: torch.device) -> str:
-    operator = re.search(r"implementation for (\w+)", reason)
-    given = {value.type.tensor_type.elem_type for value in model.graph.input}
-    given |= {attribute.i for node in model.graph.node if node.op_type == "Cast" for attribute in node.attribute}
-    types = " and ".join(name for number, name in _FLOATS.items() if number in given) or "a type of this model"
-    return (
-        f"ONNX Runtime has no kernel for {operator[1] if operator else reason} in {types} on {device.type}; let the "
-        "model compute in float32 (leave `bf16`, `bf16_full_eval` and `precision` out, and the model uncast), or set "
-        "`strategy='auto'` to run it in torch."
-    )
 
 
 class SessionCache:
@@ -186,28 +164,29 @@ class SessionCache:
         if session is not None:
             return session, False
         model = build()
-        self._write(model, path, device)
-        return self._loaded(path, device) or make_session(model, self._settings, device), True
-
-    def _loaded(self, path: Path, device: torch.device) -> Any:
-        if not path.is_file():
-            return None
         try:
-            return load_session(path, self._settings, device)
-        except Exception as error:  # ONNX Runtime raises a different exception for each kind of damage.
-            reason = " ".join(str(error).split())
-            logger.warning("%s in the cache of ONNX Runtime's graphs is broken and is built again: %s", path, reason)
-            return None
-
-    def _write(self, model: onnx.ModelProto, path: Path, device: torch.device) -> None:
-        try:
-            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".new-") as folder:
                 new = Path(folder) / path.name
-                optimize(model, new, self._settings, device)
+                make_session(model, self._settings, device, optimized=new)
                 new.replace(path)
         except OSError as error:
             # The folder could be written when the run began; a disk that is full by now must not stop it.
             logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)
+        return self._loaded(path, device) or make_session(model, self._settings, device), True
+
+    def _loaded(self, path: Path, device: torch.device) -> Any:
+        import onnxruntime
+
+        if not path.is_file():
+            return None
+        try:
+            options = _options(self._settings)
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            return onnxruntime.InferenceSession(str(path), options, providers=providers_for(device))
+        except Exception as error:  # ONNX Runtime raises a different exception for each kind of damage.
+            reason = " ".join(str(error).split())
+            logger.warning("%s in the cache of ONNX Runtime's graphs is broken and is built again: %s", path, reason)
+            return None
 
 
 def cache_folder(chosen: str | Path | None) -> Path | None:
@@ -239,13 +218,18 @@ def cache_folder(chosen: str | Path | None) -> Path | None:
     return folder
 
 
-class Binding:
-    """Runs an ``onnxruntime.InferenceSession`` on torch tensors of one device, without copies."""
+class Program:
+    """Calls the ``onnxruntime.InferenceSession`` of a translated model like the FX module that it came from.
+
+    Attributes:
+        num_nodes: Nodes of the model before ONNX Runtime fused them.
+    """
 
     def __init__(self, session: Any, device: torch.device = CPU) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+        self._orders, self.num_nodes = json.loads(session.get_modelmeta().custom_metadata_map[CALLING])
         self._session = session._sess
         self._new_vector = state.OrtValueVector
         self._input_names = [value.name for value in session.get_inputs()]
@@ -255,11 +239,17 @@ class Binding:
         place = state.OrtDevice(kind, state.OrtDevice.default_memory(), device.index or 0)
         self._devices = [place] * len(self._output_names)
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run on contiguous tensors and return new ones; boolean ones come back as boolean."""
+    def __call__(self, *args: Any) -> Any:
+        """Run on tensors of one device and on sizes, in the order of the graph's inputs; return new tensors.
+
+        Contiguous tensors are not copied.
+        """
         feeds = self._new_vector()
-        feeds.reserve(len(inputs))
-        for tensor in inputs:
+        feeds.reserve(len(args))
+        for value, order in zip(args, self._orders, strict=True):
+            if not isinstance(value, torch.Tensor):
+                value = torch.tensor(value, dtype=torch.int64)
+            tensor = (value if order is None else value.permute(order)).contiguous()
             # ONNX Runtime's DLPack has no booleans: pass them as bytes.
             is_bool = tensor.dtype is torch.bool
             feeds.push_back(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor.detach()), is_bool)
@@ -270,32 +260,4 @@ class Binding:
         outputs = [from_dlpack(fetches.dlpack_at(index)) for index in range(len(self._output_names))]
         for index in fetches.bool_tensor_indices():
             outputs[index] = outputs[index].view(torch.bool)
-        return outputs
-
-
-class Program:
-    """Calls the ``onnxruntime.InferenceSession`` of a translated model like the FX module that it came from.
-
-    Attributes:
-        num_nodes: Nodes of the model before ONNX Runtime fused them.
-    """
-
-    def __init__(self, session: Any, device: torch.device = CPU) -> None:
-        ends = Ends.of(session.get_modelmeta().custom_metadata_map)
-        self.num_nodes = ends.num_nodes
-        self._orders = ends.input_orders
-        self._binding = Binding(session, device)
-
-    def __call__(self, *args: Any) -> Any:
-        """Run on tensors and sizes, in the order of the graph's inputs."""
-        inputs = [_contiguous(value, order) for value, order in zip(args, self._orders, strict=True)]
-        outputs = self._binding(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def _contiguous(value: Any, order: tuple[int, ...] | None) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        return torch.tensor(value, dtype=torch.int64)
-    if order is not None:
-        value = value.permute(order)
-    return value.contiguous()

@@ -1,7 +1,5 @@
 """``ORTSeq2SeqTrainer``: evaluation by generation in ONNX Runtime."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +33,15 @@ class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
 
     @override
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
-        with _encoder_in_ort(self.model):
+        model: Any = self.model
+        call = compiled_call(model)
+        if call is None or not call.is_on or not model.config.is_encoder_decoder:
             return super()._generate(inputs, gen_kwargs)
-
-
-@contextmanager
-def _encoder_in_ort(model: Any) -> Iterator[None]:
-    """Compile the encoder too, which ``generate`` calls separately."""
-    call = compiled_call(model)
-    if call is None or not call.is_on or not model.config.is_encoder_decoder:
-        yield
-        return
-    encoder, (settings, strict) = model.get_encoder(), call.options
-    compile_in_ort(encoder, settings=settings, strict=strict, report=call.report)
-    try:
-        yield
-    finally:
-        # In a forward of the whole model, the encoder is part of the model's graph.
-        restore(encoder)
+        # `generate` calls the encoder separately.
+        encoder, (settings, strict) = model.get_encoder(), call.options
+        compile_in_ort(encoder, settings=settings, strict=strict, report=call.report)
+        try:
+            return super()._generate(inputs, gen_kwargs)
+        finally:
+            # In a forward of the whole model, the encoder is part of the model's graph.
+            restore(encoder)

@@ -7,18 +7,14 @@ from importlib.util import find_spec
 from portico.errors import InputError
 
 
-def is_available() -> bool:
-    """Return whether ONNX Runtime can be imported."""
-    return not _missing()
-
-
-def _missing() -> list[str]:
+def missing_packages() -> list[str]:
+    """Return the packages of ONNX Runtime that cannot be imported."""
     return [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
 
 
 def require() -> None:
     """Raise an ``InputError`` that names the extra to install, if ONNX Runtime is missing."""
-    missing = _missing()
+    missing = missing_packages()
     if missing:
         raise InputError(
             f"Running models in ONNX Runtime needs {' and '.join(missing)}, not installed here; install with "

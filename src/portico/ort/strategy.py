@@ -1,7 +1,7 @@
 """Strategies that run the submodules of a ``LightningModule`` in ONNX Runtime."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -41,39 +41,6 @@ def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.
             yield from called_parts(part, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", part
-
-
-def warn_of_idle_parts(parts: Mapping[str, nn.Module], reports: Mapping[str, Report]) -> None:
-    """Warn of each trainable part, by name, that the training did not run in ONNX Runtime."""
-    for name, part in parts.items():
-        is_trained = any(parameter.requires_grad for parameter in part.parameters())
-        if is_trained and all(graph.kind != "forward" for graph in reports[name].graphs):
-            logger.warning(
-                "`%s` was not trained in ONNX Runtime: its `forward` was not called, or torch could not trace it, "
-                "which the report would show. Calls of the submodule itself run there; its other methods, and other "
-                "computations of a step, run in torch.",
-                name,
-            )
-
-
-def check_accelerator(accelerator: Any) -> None:
-    if accelerator.name() not in _READABLE:
-        raise InputError(
-            f"ONNX Runtime does not compute on {type(accelerator).__name__}; set `accelerator='ort'`, 'cpu' or "
-            "'cuda', or choose another strategy."
-        )
-
-
-def place_mixed_precision(plugin: Any, device: torch.device) -> None:
-    """Make mixed precision autocast on ``device``: Lightning takes accelerators that it does not know for CUDA."""
-    if not isinstance(plugin, MixedPrecision) or device.type != "cpu":
-        return
-    if plugin.precision == "16-mixed":
-        raise InputError(
-            "`precision='16-mixed'` uses float16, which Lightning does not support on a CPU; set "
-            "`precision='32-true'`, or `'bf16-mixed'` for a model whose operators ONNX Runtime has in bfloat16."
-        )
-    plugin.device = device.type
 
 
 class RunsInORT(Strategy):
@@ -121,9 +88,22 @@ class RunsInORT(Strategy):
         Raises:
             InputError: If ONNX Runtime does not support one of them.
         """
-        check_accelerator(self.accelerator)
+        accelerator: Any = self.accelerator
+        if accelerator.name() not in _READABLE:
+            raise InputError(
+                f"ONNX Runtime does not compute on {type(accelerator).__name__}; set `accelerator='ort'`, 'cpu' or "
+                "'cuda', or choose another strategy."
+            )
         super().setup_environment()
-        place_mixed_precision(self.precision_plugin, self.root_device)
+        plugin = self.precision_plugin
+        if isinstance(plugin, MixedPrecision) and self.root_device.type == "cpu":
+            if plugin.precision == "16-mixed":
+                raise InputError(
+                    "`precision='16-mixed'` uses float16, which Lightning does not support on a CPU; set `precision="
+                    "'32-true'`, or `'bf16-mixed'` for a model whose operators ONNX Runtime has in bfloat16."
+                )
+            # Lightning takes accelerators that it does not know for CUDA.
+            plugin.device = "cpu"
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Compile the submodules, before the wrapping of a parallel strategy."""
@@ -150,11 +130,23 @@ class RunsInORT(Strategy):
                 print(f"`{name}`: {report}")
             write_reports(self.reports, Path(trainer.default_root_dir) / REPORT_NAME)
             if not trainer.interrupted:
-                warn_of_idle_parts(self._compiled, self.reports)
+                self._warn_of_idle_parts()
         for part in self._compiled.values():
             restore(part)
         self._compiled.clear()
         super().teardown()
+
+    def _warn_of_idle_parts(self) -> None:
+        reports = self.reports
+        for name, part in self._compiled.items():
+            is_trained = any(parameter.requires_grad for parameter in part.parameters())
+            if is_trained and all(graph.kind != "forward" for graph in reports[name].graphs):
+                logger.warning(
+                    "`%s` was not trained in ONNX Runtime: its `forward` was not called, or torch could not trace it, "
+                    "which the report would show. Calls of the submodule itself run there; its other methods, and "
+                    "other computations of a step, run in torch.",
+                    name,
+                )
 
     def _evaluated(self, step: Any, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:

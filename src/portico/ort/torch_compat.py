@@ -1,8 +1,12 @@
 """Private names of torch that the compiler needs, in one place: torch may change them in any release."""
 
 import torch._dynamo.config as dynamo_config
+import torch._dynamo.exc as dynamo_errors
 import torch._functorch.config as functorch_config
 import torch.fx.experimental._config as fx_config
+
+# Functions that occur in expressions of symbolic sizes.
+import torch.utils._sympy.functions as size_functions
 
 # `torch.export.default_decompositions` would keep composite operators.
 from torch._decomp import core_aten_decompositions as core_aten_decompositions
@@ -11,10 +15,6 @@ from torch._dynamo import register_backend as register_backend
 
 # The documented way to write a training backend, though the module is private.
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
-from torch._dynamo.exc import BackendCompilerFailed as BackendCompilerFailed
-from torch._dynamo.exc import FailOnRecompileLimitHit as FailOnRecompileLimitHit
-from torch._dynamo.exc import Unsupported as Unsupported
-from torch._dynamo.exc import UserError as UserError
 
 # The only count of graph breaks.
 from torch._dynamo.utils import counters as counters
@@ -25,11 +25,4 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true as stati
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 
-# Functions that occur in expressions of symbolic sizes.
-from torch.utils._sympy.functions import FloorDiv as FloorDiv
-from torch.utils._sympy.functions import Max as Max
-from torch.utils._sympy.functions import Min as Min
-from torch.utils._sympy.functions import Mod as Mod
-from torch.utils._sympy.functions import PythonMod as PythonMod
-
-__all__ = ["dynamo_config", "functorch_config", "fx_config"]
+__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "fx_config", "size_functions"]

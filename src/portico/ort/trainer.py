@@ -17,7 +17,7 @@ from portico.hf_compat import PredictionOutput, TrainOutput
 from portico.loop.run import TrainingRun
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, running_in_torch
-from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
+from portico.ort.arguments import ORTOptimizerNames, ORTTrainingArguments
 from portico.ort.exporting import example_inputs, exported, save_onnx
 from portico.ort.report import Report
 from portico.ort.settings import require
@@ -182,7 +182,7 @@ class ORTMixin(Trainer):
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
-        if not uses_fused_adamw(args):
+        if args.optim is not ORTOptimizerNames.ADAMW_ORT_FUSED:
             return Trainer.get_optimizer_cls_and_kwargs(args, model)
         from portico.ort.optim import FusedAdamW
 
@@ -245,18 +245,16 @@ class ORTMixin(Trainer):
         if not (self.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
             return super()._forward_with_loss(model, inputs, labels, num_items_in_batch)
         if self._module_with_loss is None or self._module_with_loss.model is not self.model:
-            self._module_with_loss = ModuleWithLoss(self.model, self._loss_of_outputs())
+            loss_function = self.compute_loss_func
+            if loss_function is None:
+                assert self.label_smoother is not None, "labels are separate from the inputs"
+                loss_function = partial(self.label_smoother, **self._smoothing_options(self.model))
+            self._module_with_loss = ModuleWithLoss(self.model, loss_function)
         self._module_with_loss.train(self.model.training)
         settings, strict = call.options
         whole = compile_in_ort(self._module_with_loss, settings=settings, strict=strict, report=call.report)
         loss, outputs = whole(inputs, labels, num_items_in_batch)
         return loss, outputs
-
-    def _loss_of_outputs(self) -> "ComputeLoss":
-        if self.compute_loss_func is not None:
-            return self.compute_loss_func
-        assert self.label_smoother is not None, "labels are separate from the inputs"
-        return partial(self.label_smoother, **self._smoothing_options(self.model))
 
 
 class ORTTrainer(ORTMixin, Trainer):

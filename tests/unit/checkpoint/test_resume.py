@@ -60,6 +60,41 @@ class Counter(transformers.TrainerCallback, transformers.trainer_callback.Export
         return {"args": {"count": self.count}, "attributes": {}}
 
 
+class Named(Counter):
+    """Counts every step under the first name and every other step under the second; saves no attributes."""
+
+    def __init__(self, name="", count=0):
+        super().__init__(count)
+        self.name = name
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1 if self.name == "all" else state.global_step % 2
+
+    def state(self):
+        return {"args": {"name": self.name, "count": self.count}}
+
+
+def test_callbacks_of_one_class_are_restored_each_with_its_own_state(tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
+    toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **options).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    counts = {one.name: one.count for one in again.callback_handler.callbacks if isinstance(one, Named)}
+    assert counts == {"all": 10, "odd": 5}
+
+
+def test_callback_state_without_attributes_or_arguments(tmp_path):
+    class Bare(Counter):
+        def state(self):
+            return {"attributes": {"count": self.count}}
+
+    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
+    toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **options).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert again.pop_callback(Bare).count == 10
+
+
 def test_callback_states_are_restored(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
     toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options).train()

@@ -16,6 +16,7 @@ FILES = {
     "rng_state.pth",
     "trainer_state.json",
     "training_args.bin",
+    "portico_manifest.json",
 }
 
 

@@ -95,10 +95,20 @@ def test_unknown_key_is_refused_before_any_work(train, capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_unknown_key_ends_a_sweep_at_its_first_run(train, capsys, tmp_path):
-    assert train("args.learning_rat=1,2", "paths.sweep_dir=grid", "-m") == 1
-    assert capsys.readouterr().err.count("is not a setting") == 1
-    assert files_below(tmp_path) == ["grid/multirun.yaml"]
+def test_failed_jobs_leave_the_others_of_a_sweep_running(train, capsys, tmp_path):
+    values = f"args.seed=1,{fake_experiment.BREAKS},x,2"
+    assert train(values, "paths.sweep_dir=grid", "-m") == 1
+    shown = capsys.readouterr().err
+    assert f"args.seed={fake_experiment.BREAKS} paths.sweep_dir=grid) failed: Traceback" in shown
+    assert "RuntimeError: a defect" in shown
+    assert "args.seed=x paths.sweep_dir=grid) failed: `args.seed=x` " in shown
+    assert shown.splitlines()[-1] == (
+        "error: These jobs of the sweep failed: 1, 2. Their errors are above; the others have run."
+    )
+    finished = [path.parent.name for path in sorted((tmp_path / "grid").glob("*/all_results.json"))]
+    assert finished[0] == "0"
+    assert finished[-1] == "3"
+    assert not (tmp_path / "grid/2").exists()
 
 
 def test_experiment_without_its_plus_sign(train, capsys):

@@ -6,7 +6,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from transformers import BatchEncoding
 
 from portico.data.loaders import (
-    DataLoaderConfig,
     DataLoaderDispatcher,
     DataLoaderShard,
     SeedableRandomSampler,
@@ -15,6 +14,7 @@ from portico.data.loaders import (
     prepare_data_loader,
     skip_first_batches,
 )
+from portico.data.sharding import DataLoaderConfig
 from portico.errors import InputError
 
 CPU = torch.device("cpu")

@@ -5,16 +5,22 @@ import torch
 from accelerate import data_loader as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from portico.data.sharding import BatchSamplerShard, IterableDatasetShard
+from portico.data.loaders import prepare_data_loader
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
 
 PROCESSES = st.integers(1, 5)
 SIZES = st.integers(0, 40)
 
 
-def shards(kind, data, num_processes, **options):
+def own_shards(kind, data, num_processes, *, even_batches=True, split_batches=False, **options):
+    sharing = {"num_processes": num_processes, "even_batches": even_batches, "split_batches": split_batches}
+    return [kind(data, DataLoaderConfig(process_index=rank, **sharing), **options) for rank in range(num_processes)]
+
+
+def shards_of_accelerate(kind, data, num_processes, **options):
     return [kind(data, num_processes=num_processes, process_index=rank, **options) for rank in range(num_processes)]
 
 
@@ -28,8 +34,8 @@ def test_batch_sampler_shard_equals_accelerate(size, batch_size, num_processes, 
     def batches():
         return BatchSampler(SequentialSampler(range(size)), batch_size, drop_last)
 
-    ours = shards(BatchSamplerShard, batches(), num_processes, **options)
-    theirs = shards(reference.BatchSamplerShard, batches(), num_processes, **options)
+    ours = own_shards(BatchSamplerShard, batches(), num_processes, **options)
+    theirs = shards_of_accelerate(reference.BatchSamplerShard, batches(), num_processes, **options)
     assert [list(shard) for shard in ours] == [list(shard) for shard in theirs]
     assert [len(shard) for shard in ours] == [len(shard) for shard in theirs]
 
@@ -50,8 +56,10 @@ class OwnBatches:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=12), PROCESSES, st.booleans())
 def test_ragged_batch_sampler_shard_equals_accelerate(batches, num_processes, even_batches):
-    ours = shards(BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches)
-    theirs = shards(reference.BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches)
+    ours = own_shards(BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches)
+    theirs = shards_of_accelerate(
+        reference.BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches
+    )
     assert [list(shard) for shard in ours] == [list(shard) for shard in theirs]
 
 
@@ -72,8 +80,8 @@ def test_iterable_dataset_shard_equals_accelerate(size, batch_size, num_processe
     if split:
         batch_size *= num_processes
     options = {"batch_size": batch_size, "drop_last": drop_last, "split_batches": split}
-    ours = shards(IterableDatasetShard, Stream(size), num_processes, **options)
-    theirs = shards(reference.IterableDatasetShard, Stream(size), num_processes, **options)
+    ours = own_shards(IterableDatasetShard, Stream(size), num_processes, **options)
+    theirs = shards_of_accelerate(reference.IterableDatasetShard, Stream(size), num_processes, **options)
     assert [list(shard) for shard in ours] == [list(shard) for shard in theirs]
     assert [len(shard) for shard in ours] == [len(shard) for shard in theirs]
 
@@ -85,7 +93,7 @@ def test_stream_generator_is_reseeded_each_epoch():
         def __iter__(self):
             return iter(torch.randperm(self.size, generator=self.generator).tolist())
 
-    shard = IterableDatasetShard(Draws(8), batch_size=2, num_processes=2)
+    shard = IterableDatasetShard(Draws(8), DataLoaderConfig(num_processes=2), batch_size=2)
     shard.set_epoch(1)
     expected = torch.randperm(8, generator=torch.Generator().manual_seed(1)).tolist()
     assert list(shard) == [expected[index] for index in (0, 1, 4, 5)]
@@ -97,14 +105,13 @@ def test_set_epoch_reaches_stream():
             self.epoch = epoch
 
     stream = Listens(4)
-    IterableDatasetShard(stream, num_processes=2).set_epoch(3)
+    IterableDatasetShard(stream, DataLoaderConfig(num_processes=2)).set_epoch(3)
     assert stream.epoch == 3
 
 
-def test_indivisible_batch_size_is_rejected():
+@pytest.mark.parametrize("data", [range(9), Stream(9)])
+def test_indivisible_batch_size_is_rejected(data):
+    config = DataLoaderConfig(num_processes=2, split_batches=True)
     match = "each batch of 3 examples over 2 processes, .* set the batch size to a multiple of 2"
-    batches = BatchSampler(SequentialSampler(range(9)), 3, False)
     with pytest.raises(InputError, match=match):
-        BatchSamplerShard(batches, num_processes=2, split_batches=True)
-    with pytest.raises(InputError, match=match):
-        IterableDatasetShard(Stream(9), batch_size=3, num_processes=2, split_batches=True)
+        prepare_data_loader(DataLoader(data, batch_size=3), config)

@@ -12,12 +12,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 import portico
 from models import Line, toy_arguments, toy_trainer
 from portico.data.loaders import DataLoaderShard
-from portico.distributed.accelerator import (
-    Accelerator,
-    accelerator_settings,
-    dataloader_config,
-    syncs_each_batch,
-)
+from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
+from portico.distributed.strategies import ddp_strategy
 from portico.errors import InputError
 
 
@@ -272,7 +268,7 @@ def accumulating(**accumulation):
 def test_num_steps_sets_gradient_accumulation(tmp_path):
     trainer = toy_trainer(tmp_path, **accumulating(num_steps=5, sync_each_batch=True))
     assert trainer.args.gradient_accumulation_steps == 5
-    assert syncs_each_batch(trainer.args)
+    assert ddp_strategy("ddp", trainer.args).sync_each_batch
     assert trainer.train().global_step == 2
     # The same arguments can be used again.
     assert toy_trainer(tmp_path, parts={"args": trainer.args}).train().global_step == 2

@@ -173,8 +173,8 @@ class PlainTraining:
             parameter.data.copy_(value)
 
 
-# What an interruption may change: clocks, memory, and the model's private sums.
-CHANGING = ("memory_MB", "duration", "training_count", "training_start_epoch", "training_epochs")
+# What an interruption may change: clocks and memory.
+CHANGING = ("memory_MB", "duration", "training_start_epoch", "training_epochs")
 
 
 class Interruption(Exception):

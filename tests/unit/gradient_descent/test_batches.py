@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from torch.utils.data import DataLoader, DistributedSampler
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from portico.gradient_descent import ConfigurationError
-from portico.gradient_descent.batches import count_epochs, share_batches, steps_per_epoch
+from portico.gradient_descent.batches import count_epochs, set_epoch, share_batches, steps_per_epoch
+from portico.hf_compat import has_length
 
 
 def shares(loader, world_size=2):
@@ -32,7 +34,7 @@ def test_processes_get_equal_shares(caplog):
 def test_share_of_loader_without_length():
     share = shares(iter(range(4)))[0]
     assert list(share) == [0, 2]
-    assert not hasattr(share, "__len__")
+    assert not has_length(share)
 
 
 def test_loader_with_distributed_sampler_is_not_shared():
@@ -61,6 +63,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path, suffix, steps):
     one, two = (trained(f"{kind}{suffix}", tmp_path / kind) for kind in ("one", "two"))
     assert one == two
     assert one["steps"] == steps
+    assert one["rows"] == 24
 
 
 @pytest.mark.slow
@@ -75,3 +78,12 @@ def test_two_processes_resume_within_an_epoch(tmp_path):
 def test_every_process_needs_a_batch():
     with pytest.raises(ConfigurationError, match="`data_loader` has fewer batches than the 2 processes"):
         count_epochs([], num_epochs=1, num_gradient_accumulation_steps=1, world_size=2)
+
+
+def test_every_sampler_is_told_the_epoch():
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    loader = DataLoader(range(8), batch_sampler=BatchSampler(sampler, batch_size=2, drop_last=False))
+    first = torch.cat(list(loader)).tolist()
+    set_epoch(loader, 1)
+    assert sampler.epoch == 1
+    assert torch.cat(list(loader)).tolist() != first

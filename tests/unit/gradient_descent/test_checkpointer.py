@@ -3,10 +3,12 @@
 import functools
 import os
 import time
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
 import torch
+import torchmetrics
 from torch.utils.data import DataLoader
 
 from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
@@ -182,6 +184,125 @@ def test_recovery_of_unfrozen_layers(tmp_path):
 
     assert not trainer(tmp_path / "new").model.inner.weight.requires_grad
     assert check_recovery(tmp_path, trainer, [8]).model.inner.weight.requires_grad
+
+
+class Hits:
+    """A metric as AllenNLP's are, with counts of many types."""
+
+    def __init__(self, best_of=1):
+        self.best_of = best_of
+        self.inner = [Total()]
+        self.reset()
+
+    def __call__(self, errors):
+        hits = errors.abs() < 1
+        self.count = self.count + hits.sum()
+        self.by_size[len(errors)] += 1
+        self.words.update("hit" for hit in hits if hit)
+        self.sizes.add(float(errors.sum()))
+        self.last = np.float64(hits.sum())
+        self.history = np.append(self.history, self.last)
+        self.inner[0].total += 1
+
+    def get_metric(self, reset=False):
+        metric = [self.count, sum(self.by_size.values()), self.words["hit"], len(self.sizes), self.history.sum()]
+        metric = {f"{index}_of_hits": float(value) for index, value in enumerate([*metric, self.inner[0].total])}
+        if reset:
+            self.reset()
+        return metric
+
+    def reset(self):
+        self.count, self.by_size, self.words, self.sizes = 0, defaultdict(int), Counter(), set()
+        self.last, self.history = None, np.zeros(0)
+        self.inner[0].reset()
+
+
+class Total:
+    def __init__(self):
+        self.total = 0
+
+    def get_metric(self, reset=False):
+        return self.total
+
+    def reset(self):
+        self.total = 0
+
+
+class CountingNet(Net):
+    """Counts in metrics of AllenNLP's kind, of torchmetrics, and in a buffer."""
+
+    def __init__(self, best_of=1):
+        super().__init__()
+        self.metrics = {"hits": Hits(best_of)}
+        self.error = torchmetrics.MeanSquaredError()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x, labels):
+        outputs = super().forward(x, labels)
+        errors = outputs["logits"].detach() - labels
+        self.metrics["hits"](errors)
+        self.error.update(errors, torch.zeros_like(errors))
+        self.seen += len(x)
+        return outputs
+
+    def get_metrics(self, reset=False):
+        metrics = {**super().get_metrics(reset), **self.metrics["hits"].get_metric(reset)}
+        metrics |= {"error": self.error.compute().item(), "seen": self.seen.item()}
+        if reset:
+            self.error.reset()
+            self.seen.zero_()
+        return metrics
+
+
+def test_recovery_of_what_models_count(tmp_path, caplog):
+    def trainer(folder, **options):
+        return trainer_with_everything(folder, model=CountingNet(), **options)
+
+    whole = check_recovery(tmp_path, trainer, (3, 5, 9))
+    assert whole.report.metrics["training_5_of_hits"] == 5
+    assert "does not contain all that the model has counted" not in caplog.text
+
+
+def test_recovery_keeps_settings_of_metrics(tmp_path):
+    with pytest.raises(Interruption):
+        trainer_with_everything(tmp_path, model=CountingNet(), batch_callbacks=[interrupted_at(3)]).train()
+    resumed = trainer_with_everything(tmp_path, model=CountingNet(best_of=2))
+    resumed.train()
+    assert resumed.model.metrics["hits"].best_of == 2
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_metrics_that_cannot_be_recovered_are_named(tmp_path, caplog, is_old):
+    class Opaque:
+        total = 0
+
+    class OpaqueNet(Net):
+        def __init__(self):
+            super().__init__()
+            self.opaque = Opaque()
+
+        def forward(self, x, labels):
+            self.opaque.total += len(x)
+            return super().forward(x, labels)
+
+        def get_metrics(self, reset=False):
+            metrics = {**super().get_metrics(reset), "share": self.count / self.opaque.total}
+            if reset:
+                self.opaque.total = 0
+            return metrics
+
+    with pytest.raises(Interruption):
+        trainer_with_everything(tmp_path, model=OpaqueNet(), batch_callbacks=[interrupted_at(3)]).train()
+    if is_old:
+        path = tmp_path / "training_state_e0_b2.th"
+        state = torch.load(path, weights_only=False)
+        del state["processes"][0]["model_metrics"]
+        torch.save(state, path)
+    trainer_with_everything(tmp_path, model=OpaqueNet()).train()
+    warnings = [record.message for record in caplog.records if "has counted for" in record.message]
+    assert len(warnings) == 1
+    # Without its counts the model divides by zero, so it is only known to be incomplete.
+    assert ("for all metrics:" if is_old else "for count, share:") in warnings[0]
 
 
 def test_finished_training_is_not_continued(tmp_path):

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as torch_schedules
 from transformers.optimization import (
+    Adafactor,
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,
     get_cosine_with_hard_restarts_schedule_with_warmup,
 )
 
 from portico.gradient_descent import ConfigurationError, Lazy, LearningRateScheduler, MomentumScheduler
-from portico.gradient_descent.construction import from_params
+from portico.gradient_descent.construction import as_lazy, from_params
 from portico.gradient_descent.schedulers import as_learning_rate_scheduler
 
 STEPS_PER_EPOCH = 4
@@ -115,6 +116,15 @@ def test_reduce_on_plateau():
 def test_reduce_on_plateau_needs_a_metric():
     with pytest.raises(ConfigurationError, match=r"requires a validation metric .* `validation_data_loader`"):
         rates_of("reduce_on_plateau")
+
+
+@pytest.mark.parametrize(
+    "params", ["reduce_on_plateau", "constant", {"type": "cosine", "t_initial": 2}, {"type": "step", "step_size": 1}]
+)
+def test_optimizer_with_a_rate_of_its_own_is_refused(params):
+    optimizer = Adafactor([torch.nn.Parameter(torch.zeros(1))], lr=None)
+    with pytest.raises(ConfigurationError, match=r"`lr=None` of Adafactor .* set `lr` .*`relative_step=False`"):
+        as_lazy(LearningRateScheduler, params).construct(optimizer=optimizer)
 
 
 def test_noam():

@@ -25,8 +25,25 @@ WAYS = {
 }
 
 
+class CountingLine(Line):
+    """Counts the rows it has seen."""
+
+    count = 0
+
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        self.count += 2
+        return outputs
+
+    def get_metrics(self, reset=False):
+        metrics = {"count": self.count}
+        if reset:
+            self.count = 0
+        return metrics
+
+
 def train(kind: str, folder: str, stop_at: str = "0") -> None:
-    model: nn.Module = Line()
+    model: nn.Module = CountingLine()
 
     def interrupt(trainer, is_training):
         if is_training and trainer.progress.total_batches == int(stop_at):
@@ -51,6 +68,7 @@ def train(kind: str, folder: str, stop_at: str = "0") -> None:
     if trainer.is_primary:
         result = {name: metrics[name] for name in ("training_loss", "best_validation_loss", "best_epoch", "epoch")}
         result |= {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+        result["rows"] = metrics["training_count"] * trainer.loop.args.world_size
         result["steps"] = trainer.progress.total_batches
         Path(folder, "result.json").write_text(json.dumps(result), encoding="utf-8")
 

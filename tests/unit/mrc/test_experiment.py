@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
+from mrc_records import to_squad
 from portico import InputError
 from portico.cli import compose
 from portico.experiment import build_experiment
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
-from portico.mrc.corpus import generate, to_squad
+from portico.mrc.corpus import generate
 from portico.mrc.experiment import prepared_metric, print_summary
 from portico.mrc.metrics.spans import SpanScores
-from portico.mrc.report.run_folder import read_run
+from portico.mrc.report.command import read_run
 
 SETTINGS = {
     "args": {

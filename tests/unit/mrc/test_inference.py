@@ -144,7 +144,10 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
         (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
         (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
-        (lambda reader: reader.answer("Who?", "x", search="all"), r"Unknown `search=all`; expected one of top"),
+        (
+            lambda reader: reader.answer("Who?", "x", search="all"),
+            r"`reader.search=all` cannot be used; set it to one of top, exhaustive",
+        ),
         (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a string"),
         (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
         (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a string"),

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, ConcatDataset
 
 from portico import InputError, Trainer
-from portico.data.sharding import BatchSamplerShard
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig
 from portico.mrc import (
     IndividualDomainBatchSampler,
     MultiSourceMixin,
@@ -203,7 +203,7 @@ def test_each_process_gets_batches_of_one_source(num_processes):
     parts = []
     for rank in range(num_processes):
         whole = BatchSampler(sampler(), 4, drop_last=False)
-        part = list(BatchSamplerShard(whole, num_processes=num_processes, process_index=rank))
+        part = list(BatchSamplerShard(whole, DataLoaderConfig(num_processes=num_processes, process_index=rank)))
         assert all(len({source_of(index) for index in batch}) == 1 for batch in part)
         parts.append(part)
     in_turn = [batch for batch_of_each in zip(*parts, strict=True) for batch in batch_of_each]

@@ -3,11 +3,10 @@ import json
 
 import pytest
 
-from mrc_records import DOCUMENT, TOKENS, natural_questions, tydi_of_google
+from mrc_records import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
 from portico.errors import InputError
 from portico.experiment import build_experiment
 from portico.mrc import AnswerCalibration
-from portico.mrc.corpus import to_squad
 from portico.mrc.inference import AskedQuestion, read_questions
 
 GROUPS = {

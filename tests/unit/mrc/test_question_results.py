@@ -1,6 +1,6 @@
 import pytest
 
-from portico.mrc.question_results import Answered, question_result
+from portico.mrc.question_results import question_result
 from portico.mrc.report import Candidate
 
 EXAMPLE = {
@@ -19,8 +19,7 @@ NBEST = [
 
 
 def joined(**changes):
-    answered = Answered(**{"text": "", "span": None, "nbest": NBEST, "null_odds": 0.5, **changes})
-    return question_result(EXAMPLE, answered)
+    return question_result(EXAMPLE, **{"text": "", "span": None, "nbest": NBEST, "null_odds": 0.5, **changes})
 
 
 def test_null_answer_keeps_scores_of_best_span():

@@ -20,16 +20,19 @@ from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings
 from portico.ort.api import compiled_call, running_in_torch
 from portico.ort.compiler.translation import translate
-from portico.ort.runtime import Binding, cache_folder, device_of, make_session, providers_for
+from portico.ort.runtime import Program, cache_folder, device_of, make_session, providers_for
 from unit.ort.families import make_batch, make_model
 
 CUDA = torch.device("cuda", 1)
 
 
 class OneOutput:
-    """As much of a session as a binding looks at."""
+    """As much of a session as a program looks at."""
 
     _sess = None
+
+    def get_modelmeta(self):
+        return type("Metadata", (), {"custom_metadata_map": {"portico": "[[], 1]"}})
 
     def get_inputs(self):
         return []
@@ -84,9 +87,9 @@ def test_a_device_without_a_provider_is_refused(monkeypatch):
 
 
 def test_outputs_lie_where_the_inputs_do():
-    (place,) = Binding(OneOutput(), CUDA)._devices
+    (place,) = Program(OneOutput(), CUDA)._devices
     assert (place.device_type(), place.device_id()) == (state.OrtDevice.cuda(), 1)
-    (place,) = Binding(OneOutput())._devices
+    (place,) = Program(OneOutput())._devices
     assert place.device_type() == state.OrtDevice.cpu()
     assert device_of([3, torch.ones(2), torch.ones(1, device="meta")]) == torch.device("meta")
     assert device_of([3, torch.ones(2)]) == torch.device("cpu")
@@ -103,18 +106,18 @@ class Recording:
         self.pointers = [[vector[index].data_ptr() for index in range(len(vector))] for vector in (feeds, fetches)]
 
 
-def make_binding(function, *inputs):
+def make_program(function, *inputs):
     module = make_fx(function, tracing_mode="fake")(*inputs)
-    binding = Binding(make_session(translate(module), SessionSettings(num_threads=1)))
-    binding._session = Recording(binding._session)
-    return binding
+    program = Program(make_session(translate(module), SessionSettings(num_threads=1)))
+    program._session = Recording(program._session)
+    return program
 
 
 def test_nothing_is_copied_on_the_way_in_or_out():
     floats, kept = torch.randn(4, 5), torch.rand(4, 5) > 0.5
-    binding = make_binding(lambda x, mask: (torch.where(mask, x, 0.0) + 1, ~mask), floats, kept)
-    outputs = binding([floats, kept])
-    assert binding._session.pointers == [
+    program = make_program(lambda x, mask: (torch.where(mask, x, 0.0) + 1, ~mask), floats, kept)
+    outputs = program(floats, kept)
+    assert program._session.pointers == [
         [floats.data_ptr(), kept.data_ptr()],
         [output.data_ptr() for output in outputs],
     ]
@@ -124,10 +127,10 @@ def test_nothing_is_copied_on_the_way_in_or_out():
 
 def test_outputs_outlive_the_next_run():
     x = torch.randn(3)
-    binding = make_binding(lambda x: x * 2, x)
-    (first,) = binding([x])
+    program = make_program(lambda x: x * 2, x)
+    first = program(x)
     expected = first.clone()
-    binding([x + 1])
+    program(x + 1)
     assert torch.equal(first, expected)
 
 
@@ -251,7 +254,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog
     def refuse(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("portico.ort.runtime.optimize", refuse)
+    monkeypatch.setattr("portico.ort.runtime.tempfile.TemporaryDirectory", refuse)
     assert num_built(net) == 2
     assert "cannot be written ([Errno 28] No space left on device); continuing without" in caplog.text
 

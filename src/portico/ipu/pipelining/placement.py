@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -116,16 +117,13 @@ def _read_parameters_as_copies(modules: Iterable[nn.Module]) -> None:
     """
     for module in modules:
         kind = type(module)
-        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
+        readers: dict[str, Any] = {name: property(partial(_read_copy, name)) for name in module._parameters}
         module.__class__ = type(kind.__name__, (kind,), {**readers, _READS_COPIES: True})
 
 
-def _copy_of(name: str) -> Any:
-    def read(module: nn.Module) -> Tensor | None:
-        parameter = module._parameters[name]
-        return None if parameter is None else parameter.clone()
-
-    return read
+def _read_copy(name: str, module: nn.Module) -> Tensor | None:
+    parameter = module._parameters[name]
+    return None if parameter is None else parameter.clone()
 
 
 # The plan
@@ -208,26 +206,19 @@ def _steps(
     current = 0
     for name in order:
         own = {id(parameter) for parameter in model.get_submodule(name)._parameters.values()}
+        # The module itself or a parent, of which the nearest counts.
+        placed = [part for part in chosen if name == part or name.startswith(f"{part}.")]
         if name in ipu_of_layer:
-            ipu = ipu_of_layer[name]
-        elif (chosen_ipu := _chosen_ipu(name, chosen)) is not None:
-            ipu = chosen_ipu
+            current = ipu_of_layer[name]
+        elif placed:
+            current = chosen[max(placed, key=len)]
         elif own & on_first:
             # Tied to an embedding, such as the head of a masked language model.
-            ipu = 0
-        else:
-            ipu = current
-        if ipu == 0 and name not in ipu_of_layer:
+            current = 0
+        if current == 0 and name not in ipu_of_layer:
             on_first |= own
-        steps.append((name, ipu))
-        current = ipu
+        steps.append((name, current))
     return steps
-
-
-def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
-    """Return the IPU chosen for a module, or else for its nearest parent."""
-    matches = [part for part in chosen if name == part or name.startswith(f"{part}.")]
-    return chosen[max(matches, key=len)] if matches else None
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:

@@ -73,7 +73,8 @@ class PlacementReport:
     def text(self) -> str:
         lines = ["Placement"]
         for number, (ipu, names) in enumerate(self.stages):
-            lines.append(f"  stage {number} on IPU {ipu}: {_listed(names)}")
+            listed = names if len(names) <= 3 else [names[0], f"... {len(names) - 2} more ...", names[-1]]
+            lines.append(f"  stage {number} on IPU {ipu}: {', '.join(listed)}")
         lines.append(
             f"  {len(self.stages)} stages; training needs a gradient accumulation of at least "
             f"{self.minimum_gradient_accumulation}"
@@ -134,15 +135,10 @@ def _state_bytes(count: int, config: IPUConfig, optimizer: Optimizer) -> int:
     return int(count * bytes_per_weight // (config.replication_factor if sharded else 1))
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... {len(names) - 2} more ..., {names[-1]}"
-
-
 # The picture, in pixels
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN = 150, 52, 26, 60
 _LABEL_WIDTH = _BOX_WIDTH - 16
-# Longer labels are squeezed, as fonts differ in width.
 _LABEL_CHARACTERS = 20
 
 
@@ -151,26 +147,21 @@ def pipeline_picture(report: PlacementReport) -> str:
     width = len(report.stages) * (_BOX_WIDTH + _GAP) + _MARGIN
     height = len(report.memory) * (_BOX_HEIGHT + _GAP)
     parts = [_row(one.ipu, one.share, width) for one in report.memory]
+    before: int | None = None
     for column, (ipu, names) in enumerate(report.stages):
-        parts.append(_box(column, ipu, names))
-        if column:
-            parts.append(_arrow(column, report.stages[column - 1][0], ipu))
+        left, top = _MARGIN + column * (_BOX_WIDTH + _GAP), ipu * (_BOX_HEIGHT + _GAP)
+        parts.append(_box(column, names, left, top))
+        if before is not None:
+            parts.append(_arrow(left, before + _BOX_HEIGHT // 2, top + _BOX_HEIGHT // 2))
+        before = top
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="The pipeline, stage by stage" '
         f'style="max-width:100%;font:12px system-ui,sans-serif">{"".join(parts)}</svg>'
     )
 
 
-def _left(column: int) -> int:
-    return _MARGIN + column * (_BOX_WIDTH + _GAP)
-
-
-def _top(ipu: int) -> int:
-    return ipu * (_BOX_HEIGHT + _GAP)
-
-
 def _row(ipu: int, share: float, width: int) -> str:
-    top = _top(ipu)
+    top = ipu * (_BOX_HEIGHT + _GAP)
     return (
         f'<rect x="0" y="{top}" width="{width}" height="{_BOX_HEIGHT}" fill="currentColor" opacity="0.06"/>'
         f'<text x="6" y="{top + 22}" fill="currentColor">IPU {ipu}</text>'
@@ -178,22 +169,20 @@ def _row(ipu: int, share: float, width: int) -> str:
     )
 
 
-def _box(column: int, ipu: int, names: list[str]) -> str:
-    left, top = _left(column), _top(ipu)
-    label = stage_label(names)
-    squeezed = (
-        f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' if len(label) > _LABEL_CHARACTERS else ""
-    )
+def _box(column: int, names: list[str], left: int, top: int) -> str:
+    label = _stage_label(names)
+    # Longer labels are squeezed, as fonts differ in width.
+    width = f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' if len(label) > _LABEL_CHARACTERS else ""
     return (
         f'<rect x="{left}" y="{top}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" fill="none" '
         'stroke="currentColor"/>'
         f"<title>{escape(', '.join(names))}</title>"
         f'<text x="{left + 8}" y="{top + 22}" fill="currentColor">stage {column}</text>'
-        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{squeezed}>{escape(label)}</text>'
+        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{width}>{escape(label)}</text>'
     )
 
 
-def stage_label(names: list[str]) -> str:
+def _stage_label(names: list[str]) -> str:
     """Return the label of a stage: the end of its last name, with as many whole parts of it as fit."""
     before = "" if len(names) == 1 else "to "
     parts = names[-1].split(".")
@@ -202,10 +191,8 @@ def stage_label(names: list[str]) -> str:
     return before + ".".join(parts)
 
 
-def _arrow(column: int, source: int, target: int) -> str:
-    start_x, start_y = _left(column) - _GAP, _top(source) + _BOX_HEIGHT // 2
-    end_x, end_y = _left(column), _top(target) + _BOX_HEIGHT // 2
+def _arrow(end: int, from_height: int, to_height: int) -> str:
     return (
-        f'<path d="M{start_x} {start_y} L{end_x} {end_y}" stroke="currentColor" fill="none"/>'
-        f'<circle cx="{end_x}" cy="{end_y}" r="3" fill="currentColor"/>'
+        f'<path d="M{end - _GAP} {from_height} L{end} {to_height}" stroke="currentColor" fill="none"/>'
+        f'<circle cx="{end}" cy="{to_height}" r="3" fill="currentColor"/>'
     )

@@ -8,7 +8,7 @@ Either way a state dict holds the whole weights under their usual names, so what
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,17 +36,18 @@ def serialize(model: nn.Module, config: IPUConfig) -> None:
 
 def remove_serialization(model: nn.Module) -> None:
     """Undo :func:`serialize`."""
-    whole_classes = {serialized: kind for kind, serialized in _SERIALIZED_CLASSES.items()}
     for module in list(model.modules()):
         if isinstance(module, SplitModule):
-            module.__class__ = module.whole_class  # type: ignore[assignment]
             del module.pieces
             names = ("weight", "bias") if isinstance(module, nn.Linear) else ("weight",)
             whole = module.__dict__.pop("whole")
             module._parameters.update({name: whole.get(name) for name in names})
-        elif type(module) in whole_classes:
-            module.__class__ = whole_classes[type(module)]
+        elif isinstance(module, SerializedEmbedding | SerializedLinear):
             del module.num_pieces
+        else:
+            continue
+        # The plain class is the last base of all these classes.
+        module.__class__ = type(module).__bases__[-1]
 
 
 # Serialized on one IPU
@@ -106,11 +107,12 @@ class Piece(nn.Module):
     """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter."""
 
     def __init__(
-        self, kind: str, rows: nn.Parameter, *, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
+        self, kind: str, part: nn.Parameter, *, first: int, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.register_parameter(kind, rows)
+        self.register_parameter(kind, part)
         self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
+        self.rows = slice(first, first + len(part))
 
     def forward(self, input: Tensor) -> Tensor:
         return self._compute(input, getattr(self, self.kind))
@@ -127,13 +129,11 @@ class SplitModule(nn.Module):
 
     Attributes:
         pieces: The pieces.
-        whole: The whole weights, by their names in ``whole_class``.
-        whole_class: Class of the module without pieces.
+        whole: The whole weights, by their names in the class of the module without pieces.
     """
 
     pieces: nn.ModuleList
     whole: dict[str, nn.Parameter]
-    whole_class: ClassVar[type[nn.Module]]
 
     # Models look at its shape and its dtype.
     weight: Any = property(lambda module: module.whole["weight"])
@@ -154,8 +154,6 @@ class SplitModule(nn.Module):
 class SplitEmbedding(SplitModule, nn.Embedding):
     """An embedding whose table is in pieces."""
 
-    whole_class = nn.Embedding
-
     def forward(self, input: Tensor) -> Tensor:
         rows: Tensor = sum(piece(input) for piece in self.pieces)
         return rows
@@ -163,8 +161,6 @@ class SplitEmbedding(SplitModule, nn.Embedding):
 
 class SplitLinear(SplitModule, nn.Linear):
     """A projection whose outputs are in pieces, followed by a piece with the biases if there are any."""
-
-    whole_class = nn.Linear
 
     def forward(self, input: Tensor) -> Tensor:
         outputs = torch.cat([piece(input) for piece in self.pieces if piece.kind == "weight"], dim=-1)
@@ -218,15 +214,15 @@ def _split_module(module: nn.Module, splits_per_ipu: Sequence[int], name: str) -
     module._parameters.clear()
     module.__dict__["whole"] = whole
     module.__class__ = _SPLIT_CLASSES[type(module)]
-    functions: list[Callable[[Tensor, Tensor], Tensor]] = [functional.linear] * len(ipus)
-    if isinstance(module, SplitEmbedding):
-        firsts = list(accumulate(map(len, weights), initial=0))[: len(ipus)]
-        functions = [partial(_look_up, first=first, padding_idx=module.padding_idx) for first in firsts]
-    parts = zip(weights, ipus, functions, strict=True)
-    pieces = [Piece("weight", weight, ipu_id=ipu, compute=function) for weight, ipu, function in parts]
+    pieces = []
+    for weight, first, ipu in zip(weights, accumulate(map(len, weights), initial=0), ipus, strict=False):
+        compute: Callable[[Tensor, Tensor], Tensor] = functional.linear
+        if isinstance(module, SplitEmbedding):
+            compute = partial(_look_up, first=first, padding_idx=module.padding_idx)
+        pieces.append(Piece("weight", weight, first=first, ipu_id=ipu, compute=compute))
     if "bias" in whole:
         # Biases are small, and often tied to another module's, so they stay together.
-        pieces.append(Piece("bias", whole["bias"], ipu_id=ipus[-1], compute=torch.add))
+        pieces.append(Piece("bias", whole["bias"], first=0, ipu_id=ipus[-1], compute=torch.add))
     module.pieces = nn.ModuleList(pieces)
 
 
@@ -255,8 +251,10 @@ def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
     parts = {name: [(name, slice(None))] for name, _ in model.named_parameters()}
     for name, module in model.named_modules():
         if isinstance(module, SplitModule):
-            for kind in module.whole:
-                parts[f"{name}.{kind}"] = list(_parts(name, kind, module.pieces))
+            parts |= {f"{name}.{kind}": [] for kind in module.whole}
+            for number, piece in enumerate(module.pieces):
+                assert isinstance(piece, Piece)
+                parts[f"{name}.{piece.kind}"].append((f"{name}.pieces.{number}.{piece.kind}", piece.rows))
     return parts
 
 
@@ -266,12 +264,3 @@ def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         if not isinstance(module, Piece):
             held = module.whole if isinstance(module, SplitModule) else module._parameters
             yield from ((f"{name}.{kind}".lstrip("."), value) for kind, value in held.items() if value is not None)
-
-
-def _parts(module_name: str, kind: str, pieces: nn.ModuleList) -> Iterator[tuple[str, slice]]:
-    first = 0
-    for number, piece in enumerate(pieces):
-        if kind in piece._parameters:
-            size = len(getattr(piece, kind))
-            yield f"{module_name}.pieces.{number}.{kind}", slice(first, first + size)
-            first += size

@@ -4,19 +4,18 @@ The wordings of sentences and questions are in ``templates.yaml``; this module c
 random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
 from random import Random
 from string import Formatter
-from typing import Any, TypedDict
 from zlib import crc32
 
 import yaml
 
 from portico.errors import InputError
+from portico.mrc.datasets.examples import Example
 
 DRAWS_PER_PASSAGE = 5
 RELATIONS_PER_PASSAGE = 4
@@ -34,22 +33,6 @@ VALIDATION_SHARE = 5
 """One name in this many belongs to validation."""
 
 
-class GoldAnswers(TypedDict):
-    """The gold answers of an example: strings and character offsets, both empty if there is none."""
-
-    text: list[str]
-    answer_start: list[int]
-
-
-class Example(TypedDict):
-    id: str
-    title: str
-    context: str
-    question: str
-    answers: GoldAnswers
-    question_type: str
-
-
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Generate an extractive question answering corpus.
 
@@ -62,7 +45,8 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
         seed: Seed of every choice; the global random state is not touched.
 
     Returns:
-        The training and the validation examples. Offsets count characters.
+        The training and the validation examples, with their ``question_type``. Offsets count characters; ``answers``
+        has two empty lists if there is none.
 
     Raises:
         InputError: If a number is negative.
@@ -79,33 +63,11 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     examples: list[Example] = []
     # Whole passages are generated and cut off, so a larger corpus starts with the smaller one.
     while len(examples) < num_examples:
-        passage = PassageWriter(rng, values, rng.choice(load_templates().topics)).write()
-        for question in ask_questions(rng, values, passage, DRAWS_PER_PASSAGE):
-            examples.append(_example(f"{split}-{len(examples)}", passage, question))
+        passage = Passage(rng, values, rng.choice(load_templates().topics))
+        for question in ask_questions(rng, values, passage):
+            identifier, title = f"{split}-{len(examples)}", " and ".join(passage.subjects)
+            examples.append({"id": identifier, "title": title, "context": passage.text, **question})
     return examples[:num_examples]
-
-
-def to_squad(examples: Iterable[Example]) -> dict[str, Any]:
-    """Nest flat records as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
-
-    The records of one passage must be consecutive.
-    """
-    data = []
-    for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
-        paragraph = {"context": context, "qas": [_squad_question(example) for example in group]}
-        data.append({"title": title, "paragraphs": [paragraph]})
-    return {"version": "v2.0", "data": data}
-
-
-def _squad_question(example: Example) -> dict[str, Any]:
-    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
-    return {
-        "id": example["id"],
-        "question": example["question"],
-        "question_type": example["question_type"],
-        "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)],
-        "is_impossible": not texts,
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +140,12 @@ def is_validation_name(name: str) -> bool:
     return crc32(name.encode()) % VALIDATION_SHARE == 0
 
 
+@dataclass(frozen=True)
 class ValueMaker:
     """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades."""
 
-    def __init__(self, rng: Random, *, validation: bool) -> None:
-        self._rng = rng
-        self._validation = validation
-        self._templates = load_templates()
+    rng: Random
+    validation: bool
 
     def make(self, kind: str) -> str:
         """Return a value of a kind: the name of another method of this class."""
@@ -194,15 +155,16 @@ class ValueMaker:
     def name(self) -> str:
         """Return one capitalised word, such as ``Kelmarfen`` or ``Brodaček``."""
         # About one name in `VALIDATION_SHARE` is of validation; names of the other split are drawn again.
+        templates = load_templates()
         while True:
-            starts, middles, ends = self._rng.choices(self._templates.traditions, self._templates.weights)[0]
-            middle = self._rng.choice(middles) if self._rng.random() < 0.5 else ""
-            name = self._rng.choice(starts) + middle + self._rng.choice(ends)
-            if is_validation_name(name) is self._validation:
+            starts, middles, ends = self.rng.choices(templates.traditions, templates.weights)[0]
+            middle = self.rng.choice(middles) if self.rng.random() < 0.5 else ""
+            name = self.rng.choice(starts) + middle + self.rng.choice(ends)
+            if is_validation_name(name) is self.validation:
                 return name
 
     def person(self) -> str:
-        num_words = 3 if self._rng.random() < 0.1 else 2
+        num_words = 3 if self.rng.random() < 0.1 else 2
         return " ".join(self.name() for _ in range(num_words))
 
     def place(self) -> str:
@@ -213,7 +175,7 @@ class ValueMaker:
         return self._word("organisation_forms").format(self.name())
 
     def year(self) -> str:
-        return str(self._rng.randrange(1600, 2000))
+        return str(self.rng.randrange(1600, 2000))
 
     def date(self) -> str:
         """Return a full date, such as ``14 March 1887``."""
@@ -221,28 +183,28 @@ class ValueMaker:
 
     def day(self) -> str:
         """Return a day without its year, such as ``14 March``."""
-        return f"{self._rng.randrange(1, 29)} {self._word('months')}"
+        return f"{self.rng.randrange(1, 29)} {self._word('months')}"
 
     def small_count(self) -> str:
         return self._word("number_words")
 
     def large_count(self) -> str:
         """Return a number from 200 to 99,900, sometimes rounded in words."""
-        if self._rng.random() < 0.2:
+        if self.rng.random() < 0.2:
             return f"about {self._word('number_words')} thousand"
-        return f"{self._rng.randrange(2, 1000) * 100 + self._rng.choice((0, 0, 20, 50, 75)):,}"
+        return f"{self.rng.randrange(2, 1000) * 100 + self.rng.choice((0, 0, 20, 50, 75)):,}"
 
     def trade(self) -> str:
         """Return an occupation, such as ``marine biologist``."""
         trade = self._word("trades")
-        return f"{self._word('fields')} {trade}" if self._rng.random() < 0.6 else trade
+        return f"{self._word('fields')} {trade}" if self.rng.random() < 0.6 else trade
 
     def work(self) -> str:
         """Return the title of a book or a picture, such as ``The Silent Harbour``."""
         return f"The {self._word('adjectives')} {self._word('nouns')}"
 
     def _word(self, words: str) -> str:
-        return self._rng.choice(self._templates.words[words])
+        return self.rng.choice(load_templates().words[words])
 
 
 @dataclass(frozen=True)
@@ -253,44 +215,32 @@ class Span:
     start: int
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A finished passage: its text, and what it states about which subjects.
-
-    The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
-    if any, with the spans of the greater and of the smaller subject.
-    """
-
-    topic: Topic
-    subjects: list[str]
-    facts: dict[tuple[str, Relation], Span]
-    order: tuple[Comparison, Span, Span] | None
-    text: str
-
-    def relations(self) -> list[Relation]:
-        return list(dict.fromkeys(relation for _, relation in self.facts))
-
-
 Sentence = str | Comparison | tuple[str, list[Relation]]
 """The content of a sentence: an aside as it is, a comparison, or facts about one subject."""
 
 
-class PassageWriter:
-    """Writes one passage about two subjects; `values` makes their names and values."""
+class Passage:
+    """A passage about two subjects; `values` makes their names and values.
+
+    Attributes:
+        topic: What it is about.
+        subjects: The names of both subjects.
+        facts: The spans of the stated values, by subject and relation.
+        order: The comparison that it makes, if any, with the spans of the greater and of the smaller subject.
+        text: The passage.
+    """
 
     def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
         self._rng = rng
         self._values = values
-        self._topic = topic
-        self._text = ""
-        self._subjects = [values.make(topic.subject) for _ in range(2)]
-        self._facts: dict[tuple[str, Relation], Span] = {}
-        self._order: tuple[Comparison, Span, Span] | None = None
-        self._pronouns = {subject: rng.choice(topic.pronouns) for subject in self._subjects}
+        self.topic = topic
+        self.text = ""
+        self.subjects = [values.make(topic.subject) for _ in range(2)]
+        self.facts: dict[tuple[str, Relation], Span] = {}
+        self.order: tuple[Comparison, Span, Span] | None = None
+        self._pronouns = {subject: rng.choice(topic.pronouns) for subject in self.subjects}
         self._introduced: set[str] = set()
         self._previous_subject = ""
-
-    def write(self) -> Passage:
         for number, sentence in enumerate(self._plan()):
             self._append(" " if number else "")
             match sentence:
@@ -301,14 +251,17 @@ class PassageWriter:
                     self._compare(sentence)
                 case (subject, relations):
                     self._tell(subject, relations)
-        return Passage(self._topic, self._subjects, self._facts, self._order, self._text)
+
+    def relations(self) -> list[Relation]:
+        """Return the relations that it states of either subject."""
+        return list(dict.fromkeys(relation for _, relation in self.facts))
 
     def _plan(self) -> list[Sentence]:
         """Choose the sentences: facts grouped by subject or mixed, then a comparison and an aside between them."""
         # Both subjects draw from one small pool, so most facts have a rival: the same relation of the other subject.
-        pool = self._rng.sample(self._topic.relations, RELATIONS_PER_PASSAGE)
+        pool = self._rng.sample(self.topic.relations, RELATIONS_PER_PASSAGE)
         sentences: list[Sentence] = []
-        for subject in self._subjects:
+        for subject in self.subjects:
             relations = self._rng.sample(pool, self._rng.choice(FACTS_PER_SUBJECT))
             groups = [[relation] for relation in relations]
             if len(relations) > 2 and self._rng.random() < JOIN_PROBABILITY:
@@ -316,14 +269,12 @@ class PassageWriter:
             sentences += [(subject, group) for group in groups]
         if self._rng.random() < 0.5:
             self._rng.shuffle(sentences)
-        if self._rng.random() < COMPARISON_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self._topic.comparisons))
-        if self._rng.random() < ASIDE_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self._topic.asides))
+        comparisons: Sequence[Sentence] = self.topic.comparisons
+        for probability, extras in ((COMPARISON_PROBABILITY, comparisons), (ASIDE_PROBABILITY, self.topic.asides)):
+            if self._rng.random() < probability:
+                extra = self._rng.choice(extras)
+                sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
         return sentences
-
-    def _insert(self, sentences: list[Sentence], extra: str | Comparison) -> None:
-        sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
 
     def _tell(self, subject: str, relations: list[Relation]) -> None:
         if len(relations) == 1 and self._rng.random() < WHOLE_SENTENCE_PROBABILITY:
@@ -339,31 +290,31 @@ class PassageWriter:
 
     def _state(self, template: str, subject: str, relation: Relation, name: str = "") -> None:
         value = self._values.make(relation.value)
-        self._facts[subject, relation] = self._fill(template, subject=name, value=value)["value"]
+        self.facts[subject, relation] = self._fill(template, subject=name, value=value)["value"]
 
     def _compare(self, comparison: Comparison) -> None:
-        more, less = self._rng.sample(self._subjects, 2)
+        more, less = self._rng.sample(self.subjects, 2)
         template = self._rng.choice(comparison.sentences)
         spans = self._fill(template, more=self._name(more), less=self._name(less))
         self._append(".")
-        self._order = (comparison, spans["more"], spans["less"])
+        self.order = (comparison, spans["more"], spans["less"])
         # After two subjects a pronoun would be ambiguous.
         self._previous_subject = ""
 
     def _opening(self, subject: str) -> str:
         if subject == self._previous_subject and self._rng.random() < PRONOUN_PROBABILITY:
             return self._pronouns[subject]
-        return self._topic.article + self._name(subject)
+        return self.topic.article + self._name(subject)
 
     def _name(self, subject: str) -> str:
         if subject in self._introduced and self._rng.random() < SHORT_NAME_PROBABILITY:
-            return subject.split()[-1] if self._topic.short_name == "last_word" else subject
+            return subject.split()[-1] if self.topic.short_name == "last_word" else subject
         self._introduced.add(subject)
         return subject
 
     def _append(self, words: str) -> Span:
-        span = Span(words, len(self._text))
-        self._text += words
+        span = Span(words, len(self.text))
+        self.text += words
         return span
 
     def _fill(self, template: str, **words: str) -> dict[str, Span]:
@@ -376,38 +327,33 @@ class PassageWriter:
         return spans
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question about a passage, its type, such as ``"person"``, and where the passage answers it, if it does."""
-
-    text: str
-    question_type: str
-    answer: Span | None
-
-
-def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
-    """Ask about a passage.
-
-    Of `num_draws` drawn questions, duplicates and those that do not apply to the passage are dropped.
-    """
-    questions: dict[str, Question] = {}
-    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):
+def ask_questions(rng: Random, values: ValueMaker, passage: Passage) -> Iterable[Example]:
+    """Ask about a passage; of the questions drawn, duplicates and those that do not apply to it are dropped."""
+    questions: dict[str, Example] = {}
+    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
         question = ask(rng, values, passage)
         if question is not None:
-            questions.setdefault(question.text, question)
-    return list(questions.values())
+            questions.setdefault(question["question"], question)
+    return questions.values()
 
 
-def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Question:
-    return Question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+def _question(text: str, question_type: str, answer: Span | None) -> Example:
+    """Return what an example has of a question: its type is such as ``"person"``, its answer a span of the passage."""
+    spans = [answer] if answer else []
+    answers = {"text": [span.text for span in spans], "answer_start": [span.start for span in spans]}
+    return {"question": text, "answers": answers, "question_type": question_type}
 
 
-def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Example:
+    return _question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+
+
+def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
     (subject, relation), answer = rng.choice(list(passage.facts.items()))
     return _ask(rng, subject, relation, answer)
 
 
-def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
     """Ask about one subject a fact that the passage states only of the other: the hardest unanswerable question."""
     missing = [
         (subject, relation)
@@ -418,42 +364,30 @@ def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -
     return _ask(rng, *rng.choice(missing)) if missing else None
 
 
-def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
     told = passage.relations()
     untold = [relation for relation in passage.topic.relations if relation not in told]
     return _ask(rng, rng.choice(passage.subjects), rng.choice(untold))
 
 
-def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Question:
+def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Example:
     return _ask(rng, values.make(passage.topic.subject), rng.choice(passage.relations()))
 
 
-def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
     if passage.order is None:
         return None
     comparison, more, less = passage.order
     first, second = rng.sample(passage.subjects, 2)
     wordings, answer = (comparison.questions, more) if rng.random() < 0.5 else (comparison.inverse_questions, less)
-    return Question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
+    return _question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
 
 
 # How often each kind of question is drawn; about three in ten questions have no answer.
-_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Question | None], float] = {
+_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Example | None], float] = {
     _ask_stated_fact: 0.60,
     _ask_order: 0.15,
     _ask_fact_of_the_other: 0.15,
     _ask_untold_relation: 0.08,
     _ask_about_stranger: 0.06,
 }
-
-
-def _example(identifier: str, passage: Passage, question: Question) -> Example:
-    answers = [question.answer] if question.answer else []
-    return {
-        "id": identifier,
-        "title": " and ".join(passage.subjects),
-        "context": passage.text,
-        "question": question.text,
-        "answers": {"text": [span.text for span in answers], "answer_start": [span.start for span in answers]},
-        "question_type": question.question_type,
-    }

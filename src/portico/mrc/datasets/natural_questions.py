@@ -8,23 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import (
-    NO_SPAN,
-    Annotation,
-    Format,
-    InvalidRecord,
-    Span,
-    as_answers,
-    as_candidates,
-    as_objects,
-    as_target,
-    checked_id,
-    checked_passage,
-    checked_text,
-    checked_yes_no,
-    required,
-)
 
 _KIND = (
     "a Natural Questions record has annotations, long_answer_candidates and either document and question (hub) or "
@@ -37,14 +22,14 @@ class Document:
     """A document: its tokens joined by single spaces, and the characters ``[start, end)`` of each token in that."""
 
     context: str
-    token_spans: Sequence[Span]
+    token_spans: Sequence[records.Span]
 
-    def chars(self, start_token: int, end_token: int) -> Span:
+    def chars(self, start_token: int, end_token: int) -> records.Span:
         """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; -1 means no span."""
         if start_token == -1 or end_token == -1:
-            return NO_SPAN
+            return records.NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
-            raise InvalidRecord(
+            raise records.InvalidRecord(
                 f"an answer or candidate is tokens {start_token} to {end_token}, but the document has "
                 f"{len(self.token_spans)} tokens."
             )
@@ -58,58 +43,61 @@ def example(raw: Any) -> Example:
     annotations = read_annotations(raw, document, len(passages))
     page = raw.get("document")
     title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
-    identifier = raw["example_id"] if "example_id" in raw else required(raw, "id", _KIND)
+    identifier = raw["example_id"] if "example_id" in raw else records.required(raw, "id", _KIND)
     return {
-        "id": checked_id("id", identifier),
+        "id": records.checked_id("id", identifier),
         "title": str(title or ""),
-        "context": checked_text("document", document.context),
-        "question": checked_text("question", question_text(raw)),
-        "answers": as_answers(document.context, annotations),
+        "context": records.checked_text("document", document.context),
+        "question": records.checked_text("question", question_text(raw)),
+        "answers": records.as_answers(document.context, annotations),
         "language": "english",
-        "target": as_target(annotations),
-        "passage_candidates": as_candidates(passages),
+        "target": records.as_target(annotations),
+        "passage_candidates": records.as_candidates(passages),
     }
 
 
 def question_text(raw: Mapping[str, Any]) -> Any:
     """Return the question, in any form of the data."""
-    return raw["question_text"] if "question_text" in raw else required(raw.get("question"), "text", _KIND)
+    return raw["question_text"] if "question_text" in raw else records.required(raw.get("question"), "text", _KIND)
 
 
 def read_document(raw: Any) -> Document:
     """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
-        tokens = checked_text("document_text", raw["document_text"]).split(" ")
+        tokens = records.checked_text("document_text", raw["document_text"]).split(" ")
     else:
         if isinstance(raw, Mapping) and "document_tokens" in raw:
-            rows = as_objects(raw["document_tokens"], "document_tokens")
+            rows = records.as_objects(raw["document_tokens"], "document_tokens")
         else:
-            rows = as_objects(required(required(raw, "document", _KIND), "tokens", _KIND), "document.tokens")
+            tokens = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
+            rows = records.as_objects(tokens, "document.tokens")
         tokens = [row["token"] for row in rows]
     starts = accumulate((len(token) + 1 for token in tokens), initial=0)
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
     return Document(" ".join(tokens), spans)
 
 
-def passage_spans(raw: Any, document: Document) -> list[Span]:
+def passage_spans(raw: Any, document: Document) -> list[records.Span]:
     """Return the characters of every long answer candidate."""
-    rows = as_objects(required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
+    rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     return [document.chars(row["start_token"], row["end_token"]) for row in rows]
 
 
-def read_annotations(raw: Any, document: Document, num_passages: int) -> list[Annotation]:
+def read_annotations(raw: Any, document: Document, num_passages: int) -> list[records.Annotation]:
     """Return the annotation of every annotator, with the first of several short answers."""
     annotations = []
-    for one in as_objects(required(raw, "annotations", _KIND), "annotations"):
+    for one in records.as_objects(records.required(raw, "annotations", _KIND), "annotations"):
         # PrimeQA's base schema has one span per annotator.
-        short = as_objects(one["short_answers"], "short_answers")
-        span = document.chars(short[0]["start_token"], short[0]["end_token"]) if short else NO_SPAN
-        passage = checked_passage(one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index")
-        annotations.append(Annotation(span, passage, checked_yes_no(one["yes_no_answer"])))
+        short = records.as_objects(one["short_answers"], "short_answers")
+        span = document.chars(short[0]["start_token"], short[0]["end_token"]) if short else records.NO_SPAN
+        passage = records.checked_passage(
+            one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index"
+        )
+        annotations.append(records.Annotation(span, passage, records.checked_yes_no(one["yes_no_answer"])))
     return annotations
 
 
-FORMAT = Format(
+FORMAT = records.Format(
     "annotations, long_answer_candidates, a document in tokens",
     lambda entry: {"annotations", "long_answer_candidates"} <= set(entry),
     example,

@@ -3,7 +3,6 @@
 To add a format, write a module with a `Format` and enter it in `FORMATS`.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,16 +135,11 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
-def _format_of(entry: Any, source: object) -> Format:
-    """Return the first format that an entry looks like."""
-    if isinstance(entry, Mapping):
-        for one in FORMATS.values():
-            if one.is_like(entry):
-                return one
-    raise InputError(
-        f"{source}: unknown format; the first record is {describe(entry)}. The formats are {_listing()}; set "
-        "`data.format` to one of them to see why the record does not match."
-    )
+def format_like(entry: Any) -> Format | None:
+    """Return the first format that an entry looks like, ``None`` if it looks like none."""
+    if not isinstance(entry, Mapping):
+        return None
+    return next((one for one in FORMATS.values() if one.is_like(entry)), None)
 
 
 def _listing() -> str:
@@ -162,12 +156,15 @@ def _read(
     defects: Defects, placed: Iterator[Placed], name: str | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
     """Return the valid examples among the entries of one source."""
-    first = next(placed, None)
-    if first is None:
-        raise InputError(_why_no_examples(defects))
-    one = format_named(name) if name is not None else _format_of(first[1], defects.source)
+    one = None if name is None else format_named(name)
     examples: list[Example] = []
-    for place, entry in itertools.chain([first], placed):
+    for place, entry in placed:
+        one = one or format_like(entry)
+        if one is None:
+            raise InputError(
+                f"{defects.source}: unknown format; the first record is {describe(entry)}. The formats are "
+                f"{_listing()}; set `data.format` to one of them to see why the record does not match."
+            )
         for question_place, raw in one.questions(place, entry, defects):
             where = _with_id(question_place, raw)
             try:
@@ -179,8 +176,13 @@ def _read(
             except (AttributeError, IndexError, KeyError, TypeError) as error:
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
                 defects.add(where, f"not in the format {name or 'of the first record'}: {error!r}.")
+    if not examples and not defects.messages:
+        raise InputError(f"{defects.source}: the data set is empty; give a file with at least one question.")
     if not examples:
-        raise InputError(_why_no_examples(defects))
+        raise InputError(
+            f"{defects.source}: none of the {len(defects.messages)} record(s) is valid; first: {defects.messages[0]} "
+            "Correct the file."
+        )
     defects.warn()
     return examples
 
@@ -189,12 +191,3 @@ def _with_id(place: str, raw: Any) -> str:
     values = (raw.get(key) for key in _ID_KEYS) if isinstance(raw, Mapping) else ()
     identifier = next(filter(None, values), None)
     return f"{place}, id {identifier!r}" if identifier else place
-
-
-def _why_no_examples(defects: Defects) -> str:
-    if not defects.messages:
-        return f"{defects.source}: the data set is empty; give a file with at least one question."
-    return (
-        f"{defects.source}: none of the {len(defects.messages)} record(s) is valid; first: {defects.messages[0]} "
-        "Correct the file."
-    )

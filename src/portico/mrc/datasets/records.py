@@ -4,7 +4,7 @@ The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` i
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -53,6 +53,23 @@ class Defects:
         logger.warning("%s: left out %d unusable record(s); first: %s", self.source, len(self.messages), shown)
         for message in self.messages:
             logger.debug("%s: left out %s", self.source, message)
+
+
+def children(parent: Any, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
+    """Return the numbered entries of a list in an object; if ``form`` has it and the object has not, add a defect."""
+    listed = parent.get(key) if isinstance(parent, Mapping) else None
+    if isinstance(listed, list):
+        return enumerate(listed, start=1)
+    defects.add(place, f"not {form}: expected a list `{key}`; got {describe(parent if listed is None else listed)}.")
+    return ()
+
+
+def questions_of_passage(place: str, passage: Any, defects: Defects, form: str, **shared: Any) -> Iterator[Placed]:
+    """Yield the ``qas`` of a passage with its context and what else they share, not yet validated."""
+    for number, question in children(passage, "qas", place, defects, form):
+        context = {"context": passage["context"]} if "context" in passage else {}
+        raw = {**question, **shared, **context} if isinstance(question, Mapping) else question
+        yield f"{place}, question {number}", raw
 
 
 def _one_question(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:

@@ -7,7 +7,6 @@ per line.
 import difflib
 import glob
 import gzip
-import io
 import itertools
 import json
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.datasets.records import Defects, Placed, describe, shorten
@@ -94,10 +93,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
     try:
         with path.open("rb") as raw:
             is_gzip = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-            raw.seek(0)
-            binary = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
-            with io.TextIOWrapper(binary, encoding="utf-8-sig") as text:
-                yield text
+        with gzip.open(path, "rt", encoding="utf-8-sig") if is_gzip else path.open(encoding="utf-8-sig") as text:
+            yield text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path}: not UTF-8 (byte 0x{byte:02x}: {error.reason}); save it as UTF-8.") from error

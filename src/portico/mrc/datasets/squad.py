@@ -4,60 +4,38 @@ Nested: an entry is an article ``{"title", "paragraphs": [{"context", "qas": [qu
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import (
-    Defects,
-    Format,
-    InvalidRecord,
-    Placed,
-    checked_id,
-    checked_text,
-    describe,
-    required,
-    shorten,
-)
 
 _KIND = "a SQuAD question has id, context, question, answers"
 _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_impossible", "plausible_answers"})
 _MAX_SHOWN_POSITIONS = 3
 
 
-def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+def questions(place: str, entry: Any, defects: records.Defects) -> Iterator[records.Placed]:
     """Yield the questions of an entry with their context and title, not yet validated."""
     if not isinstance(entry, Mapping) or "paragraphs" not in entry:
         yield place, entry
         return
     title = entry.get("title")
-    place = f"{place} ({shorten(title)})" if title else place
-    for number, paragraph in _children(entry, "paragraphs", place, defects):
-        paragraph_place = f"{place}, paragraph {number}"
-        for question_number, question in _children(paragraph, "qas", paragraph_place, defects):
-            raw = {**question, "title": title} if isinstance(question, Mapping) else question
-            if isinstance(raw, dict) and "context" in paragraph:
-                raw["context"] = paragraph["context"]
-            yield f"{paragraph_place}, question {question_number}", raw
-
-
-def _children(parent: Any, key: str, place: str, defects: Defects) -> Iterable[tuple[int, Any]]:
-    children = parent.get(key) if isinstance(parent, Mapping) else None
-    if isinstance(children, list):
-        return enumerate(children, start=1)
-    received = parent if children is None else children
-    defects.add(place, f"not SQuAD: expected a list `{key}`; got {describe(received)}.")
-    return ()
+    place = f"{place} ({records.shorten(title)})" if title else place
+    for number, paragraph in records.children(entry, "paragraphs", place, defects, "SQuAD"):
+        yield from records.questions_of_passage(
+            f"{place}, paragraph {number}", paragraph, defects, "SQuAD", title=title
+        )
 
 
 def example(raw: Any) -> Example:
     """Parse a question; fields that are not SQuAD's are kept, and every answer must be found at its offset."""
-    identifier, context, question = (required(raw, key, _KIND) for key in ("id", "context", "question"))
+    identifier, context, question = (records.required(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
-        "id": checked_id("id", identifier),
+        "id": records.checked_id("id", identifier),
         "title": str(raw.get("title") or ""),
-        "context": checked_text("context", context),
-        "question": checked_text("question", question),
+        "context": records.checked_text("context", context),
+        "question": records.checked_text("question", question),
         "answers": _answers(raw),
     }
     for text, start in zip(*record["answers"].values(), strict=True):
@@ -75,12 +53,12 @@ def _answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
     elif isinstance(answers, Mapping):
         texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        raise InvalidRecord(
+        raise records.InvalidRecord(
             '`answers` must be {"text": [...], "answer_start": [...]} with two lists of the same length or a list of '
-            f'{{"text", "answer_start"}}, empty for a question without an answer; got {describe(answers)}.'
+            f'{{"text", "answer_start"}}, empty for a question without an answer; got {records.describe(answers)}.'
         )
     if isinstance(impossible, bool) and impossible == bool(texts):
-        raise InvalidRecord(
+        raise records.InvalidRecord(
             f"`is_impossible` is {str(impossible).lower()}, but `answers` holds {len(texts)}; an impossible question "
             "has no answers, any other at least one."
         )
@@ -89,25 +67,27 @@ def _answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _check_answer(context: str, text: Any, start: Any) -> None:
     if not isinstance(text, str) or not text:
-        raise InvalidRecord(f"`text` of an answer must be a non-empty string; got {describe(text)}.")
+        raise records.InvalidRecord(f"`text` of an answer must be a non-empty string; got {records.describe(text)}.")
     if isinstance(start, bool) or not isinstance(start, int):
-        raise InvalidRecord(f"`answer_start` of the answer {shorten(text)} must be an int; got {describe(start)}.")
+        raise records.InvalidRecord(
+            f"`answer_start` of the answer {records.shorten(text)} must be an int; got {records.describe(start)}."
+        )
     if start >= 0 and context.startswith(text, start):
         return
     if 0 <= start < len(context):
-        there = f"the context has {shorten(context[start : start + len(text)])} there"
+        there = f"the context has {records.shorten(context[start : start + len(text)])} there"
     else:
         there = f"the context has the characters 0 to {len(context) - 1}"
     positions = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     nearest = sorted(positions, key=lambda position: abs(position - start))[:_MAX_SHOWN_POSITIONS]
     occurs = f"occurs at {', '.join(map(str, nearest))}" if nearest else "does not occur in the context"
-    raise InvalidRecord(
-        f"`answer_start` {start} of the answer {shorten(text)} is wrong: {there}, and the answer {occurs}. "
+    raise records.InvalidRecord(
+        f"`answer_start` {start} of the answer {records.shorten(text)} is wrong: {there}, and the answer {occurs}. "
         "Offsets count characters, from 0."
     )
 
 
-FORMAT = Format(
+FORMAT = records.Format(
     "articles with paragraphs, or id, context, question, answers",
     lambda entry: "paragraphs" in entry or {"context", "question"} <= set(entry),
     example,

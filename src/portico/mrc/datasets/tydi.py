@@ -7,22 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import (
-    Annotation,
-    Format,
-    Span,
-    as_answers,
-    as_candidates,
-    as_objects,
-    as_target,
-    checked_id,
-    checked_passage,
-    checked_span,
-    checked_text,
-    checked_yes_no,
-    required,
-)
 
 _FIELDS = ("question_text", "document_plaintext", "annotations", "passage_answer_candidates")
 _KIND = f"a TyDi QA record has {', '.join(_FIELDS)}, and optionally example_id, language"
@@ -40,61 +26,63 @@ class ByteOffsets:
         """Return the number of characters that start before a byte; one beyond the end is the end, -1 stays -1."""
         return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
 
-    def span(self, start_byte: int, end_byte: int) -> Span:
+    def span(self, start_byte: int, end_byte: int) -> records.Span:
         return self.char(start_byte), self.char(end_byte)
 
 
 def example(raw: Any) -> Example:
     """Parse a record, converting bytes to characters."""
-    question, document, annotations, passages = (required(raw, key, _KIND) for key in _FIELDS)
-    document = checked_text("document_plaintext", document)
+    question, document, annotations, passages = (records.required(raw, key, _KIND) for key in _FIELDS)
+    document = records.checked_text("document_plaintext", document)
     offsets = ByteOffsets(document)
     spans = passage_spans(passages, offsets)
     checked = [
-        Annotation(
-            checked_span(one.span, len(document), "minimal_answer"),
-            checked_passage(one.passage, len(spans), "candidate_index"),
-            checked_yes_no(one.yes_no),
+        records.Annotation(
+            records.checked_span(one.span, len(document), "minimal_answer"),
+            records.checked_passage(one.passage, len(spans), "candidate_index"),
+            records.checked_yes_no(one.yes_no),
         )
         for one in read_annotations(annotations, offsets)
     ]
-    identifier = {"id": checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
+    identifier = {"id": records.checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
     return {
         **identifier,
         "title": str(raw.get("document_title") or ""),
         "context": document,
-        "question": checked_text("question_text", question),
-        "answers": as_answers(document, checked),
+        "question": records.checked_text("question_text", question),
+        "answers": records.as_answers(document, checked),
         "language": str(raw.get("language") or "UNKNOWN"),
-        "target": as_target(checked),
-        "passage_candidates": as_candidates(spans),
+        "target": records.as_target(checked),
+        "passage_candidates": records.as_candidates(spans),
     }
 
 
-def passage_spans(passages: Any, offsets: ByteOffsets) -> list[Span]:
+def passage_spans(passages: Any, offsets: ByteOffsets) -> list[records.Span]:
     """Return the characters of every passage candidate."""
     return [
         offsets.span(passage["plaintext_start_byte"], passage["plaintext_end_byte"])
-        for passage in as_objects(passages, "passage_answer_candidates")
+        for passage in records.as_objects(passages, "passage_answer_candidates")
     ]
 
 
-def read_annotations(annotations: Any, offsets: ByteOffsets) -> list[Annotation]:
+def read_annotations(annotations: Any, offsets: ByteOffsets) -> list[records.Annotation]:
     """Return the annotation of every annotator, not yet validated."""
     read = []
-    for one in as_objects(annotations, "annotations"):
+    for one in records.as_objects(annotations, "annotations"):
         if "minimal_answers_start_byte" in one:  # the hub's form
             start, end = one["minimal_answers_start_byte"], one["minimal_answers_end_byte"]
             passage = one["passage_answer_candidate_index"]
         else:
-            answer = required(one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer")
+            answer = records.required(
+                one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer"
+            )
             start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]
             passage = one["passage_answer"]["candidate_index"]
-        read.append(Annotation(offsets.span(start, end), passage, one["yes_no_answer"]))
+        read.append(records.Annotation(offsets.span(start, end), passage, one["yes_no_answer"]))
     return read
 
 
-FORMAT = Format(
+FORMAT = records.Format(
     "question_text, document_plaintext, annotations",
     lambda entry: {"question_text", "document_plaintext"} <= set(entry),
     example,

@@ -1,23 +1,19 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column
-from portico.mrc.features.labels import (
-    Gold,
-    Subsampling,
-    WindowLabels,
-    gold_of_example,
-    label_windows,
-    subsample_types,
-)
+from portico.mrc.features.labels import Gold, Subsampling, gold_of_example, label_windows, subsample_types
 from portico.mrc.features.tokenization import WindowCutter, cut_at_token, trim_questions
-from portico.mrc.features.windows import FeatureSet, Windows, WindowSize
+from portico.mrc.features.windows import FeatureSet, Windows
 
 
+@dataclass(eq=False)
 class Featurizer:
     """Turns examples into the windows that a question answering model reads.
 
@@ -43,28 +39,20 @@ class Featurizer:
         InputError: If the tokenizer is not a fast one, or `doc_stride` is negative or not below `max_seq_length`.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        max_seq_length: int = 384,
-        doc_stride: int = 128,
-        max_question_length: int | None = None,
-        max_q_char_len: int | None = None,
-        max_contexts: int | None = None,
-        subsampling: Subsampling | None = None,
-        target_types: bool = False,
-        pad_to_max_length: bool = False,
-        compat_label_bug: bool = False,
-    ) -> None:
-        self._cutter = WindowCutter(tokenizer, WindowSize(max_seq_length, doc_stride, pad_to_max_length))
-        self._tokenizer = tokenizer
-        self._max_question_length = max_question_length
-        self._max_q_char_len = max_q_char_len
-        self._max_contexts = max_contexts
-        self._subsampling = subsampling
-        self._target_types = target_types
-        self._compat_label_bug = compat_label_bug
+    tokenizer: PreTrainedTokenizerFast
+    _: KW_ONLY
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_question_length: int | None = None
+    max_q_char_len: int | None = None
+    max_contexts: int | None = None
+    subsampling: Subsampling | None = None
+    target_types: bool = False
+    pad_to_max_length: bool = False
+    compat_label_bug: bool = False
+
+    def __post_init__(self) -> None:
+        self._cutter = WindowCutter(self.tokenizer, self.max_seq_length, self.doc_stride, self.pad_to_max_length)
 
     def train_features(self, examples: Examples) -> FeatureSet:
         """Return the labelled windows of all examples, without those that subsampling drops.
@@ -77,11 +65,9 @@ class Featurizer:
                 drops every window.
         """
         windows, context_index_F = self._cut(examples)
-        gold = _gold(windows, examples)
-        labels = self._label(windows, gold, context_index_F)
-        columns = self._columns(labels)
-        if self._subsampling is not None and not self._subsampling.keeps_all:
-            kept = np.flatnonzero(self._subsampling.keep(subsample_types(labels.target_type_F, gold.has_answer_E)))
+        columns, subsample_type_F = self._label(windows, context_index_F, examples)
+        if self.subsampling is not None and not self.subsampling.keeps_all:
+            kept = np.flatnonzero(self.subsampling.keep(subsample_type_F))
             if not len(kept):
                 raise InputError(
                     "Subsampling leaves no window to train on, because none holds an answer; give questions with "
@@ -101,9 +87,7 @@ class Featurizer:
             InputError: As in `train_features`.
         """
         windows, context_index_F = self._cut(examples)
-        columns = None
-        if labels:
-            columns = self._columns(self._label(windows, _gold(windows, examples), context_index_F))
+        columns = self._label(windows, context_index_F, examples)[0] if labels else None
         return FeatureSet(
             windows,
             token_type_ids=self._has_token_types,
@@ -114,22 +98,29 @@ class Featurizer:
 
     @property
     def _has_token_types(self) -> bool:
-        return "token_type_ids" in self._tokenizer.model_input_names
+        return "token_type_ids" in self.tokenizer.model_input_names
 
     def _cut(self, examples: Examples) -> tuple[Windows, Int64s | None]:
-        questions = trim_questions(column(examples, "question"), self._max_q_char_len)
-        if self._max_question_length is not None and questions:
-            questions = cut_at_token(questions, self._tokenizer, self._max_question_length)
-        return self._cutter.cut(questions, column(examples, "context"), self._max_contexts)
+        questions = trim_questions(column(examples, "question"), self.max_q_char_len)
+        if self.max_question_length is not None and questions:
+            questions = cut_at_token(questions, self.tokenizer, self.max_question_length)
+        return self._cutter.cut(questions, column(examples, "context"), self.max_contexts)
 
-    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
-        return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
-
-    def _columns(self, labels: WindowLabels) -> dict[str, Int64s]:
+    def _label(
+        self, windows: Windows, context_index_F: Int64s | None, examples: Examples
+    ) -> tuple[dict[str, Int64s], Int64s]:
+        """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
+        gold = Gold.of(map(gold_of_example, examples), windows.example_index_F)
+        labels = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
         columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
-        return {**columns, "target_type": labels.target_type_F} if self._target_types else columns
+        if self.target_types:
+            columns["target_type"] = labels.target_type_F
+        return columns, subsample_types(labels.target_type_F, gold.has_answer_F)
 
 
-def _gold(windows: Windows, examples: Examples) -> Gold:
-    """Return the answer to the question of each window."""
-    return Gold.of(map(gold_of_example, examples))[windows.example_index_F]
+def check_window(name: str, max_seq_length: int, longest: int) -> None:
+    """Refuse windows, set by ``name``, that are longer than the longest input of a model, both in tokens."""
+    if max_seq_length > longest:
+        raise InputError(
+            f"`{name}={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} or less."
+        )

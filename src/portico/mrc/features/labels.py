@@ -1,11 +1,11 @@
 """The training labels of windows: where the answer is, of which kind it is, and which windows to train on.
 
-Shape suffixes: E examples, F features (windows), T tokens of all windows, 2 the first and the one after the last
+Shape suffixes: F features (windows), T tokens of all windows, 2 the first and the one after the last
 character, or the first and the last token.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,25 +106,23 @@ class GoldAnswer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gold:
-    """`GoldAnswer` of every question, in columns ``int64 [E, 2]`` or ``[E]``; indexing selects questions."""
+    """`GoldAnswer` to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``."""
 
-    chars_E2: Int64s
-    passage_E: Int64s
-    passage_chars_E2: Int64s
-    answer_type_E: Int64s
+    chars_F2: Int64s
+    passage_F: Int64s
+    passage_chars_F2: Int64s
+    answer_type_F: Int64s
 
     @classmethod
-    def of(cls, answers: Iterable[GoldAnswer]) -> "Gold":
+    def of(cls, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> "Gold":
+        """Return the answers of the examples, of which ``example_index_F`` selects one for each window."""
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
-        table = np.array(rows, np.int64).reshape(-1, 6)
-        return cls(table[:, :2], table[:, 2], table[:, 3:5], table[:, 5])
+        table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
+        return cls(table_F6[:, :2], table_F6[:, 2], table_F6[:, 3:5], table_F6[:, 5])
 
     @property
-    def has_answer_E(self) -> Bools:
-        return self.passage_E >= 0
-
-    def __getitem__(self, rows: Int64s) -> "Gold":
-        return Gold(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+    def has_answer_F(self) -> Bools:
+        return self.passage_F >= 0
 
 
 def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
@@ -213,23 +211,23 @@ def label_windows(
         compat_label_bug: See :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
-    chars_F2 = np.where(has_passage_F[:, None], gold.chars_E2, -1)
+    chars_F2 = np.where(has_passage_F[:, None], gold.chars_F2, -1)
     cls_positions_F = _cls_positions(windows, tokenizer)
     positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
-    without_span_F = np.where(gold.chars_E2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_E)
+    without_span_F = np.where(gold.chars_F2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_F)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
     return WindowLabels(positions_F2, np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64))
 
 
 def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -> Bools:
     if context_index_F is not None:
-        return gold.has_answer_E & (context_index_F == gold.passage_E)
+        return gold.has_answer_F & (context_index_F == gold.passage_F)
     first_F, last_F = windows.context_bounds()
     start_F = windows.char_offsets_T2[np.minimum(first_F, len(windows.char_offsets_T2) - 1), 0]
     end_F = windows.char_offsets_T2[last_F, 1]
     # Inclusive on both sides, as in PrimeQA: a passage that only touches the window counts.
-    touches_F = (gold.passage_chars_E2[:, 0] <= end_F) & (gold.passage_chars_E2[:, 1] >= start_F)
-    return gold.has_answer_E & touches_F & (first_F <= last_F)
+    touches_F = (gold.passage_chars_F2[:, 0] <= end_F) & (gold.passage_chars_F2[:, 1] >= start_F)
+    return gold.has_answer_F & touches_F & (first_F <= last_F)
 
 
 def _cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:

@@ -5,7 +5,7 @@ P tokens of the pool that windows are assembled from, T tokens of all windows, 6
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s
-from portico.mrc.features.windows import Windows, WindowSize, ranges
+from portico.mrc.features.windows import Windows, ranges
 
 _SAMPLE_SIZE = 4  # pairs of each kind on which both ways to encode are compared
 _PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
@@ -43,27 +43,30 @@ def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, l
     ]
 
 
+@dataclass(frozen=True)
 class WindowCutter:
     """Cuts contexts into windows that hold the whole question and a part of the context each.
 
     The windows equal those of the tokenizer's pair encoding: question first, or context first if the tokenizer pads
-    on the left.
+    on the left. For the arguments see :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, size: WindowSize) -> None:
-        if not tokenizer.is_fast:
+    tokenizer: PreTrainedTokenizerFast
+    max_seq_length: int
+    doc_stride: int
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.tokenizer.is_fast:
             raise InputError(
-                f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed to map tokens to characters; "
-                "load it with AutoTokenizer.from_pretrained(..., use_fast=True)."
+                f"{type(self.tokenizer).__name__} is not a fast tokenizer, which is needed to map tokens to "
+                "characters; load it with AutoTokenizer.from_pretrained(..., use_fast=True)."
             )
-        if not 0 <= size.doc_stride < size.max_seq_length:
+        if not 0 <= self.doc_stride < self.max_seq_length:
             raise InputError(
-                f"doc_stride={size.doc_stride} must be at least 0 and below max_seq_length={size.max_seq_length}: it "
+                f"doc_stride={self.doc_stride} must be at least 0 and below max_seq_length={self.max_seq_length}: it "
                 f"is the number of tokens that two neighbouring windows share; set a smaller doc_stride."
             )
-        self._tokenizer = tokenizer
-        self._size = size
-        self._question_first = tokenizer.padding_side == "right"
 
     def cut(
         self, questions: Sequence[str], contexts: Sequence[str | Sequence[str]], max_contexts: int | None = None
@@ -88,17 +91,21 @@ class WindowCutter:
     def _cut_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
-        encoded_questions = EncodedTexts(self._tokenizer, questions)
+        encoded_questions = EncodedTexts(self.tokenizer, questions)
         self._check_room(questions, encoded_questions.lengths_E)
         windows = self._assemble_windows(questions, encoded_questions, contexts)
         return self._encode_pairs(questions, contexts) if windows is None else windows
 
+    @property
+    def _question_first(self) -> bool:
+        return self.tokenizer.padding_side == "right"
+
     def _check_room(self, questions: Sequence[str], lengths_E: Int64s) -> None:
         longest = int(lengths_E.argmax())
-        room = self._size.max_seq_length - self._tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
-        if self._size.doc_stride >= room:
+        room = self.max_seq_length - self.tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
+        if self.doc_stride >= room:
             raise InputError(
-                f"doc_stride={self._size.doc_stride} does not fit: with max_seq_length={self._size.max_seq_length} "
+                f"doc_stride={self.doc_stride} does not fit: with max_seq_length={self.max_seq_length} "
                 f"the longest question ({lengths_E[longest]} tokens: {questions[longest][:80]!r}) leaves "
                 f"{max(room, 0)} tokens for the context, and doc_stride must be smaller than that; set a smaller "
                 f"doc_stride, a larger max_seq_length, or max_question_length."
@@ -108,15 +115,17 @@ class WindowCutter:
         self, questions: Sequence[str], encoded_questions: "EncodedTexts", contexts: Sequence[str]
     ) -> Windows | None:
         """Return the windows by encoding each text once, or ``None`` if this tokenizer encodes pairs differently."""
-        encoded_contexts = EncodedTexts(self._tokenizer, contexts)
-        sample = _sample(encoded_questions.lengths_E, encoded_contexts.lengths_E)
+        encoded_contexts = EncodedTexts(self.tokenizer, contexts)
+        # The longest contexts, the longest questions, and some evenly spread.
+        longest = [np.argsort(-texts.lengths_E)[:_SAMPLE_SIZE] for texts in (encoded_contexts, encoded_questions)]
+        spread = np.linspace(0, len(contexts) - 1, _SAMPLE_SIZE, dtype=np.int64)
+        sample = np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
         pair = questions[sample[0]], contexts[sample[0]]
-        encoded_pair = self._tokenizer(
-            *(pair if self._question_first else pair[::-1]), return_token_type_ids=True, verbose=False
-        )
+        pair = pair if self._question_first else pair[::-1]
+        encoded_pair = self.tokenizer(*pair, return_token_type_ids=True, verbose=False)
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
             return None  # question or context has no tokens
-        pool = _TokenPool(self._tokenizer, encoded_pair, encoded_questions, encoded_contexts, self._size)
+        pool = _TokenPool(self, encoded_pair, encoded_questions, encoded_contexts)
         expected = self._encode_pairs([questions[e] for e in sample], [contexts[e] for e in sample])
         if not pool.assemble(sample).equals(expected):
             return None
@@ -128,12 +137,12 @@ class WindowCutter:
         for first in range(0, len(questions), _PAIRS_PER_CALL):
             called = slice(first, first + _PAIRS_PER_CALL)
             pair = (list(questions[called]), list(contexts[called]))
-            encoding = self._tokenizer(
+            encoding = self.tokenizer(
                 *(pair if self._question_first else pair[::-1]),
                 truncation="only_second" if self._question_first else "only_first",
-                max_length=self._size.max_seq_length,
-                stride=self._size.doc_stride,
-                padding="max_length" if self._size.pad else False,
+                max_length=self.max_seq_length,
+                stride=self.doc_stride,
+                padding="max_length" if self.pad else False,
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
                 return_attention_mask=True,
@@ -157,13 +166,6 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
         np.array(list(chain.from_iterable(encoding["offset_mapping"])), np.int32).reshape(-1, 2),
         np.fromiter(in_context, np.bool_),
     )
-
-
-def _sample(question_lengths_E: Int64s, context_lengths_E: Int64s) -> Int64s:
-    """Return the indices of a few pairs: the longest contexts, the longest questions, and some evenly spread."""
-    spread = np.linspace(0, len(context_lengths_E) - 1, _SAMPLE_SIZE, dtype=np.int64)
-    longest = [np.argsort(-lengths_E)[:_SAMPLE_SIZE] for lengths_E in (context_lengths_E, question_lengths_E)]
-    return np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
 
 
 class EncodedTexts:
@@ -200,14 +202,10 @@ class _TokenPool:
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        pair: BatchEncoding,
-        questions: EncodedTexts,
-        contexts: EncodedTexts,
-        size: WindowSize,
+        self, cutter: WindowCutter, pair: BatchEncoding, questions: EncodedTexts, contexts: EncodedTexts
     ) -> None:
-        self._questions, self._contexts, self._size = questions, contexts, size
+        self._cutter, self._questions, self._contexts = cutter, questions, contexts
+        tokenizer = cutter.tokenizer
         sequences = pair.sequence_ids()
         first, second = sequences.index(0), sequences.index(1)
         gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
@@ -215,7 +213,7 @@ class _TokenPool:
         self._part_order, text_types = _QUESTION_FIRST, [pair["token_type_ids"][t] for t in (first, second)]
         if tokenizer.padding_side != "right":
             self._part_order, text_types = _CONTEXT_FIRST, text_types[::-1]
-        textless_ids = [*special_ids, [tokenizer.pad_token_id] * (size.max_seq_length if size.pad else 0)]
+        textless_ids = [*special_ids, [tokenizer.pad_token_id] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])
         other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])
@@ -233,8 +231,8 @@ class _TokenPool:
     def assemble(self, pairs_E: Int64s) -> Windows:
         """Return the windows of these pairs, which are numbered from 0 in the result."""
         question_length_E = self._questions.lengths_E[pairs_E]
-        room_E = self._size.max_seq_length - self._part_sizes_6[:_PAD].sum() - question_length_E
-        pair_F, cut_F, length_F = _cut(self._contexts.lengths_E[pairs_E], room_E, self._size.doc_stride)
+        room_E = self._cutter.max_seq_length - self._part_sizes_6[:_PAD].sum() - question_length_E
+        pair_F, cut_F, length_F = _cut(self._contexts.lengths_E[pairs_E], room_E, self._cutter.doc_stride)
 
         starts_F6 = np.tile(np.cumsum(self._part_sizes_6) - self._part_sizes_6, (len(pair_F), 1))
         starts_F6[:, _QUESTION] += self._questions.starts_E[pairs_E][pair_F]
@@ -243,8 +241,8 @@ class _TokenPool:
         lengths_F6[:, _QUESTION] = question_length_E[pair_F]
         lengths_F6[:, _CONTEXT] = length_F
         lengths_F6[:, _PAD] = 0  # the other parts first: the rest of the window is padding
-        if self._size.pad:
-            lengths_F6[:, _PAD] = self._size.max_seq_length - lengths_F6.sum(axis=1)
+        if self._cutter.pad:
+            lengths_F6[:, _PAD] = self._cutter.max_seq_length - lengths_F6.sum(axis=1)
 
         pool_T = ranges(starts_F6[:, self._part_order].ravel(), lengths_F6[:, self._part_order].ravel())
         row_starts = np.concatenate(([0], np.cumsum(lengths_F6.sum(axis=1))))

@@ -13,15 +13,6 @@ import numpy as np
 from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
 
 
-@dataclass(frozen=True)
-class WindowSize:
-    """How the windows are cut and padded; see :class:`~portico.mrc.features.featurizer.Featurizer`."""
-
-    max_seq_length: int
-    doc_stride: int
-    pad: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Windows:
     """The windows of all examples; row ``f`` is ``T``-slice ``row_starts[f] : row_starts[f + 1]``.

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 KILT_ROUGE_L = "kilt_rougeL"
 _GOOGLE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_TYPES = (*_GOOGLE_TYPES, KILT_ROUGE_L)
 # KILT's denominator has it, so scores are a little below the plain F1.
 _KILT_EPSILON = 1e-8
 _AFTER_SENTENCE = re.compile(r"(?<=[.!?])\s+")
@@ -48,22 +49,30 @@ class Rouge(Metric):
 
     def __init__(
         self,
-        rouge_types: Sequence[str] = (*_GOOGLE_TYPES, KILT_ROUGE_L),
+        rouge_types: Sequence[str] = _TYPES,
         *,
         use_stemmer: bool = True,
         split_sentences: Callable[[str], Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        allowed = (*_GOOGLE_TYPES, KILT_ROUGE_L)
-        if isinstance(rouge_types, str) or not rouge_types or any(name not in allowed for name in rouge_types):
+        if isinstance(rouge_types, str) or not rouge_types or any(name not in _TYPES for name in rouge_types):
             raise InputError(
-                f"Invalid `rouge_types={rouge_types!r}`; expected a list with any of {', '.join(allowed)}."
+                f"Invalid `rouge_types={rouge_types!r}`; expected a list with any of {', '.join(_TYPES)}."
             )
         self.rouge_types = tuple(rouge_types)
         self.split_sentences = split_sentences
         google_types = [name for name in rouge_types if name in _GOOGLE_TYPES]
-        self._google = _google_scorer(google_types, use_stemmer) if google_types else None
+        self._google: Any = None
+        if google_types:
+            try:
+                from rouge_score.rouge_scorer import RougeScorer
+            except ImportError as error:
+                raise MissingPackageError(
+                    f"rouge-score, which computes {', '.join(google_types)}, is not installed; install it with "
+                    f"`pip install 'portico[rouge]'`, or set `rouge_types=[{KILT_ROUGE_L}]`, which needs no package."
+                ) from error
+            self._google = RougeScorer(google_types, use_stemmer=use_stemmer)
         # A sum for each type, the spaces in all predictions, the number of questions.
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
@@ -112,26 +121,11 @@ class Rouge(Metric):
         return text if self.split_sentences is None else "\n".join(self.split_sentences(text))
 
 
-def _google_scorer(rouge_types: Sequence[str], use_stemmer: bool) -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise MissingPackageError(
-            f"rouge-score, which computes {', '.join(rouge_types)}, is not installed; install it with "
-            f"`pip install 'portico[rouge]'`, or set `rouge_types=[{KILT_ROUGE_L}]`, which needs no package."
-        ) from error
-    return RougeScorer(list(rouge_types), use_stemmer=use_stemmer)
-
-
 def kilt_rouge_l(prediction: str, gold: str) -> float:
     """Return KILT's ROUGE-L in 0..1: the F1 of the words in the longest common subsequences of sentences.
 
     KILT uses the package ``rouge`` as it is: sentences end at full stops, words are separated by whitespace and
     compared with their case, and a word counts once however often it occurs. A text without words scores 0.
-
-    Args:
-        prediction: The predicted text.
-        gold: A gold answer.
 
     Source: KILT, arXiv:2009.02252; ROUGE-L of summaries, Lin 2004, section 3.2.
     """

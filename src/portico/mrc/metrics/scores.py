@@ -29,11 +29,7 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
     "de": re.compile(r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b"),
     "ar": re.compile("\u0627\u0644"),  # a prefix of its noun; the script removes it inside words as well
     "zh": None,
-    "el": None,
-    "ro": None,
-    "ru": None,
-    "th": None,
-    "tr": None,
+    **dict.fromkeys(("el", "ro", "ru", "th", "tr")),
 }
 
 
@@ -69,7 +65,12 @@ class MlqaNormalization:
     def __call__(self, text: str) -> str:
         # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
         articles = _ARTICLES[self.language]
-        text = "".join(char for char in text.lower() if not _is_punctuation(char))
+        text = "".join(
+            char
+            for char in text.lower()
+            # ASCII has marks such as "$" and "+" that Unicode files under symbols.
+            if char not in string.punctuation and not unicodedata.category(char).startswith("P")
+        )
         if articles is not None:
             text = articles.sub(" ", text)
         if self.language == "zh":
@@ -96,30 +97,16 @@ def token_f1(prediction: str, golds: Sequence[str]) -> float:
     otherwise 0.
     """
     words = normalize_answer(prediction).split()
-    scores = []
-    for gold in _normalized(golds):
-        gold_words = gold.split()
-        scores.append(_word_f1(words, gold_words) if words and gold_words else float(words == gold_words))
-    return max(scores)
+    pairs = [(words, gold.split()) for gold in _normalized(golds)]
+    return max(_word_f1(*pair) if all(pair) else float(pair[0] == pair[1]) for pair in pairs)
 
 
 def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:
-    """Return the best exact match, 0 or 1, and the best F1 in 0..1 by the rules of SQuAD 1.1.
-
-    Args:
-        prediction: The predicted text.
-        golds: The gold answers, at least one.
-        normalize: The normalisation of both.
-    """
+    """Return the best exact match, 0 or 1, and the best F1 in 0..1 by the rules of SQuAD 1.1; golds are not empty."""
     normalized = normalize(prediction)
     normalized_golds = [normalize(gold) for gold in golds]
     words = normalized.split()
     return float(normalized in normalized_golds), max(_word_f1(words, gold.split()) for gold in normalized_golds)
-
-
-def _is_punctuation(char: str) -> bool:
-    # ASCII has marks such as "$" and "+" that Unicode files under symbols.
-    return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def _normalized(golds: Sequence[str]) -> list[str]:
@@ -127,9 +114,13 @@ def _normalized(golds: Sequence[str]) -> list[str]:
     return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 
-def _word_f1(words: list[str], gold_words: list[str]) -> float:
-    num_shared = (Counter(words) & Counter(gold_words)).total()
-    if num_shared == 0:
+def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
+    """Return the F1 in 0..1 of so many predicted words or characters, of which so many are shared with the gold."""
+    if num_shared <= 0:
         return 0.0
-    precision, recall = num_shared / len(words), num_shared / len(gold_words)
+    precision, recall = num_shared / num_predicted, num_shared / num_gold
     return 2 * precision * recall / (precision + recall)
+
+
+def _word_f1(words: list[str], gold_words: list[str]) -> float:
+    return overlap_f1((Counter(words) & Counter(gold_words)).total(), len(words), len(gold_words))

@@ -5,7 +5,8 @@ A reference contains the answers of every annotator of a question, in PrimeQA's 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,9 @@ Annotated: TypeAlias = Record | Sequence[Record]
 Span: TypeAlias = tuple[int, int]
 """Start and end in characters or bytes, end exclusive; (-1, -1) for none."""
 
+LongT = TypeVar("LongT")
+SpanT = TypeVar("SpanT")
+
 YES_NO_NONE = ("yes", "no", "none")
 # PrimeQA's target types; all others mean neither yes nor no.
 _YES_NO_BY_TARGET_TYPE = {3: "yes", 4: "no"}
@@ -41,9 +45,7 @@ _TARGET_COLUMNS = {
 def annotators_of(reference: Annotated) -> list[Record]:
     """Return the answers of the annotators as one record each.
 
-    Args:
-        reference: Such records already, or one record of lists; scalars in it hold for all annotators. A record
-            without lists is that of a single annotator.
+    In a record of lists, scalars hold for all annotators; a record without lists is that of a single annotator.
     """
     if not isinstance(reference, Mapping):
         return list(reference)
@@ -54,31 +56,12 @@ def annotators_of(reference: Annotated) -> list[Record]:
     return [{**scalars, **dict(zip(lists, row, strict=True))} for row in zip(*lists.values(), strict=True)]
 
 
-def shared_value(reference: Annotated, annotators: list[Record], name: str) -> Any:
-    """Return a value that all annotators share; a reference without annotators may still have it as a scalar."""
-    if annotators:
-        return annotators[0][name]
-    if isinstance(reference, Mapping) and not _is_list(reference[name]):
-        return reference[name]
-    raise InputError(
-        f"A reference without annotators has no `{name}`; for a question without annotations, give "
-        "`{'example_id': ..., 'language': ..., 'annotations': []}`."
-    )
-
-
 def _is_list(values: Any) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
 def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
-    """Return a valid span, (-1, -1) if both ends are negative.
-
-    Args:
-        start: Its start, negative for none.
-        end: Its end, exclusive.
-        key: Id of the question, for the error.
-        may_be_empty: Whether the end may equal the start.
-    """
+    """Return the span if it is valid, (-1, -1) if both ends are negative; ``key`` is its question, for the error."""
     if start < 0 and end < 0:
         return (-1, -1)
     if start < 0 or end < start or (end == start and not may_be_empty):
@@ -100,44 +83,122 @@ def checked_yes_no(value: Any, *, key: object) -> str:
     return value.lower()
 
 
-def read_prediction(
-    record: Record,
-    read: Callable[[Record, object], Any],
-    read_official: Callable[[Record, object], Any],
-    official_scores: tuple[str, str],
-) -> tuple[Any, float, float]:
-    """Return a prediction in PrimeQA's form or in the official one, and the scores of its long and short answer.
+class GivenAnswer(NamedTuple, Generic[LongT, SpanT]):
+    """The answer of one annotator or of the model.
 
-    Raises:
-        InputError: If it has both a span and yes or no, or a score is NaN.
+    Attributes:
+        long: The long answer, a passage; ``None`` for none.
+        spans: The spans of the short answer.
+        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the short answer is neither.
     """
-    key = record["example_id"]
-    if "start_position" in record:
-        answer, score = read(record, key), float(record["confidence_score"])
-        long_score = float(record.get("passage_score", score))
-    else:
-        # Official predictions have one score per task, PrimeQA's one for both.
-        answer = read_official(record, key)
-        long_score, score = (float(record[name]) for name in official_scores)
-    if answer.yes_no != "none" and answer.has_span:
-        raise InputError(
-            f"Question {key!r} was answered with {answer.yes_no!r} and with a span; give only one of them (-1 and -1 "
-            "as the span, or 'none' as the yes-no answer)."
-        )
-    if math.isnan(long_score) or math.isnan(score):
-        raise InputError(f"The answer to question {key!r} has a score that is not a number; give scores without NaN.")
-    return answer, long_score, score
+
+    long: LongT | None
+    spans: tuple[SpanT, ...]
+    yes_no: str
+
+    @property
+    def is_short(self) -> bool:
+        return bool(self.spans) or self.yes_no != "none"
 
 
-def check_same_questions(predictions: Mapping[Any, Any], references: Mapping[Any, Any]) -> None:
-    different = predictions.keys() ^ references.keys()
-    if different:
-        key = min(different, key=str)
-        has, lacks = ("a reference", "prediction") if key in references else ("a prediction", "reference")
-        raise InputError(
-            f"{len(different)} questions have only a prediction or only a reference; {key!r} has {has} and no "
-            f"{lacks}. Predict every question once (-1 and -1 as the span for no answer)."
-        )
+@dataclass(frozen=True, kw_only=True)
+class SpanRules(Generic[LongT, SpanT]):
+    """How the answers of a data set are read, each from a record and its id for errors, and what they are worth."""
+
+    shared_names: tuple[str, ...]
+    """Values that all annotators of a question share, first its id."""
+    official_scores: tuple[str, str]
+    """What official predictions call the scores of the long and of the short answer."""
+    read: Callable[[Record, object], GivenAnswer[LongT, SpanT]]
+    """Reads PrimeQA's form, of a prediction or of an annotator."""
+    read_prediction: Callable[[Record, object], GivenAnswer[LongT, SpanT]]
+    """Reads the official form of a prediction."""
+    read_annotation: Callable[[Record, object], GivenAnswer[LongT, SpanT]]
+    """Reads the official form of an annotator's answer."""
+    is_same_long: Callable[[LongT, LongT], bool]
+    spans_worth: Callable[[tuple[SpanT, ...], tuple[SpanT, ...]], float]
+    """What predicted spans are worth, in 0..1, by the spans of one annotator."""
+
+    def outcomes(
+        self, predictions: Sequence[Record], references: Sequence[Annotated], min_long: int, min_short: int
+    ) -> tuple[list[list[list[float]]], list[list[str]]]:
+        """Return for each question a row for its long and one for its short answer, and its shared values.
+
+        The rows have the columns of `PrefixSweep`. A question has a long or short answer if at least so many
+        annotators gave one. Of several records with one id the last counts.
+        """
+        predicted = {str(record["example_id"]): self._predicted(record) for record in predictions}
+        gold = {shared[0]: (shared, annotators) for shared, annotators in map(self._annotated, references)}
+        different = predicted.keys() ^ gold.keys()
+        if different:
+            key = min(different)
+            has, lacks = ("a reference", "prediction") if key in gold else ("a prediction", "reference")
+            raise InputError(
+                f"{len(different)} questions have only a prediction or only a reference; {key!r} has {has} and no "
+                f"{lacks}. Predict every question once (-1 and -1 as the span for no answer)."
+            )
+        outcomes = []
+        for key, (_, annotators) in gold.items():
+            answer, long_score, short_score = predicted[key]
+            has_long = sum(one.long is not None for one in annotators) >= min_long
+            has_short = sum(one.is_short for one in annotators) >= min_short
+            long_worth, short_worth = self._worth(annotators, answer)
+            outcomes.append(
+                [
+                    [has_long, answer.long is not None, has_long * long_worth, long_score],
+                    [has_short, answer.is_short, has_short * short_worth, short_score],
+                ]
+            )
+        return outcomes, [shared for shared, _ in gold.values()]
+
+    def _predicted(self, record: Record) -> tuple[GivenAnswer[LongT, SpanT], float, float]:
+        """Return a prediction in PrimeQA's form or in the official one, and the scores of its two answers."""
+        key = record["example_id"]
+        if "start_position" in record:
+            answer, score = self.read(record, key), float(record["confidence_score"])
+            long_score = float(record.get("passage_score", score))
+        else:
+            # Official predictions have one score per task, PrimeQA's one for both.
+            answer = self.read_prediction(record, key)
+            long_score, score = (float(record[name]) for name in self.official_scores)
+        if answer.yes_no != "none" and answer.spans:
+            raise InputError(
+                f"Question {key!r} was answered with {answer.yes_no!r} and with a span; give only one of them (-1 and "
+                "-1 as the span, or 'none' as the yes-no answer)."
+            )
+        if math.isnan(long_score) or math.isnan(score):
+            raise InputError(
+                f"The answer to question {key!r} has a score that is not a number; give scores without NaN."
+            )
+        return answer, long_score, score
+
+    def _annotated(self, reference: Annotated) -> tuple[list[str], list[GivenAnswer[LongT, SpanT]]]:
+        """Return the shared values of a question and the answers of its annotators."""
+        if isinstance(reference, Mapping) and "annotations" in reference:
+            shared = [str(reference[name]) for name in self.shared_names]
+            return shared, [self.read_annotation(one, shared[0]) for one in reference["annotations"]]
+        annotators = annotators_of(reference)
+        # A reference without annotators may still have the shared values as scalars.
+        record: Any = annotators[0] if annotators else reference
+        for name in self.shared_names:
+            if not annotators and (_is_list(record) or _is_list(record[name])):
+                raise InputError(
+                    f"A reference without annotators has no `{name}`; for a question without annotations, give "
+                    "`{'example_id': ..., 'language': ..., 'annotations': []}`."
+                )
+        shared = [str(record[name]) for name in self.shared_names]
+        return shared, [self.read(one, shared[0]) for one in annotators]
+
+    def _worth(
+        self, annotators: Sequence[GivenAnswer[LongT, SpanT]], answer: GivenAnswer[LongT, SpanT]
+    ) -> tuple[float, float]:
+        longs = [one.long for one in annotators if one.long is not None]
+        long_worth = answer.long is not None and any(self.is_same_long(long, answer.long) for long in longs)
+        # A yes-no answer is not compared with spans: it is right or wrong as a whole.
+        if answer.yes_no != "none":
+            return long_worth, any(one.yes_no == answer.yes_no for one in annotators)
+        worths = [self.spans_worth(one.spans, answer.spans) for one in annotators if one.spans and answer.spans]
+        return long_worth, max(worths, default=0.0)
 
 
 class SpanScores:
@@ -171,23 +232,25 @@ class SpanScores:
 
 def _predictions(answers: "Answers") -> list[dict[str, Any]]:
     best = answers.at_null_threshold(np.inf)
-    return [
-        {
-            "example_id": key,
-            **dict(zip(("start_position", "end_position"), span or (-1, -1), strict=True)),
-            "passage_index": best.passages[key],
-            "yes_no_answer": int(best.answer_types[key]),
-            "confidence_score": _confidence(best, key),
-        }
-        for key, span in best.spans.items()
-    ]
-
-
-def _confidence(answers: "Answers", key: str) -> float:
-    if answers.null_odds is not None:
-        return -float(answers.null_odds[key])
-    candidates = answers.nbest[key]
-    return float(candidates[0]["probability"]) if candidates else 0.0
+    records = []
+    for key, span in best.spans.items():
+        if best.null_odds is not None:
+            confidence = -float(best.null_odds[key])
+        else:
+            candidates = best.nbest[key]
+            confidence = float(candidates[0]["probability"]) if candidates else 0.0
+        start, end = span or (-1, -1)
+        records.append(
+            {
+                "example_id": key,
+                "start_position": start,
+                "end_position": end,
+                "passage_index": best.passages[key],
+                "yes_no_answer": int(best.answer_types[key]),
+                "confidence_score": confidence,
+            }
+        )
+    return records
 
 
 def _reference(example: Record) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Shape suffixes: E questions.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torchmetrics import Metric
 
@@ -19,7 +20,7 @@ from portico.mrc.metrics.scores import (
     text_scores,
     token_f1,
 )
-from portico.mrc.metrics.thresholds import Curve, Doubles, QuestionRows, best_threshold, precision_recall_curve
+from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,13 @@ class AnswerTexts(Metric):
         for reference in references:
             exact, f1 = 0.0, 0.0
             if reference["id"] in texts:
-                exact, f1 = text_scores(texts[reference["id"]], _golds(reference), self.normalize)
+                golds = gold_texts(reference)
+                if not golds:
+                    raise InputError(
+                        f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; "
+                        "use the metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
+                    )
+                exact, f1 = text_scores(texts[reference["id"]], golds, self.normalize)
             elif self.skip_unanswered:
                 continue
             exact_sum, f1_sum, total = exact_sum + exact, f1_sum + f1, total + 1
@@ -188,9 +195,8 @@ class SquadV2(QuestionRows):
         """Add a batch.
 
         Args:
-            predictions: As in `squad_metrics`; those without a reference are ignored. Of several with one id the last
-                counts.
-            references: As in `squad_metrics`; of several with one id the last counts.
+            predictions: As in `squad_metrics`; those without a reference are ignored.
+            references: As in `squad_metrics`. Of several records with one id the last counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
@@ -198,24 +204,28 @@ class SquadV2(QuestionRows):
         check_complete(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
         golds = {reference["id"]: gold_texts(reference) for reference in references}
-        has_probability = _have_probabilities(by_id.values())
-        raw = {key: _scores(by_id[key], texts) for key, texts in golds.items()}
-        self._add_sums(by_id, golds, raw)
-        if has_probability:
+        have = ["no_answer_probability" in prediction for prediction in by_id.values()]
+        if any(have) and not all(have):
+            raise _incomplete(sum(have), len(have))
+        given = {key: str(by_id[key]["prediction_text"]) for key in golds}
+        raw = {key: (exact_match(given[key], texts), token_f1(given[key], texts)) for key, texts in golds.items()}
+        # One by one and in order, as in `AnswerTexts.update`.
+        sums = self.sums.tolist()
+        for key, texts in golds.items():
+            scores = raw[key]
+            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds are sought over the raw scores.
+            if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
+                scores = (float(not texts),) * 2
+            for group in (0, 1 if texts else 2):
+                sums[group] = [total + score for total, score in zip(sums[group], (*scores, 1), strict=True)]
+        self.sums = self.sums.new_tensor(sums)
+        if any(have):
             # In the order of the predictions, which decides among equal probabilities.
-            self.append_rows(
-                "sweep",
-                [
-                    [
-                        by_id[key]["no_answer_probability"],
-                        bool(golds[key]),
-                        *raw[key],
-                        bool(str(by_id[key]["prediction_text"])),
-                    ]
-                    for key in by_id
-                    if key in golds
-                ],
-            )
+            keys = [key for key in by_id if key in golds]
+            rows = [
+                [by_id[key]["no_answer_probability"], bool(golds[key]), *raw[key], bool(given[key])] for key in keys
+            ]
+            self.append_rows("sweep", rows)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one record."""
@@ -242,37 +252,36 @@ class SquadV2(QuestionRows):
         if not len(sweep) or self.sums[_ANSWERABLE, 2] == 0:
             return {}
         worth: dict[str, Doubles | float] = {"exact": sweep[:, _EXACT], "f1": sweep[:, _F1], "oracle": 1.0}
-        return {
-            name: precision_recall_curve(sweep[:, _NULL_PROBABILITY], sweep[:, _HAS_ANSWER], worth_E)
-            for name, worth_E in worth.items()
-        }
-
-    def _add_sums(
-        self, by_id: dict[Any, Record], golds: dict[Any, list[str]], raw: dict[Any, tuple[float, float]]
-    ) -> None:
-        # One by one and in order, as in `AnswerTexts.update`.
-        sums = self.sums.tolist()
-        for key, texts in golds.items():
-            scores = raw[key]
-            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds below are sought over the raw scores.
-            if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
-                scores = (float(not texts),) * 2
-            for group in (0, 1 if texts else 2):
-                sums[group] = [total + score for total, score in zip(sums[group], (*scores, 1), strict=True)]
-        self.sums = self.sums.new_tensor(sums)
+        has_answer_E, null_probability_E = sweep[:, _HAS_ANSWER], sweep[:, _NULL_PROBABILITY]
+        # Every question below the threshold counts as predicted, even with an empty text.
+        predicted_E = np.ones_like(has_answer_E)
+        curves = {}
+        for name, worth_E in worth.items():
+            outcomes = [has_answer_E, predicted_E, has_answer_E * worth_E, -null_probability_E]
+            prefixes = PrefixSweep(np.stack(outcomes, axis=1))
+            curves[name] = Curve(
+                np.append(1.0, prefixes.precision_T),
+                np.append(0.0, prefixes.recall_T),
+                np.append(-np.inf, -prefixes.threshold_T),
+            )
+        return curves
 
     def _best_scores(self) -> dict[str, float]:
         sweep = self.rows("sweep").numpy()
         num_questions, has_answer_E = len(sweep), sweep[:, _HAS_ANSWER] == 1
         if num_questions != self.sums[0, 2]:
             raise _incomplete(num_questions, int(self.sums[0, 2]))
+        num_unanswerable = float((~has_answer_E).sum())
+        order_E = sweep[:, _NULL_PROBABILITY].argsort(kind="stable")
         scores: dict[str, float] = {}
         for column, name in ((_EXACT, "exact"), (_F1, "f1")):
-            gain_E = sweep[:, column].copy()
-            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered.
-            gain_E[~has_answer_E] = -sweep[~has_answer_E, _HAS_TEXT]
-            best, threshold = best_threshold(sweep[:, _NULL_PROBABILITY], gain_E, int((~has_answer_E).sum()))
-            scores |= {f"best_{name}": 100.0 * best / num_questions, f"best_{name}_thresh": threshold}
+            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered;
+            # the threshold is the probability of the last question that is answered, 0 if none is.
+            gain_E = np.where(has_answer_E, sweep[:, column], -sweep[:, _HAS_TEXT])[order_E]
+            score_E = running_sums(np.append(num_unanswerable, gain_E))
+            best = int(score_E.argmax())
+            threshold = float(sweep[order_E[best - 1], _NULL_PROBABILITY]) if best > 0 else 0.0
+            scores |= {f"best_{name}": 100.0 * float(score_E[best]) / num_questions, f"best_{name}_thresh": threshold}
         return scores
 
 
@@ -298,28 +307,6 @@ def nothing_scored() -> InputError:
 def _unanswered(predictions: Records, references: Records) -> list[Any]:
     answered = {prediction["id"] for prediction in predictions}
     return [reference["id"] for reference in references if reference["id"] not in answered]
-
-
-def _golds(reference: Record) -> list[str]:
-    golds = gold_texts(reference)
-    if not golds:
-        raise InputError(
-            f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; use the "
-            "metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
-        )
-    return golds
-
-
-def _scores(prediction: Record, golds: list[str]) -> tuple[float, float]:
-    text = str(prediction["prediction_text"])
-    return exact_match(text, golds), token_f1(text, golds)
-
-
-def _have_probabilities(predictions: Iterable[Record]) -> bool:
-    have = ["no_answer_probability" in prediction for prediction in predictions]
-    if any(have) and not all(have):
-        raise _incomplete(sum(have), len(have))
-    return any(have)
 
 
 def _incomplete(num_with: int, num_all: int) -> InputError:

@@ -87,9 +87,9 @@ class PrefixSweep:
         has_gold_E, has_prediction_E, worth_E, score_E = descending_E4.T
         # No threshold separates equal scores: of each distinct one, the row of its last question counts.
         last_T = np.flatnonzero(np.append(score_E[1:] != score_E[:-1], True)) if len(score_E) else np.empty(0, int)
-        worth_T = _running_sums(worth_E)[last_T]
+        worth_T = running_sums(worth_E)[last_T]
         self.threshold_T = score_E[last_T]
-        self.precision_T = _safe_divide(worth_T, _running_sums(has_prediction_E)[last_T])
+        self.precision_T = _safe_divide(worth_T, running_sums(has_prediction_E)[last_T])
         self.recall_T = _safe_divide(worth_T, has_gold_E.sum())
 
     def best(self) -> Quality:
@@ -100,17 +100,13 @@ class PrefixSweep:
         t = int(f1_T.argmax())
         return Quality(*map(float, (f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
 
-    def recall_at_precision(self, targets: Sequence[float]) -> dict[float, tuple[float, float]]:
-        """Return for each target the best recall with at least that precision, and the precision there.
-
-        A precision that is never reached gets zeros.
-        """
-        found = {}
-        for target in targets:
-            recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
-            t = int(recall_T.argmax()) if recall_T.any() else None
-            found[target] = (0.0, 0.0) if t is None else (float(recall_T[t]), float(self.precision_T[t]))
-        return found
+    def recall_at_precision(self, target: float) -> tuple[float, float]:
+        """Return the best recall with at least this precision, and the precision there; zeros if it is not reached."""
+        recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
+        if not recall_T.any():
+            return 0.0, 0.0
+        t = int(recall_T.argmax())
+        return float(recall_T[t]), float(self.precision_T[t])
 
 
 class Curve(NamedTuple):
@@ -128,35 +124,10 @@ class Curve(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        return float(_running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
+        return float(running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
 
 
-def best_threshold(null_probability_E: Doubles, gain_E: Doubles, num_unanswerable: int) -> tuple[float, float]:
-    """Return the best sum of scores from answering only the first few questions, and the last one's probability.
-
-    Answering none of them gets every unanswerable question right; its threshold is 0. ``gain_E`` is what answering a
-    question adds to the sum of scores.
-    """
-    order_E = null_probability_E.argsort(kind="stable")
-    score_E = _running_sums(np.append(float(num_unanswerable), gain_E[order_E]))
-    best = int(score_E.argmax())
-    return float(score_E[best]), float(null_probability_E[order_E[best - 1]]) if best > 0 else 0.0
-
-
-def precision_recall_curve(null_probability_E: Doubles, has_answer_E: Doubles, worth_E: Doubles | float) -> Curve:
-    """Return precision and recall of answering all questions up to each probability of "no answer".
-
-    At least one question has an answer (1 in ``has_answer_E``); what an answer is worth, in 0..1, counts only there.
-    """
-    # In SQuAD 2.0 every question below the threshold counts as predicted, even with an empty text.
-    predicted_E = np.ones_like(has_answer_E)
-    sweep = PrefixSweep(np.stack([has_answer_E, predicted_E, has_answer_E * worth_E, -null_probability_E], axis=1))
-    return Curve(
-        np.append(1.0, sweep.precision_T), np.append(0.0, sweep.recall_T), np.append(-np.inf, -sweep.threshold_T)
-    )
-
-
-def _running_sums(terms: Doubles) -> Doubles:
+def running_sums(terms: Doubles) -> Doubles:
     # The official scripts add one by one; numpy's pairwise sum would differ in the last digits.
     sums: Doubles = np.add.accumulate(terms)
     return sums

@@ -3,29 +3,20 @@
 Shape suffixes: E questions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from portico.mrc.metrics.spans import (
-    Annotated,
-    Record,
-    Span,
-    annotators_of,
-    check_same_questions,
-    checked_span,
-    checked_yes_no,
-    read_prediction,
-    shared_value,
-)
+from portico.mrc.metrics.scores import overlap_f1
+from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
-_OFFICIAL_SCORES = ("passage_answer_score", "minimal_answer_score")
 _ENGLISH = ("english", "en")
 _NAME_END = b"\0"
 
@@ -86,14 +77,9 @@ class TydiF1(QuestionRows):
         Raises:
             InputError: If the questions differ, a span ends before it starts, or a prediction is yes or no and a span.
         """
-        predicted = {
-            str(record["example_id"]): read_prediction(record, _answer, _official_answer, _OFFICIAL_SCORES)
-            for record in predictions
-        }
-        gold = dict(map(_reference, references))
-        check_same_questions(predicted, gold)
-        languages = [language for language, _ in gold.values()]
-        outcomes = [self._outcomes(annotators, predicted[key]) for key, (_, annotators) in gold.items()]
+        thresholds = self.passage_non_null_threshold, self.minimal_non_null_threshold
+        outcomes, shared = _RULES.outcomes(predictions, references, *thresholds)
+        languages = [language for _, language in shared]
         self.append_rows("outcomes", torch.tensor(outcomes, dtype=torch.float64))
         self.append_rows("language_keys", [_language_key(language) for language in languages])
         self.append_rows("language_names", _pack_names(languages))
@@ -105,7 +91,10 @@ class TydiF1(QuestionRows):
             language: {task: PrefixSweep(outcomes[keys_E == key, row]).best() for row, task in enumerate(_TASKS)}
             for key, language in _unpack_names(self.rows("language_names").numpy()).items()
         }
-        counted = self._counted_languages(list(qualities))
+        # tydi_eval.py leaves English out of its macro averages.
+        others = [language for language in qualities if language.lower() not in _ENGLISH]
+        include_english = not others if self.include_english is None else self.include_english
+        counted = list(qualities) if include_english else others
         scores = {
             f"avg_{task}_{name}": _mean([getattr(qualities[language][task], name) for language in counted])
             for task in _TASKS
@@ -116,102 +105,52 @@ class TydiF1(QuestionRows):
                 scores |= {f"{language}_{task}_{name}": value for name, value in quality._asdict().items()}
         return scores
 
-    def _outcomes(
-        self, annotators: list["TydiAnswer"], predicted: tuple["TydiAnswer", float, float]
-    ) -> list[list[float]]:
-        has_passage = sum(one.passage_index >= 0 for one in annotators) >= self.passage_non_null_threshold
-        has_minimal = sum(one.is_minimal for one in annotators) >= self.minimal_non_null_threshold
-        answer, passage_score, minimal_score = predicted
-        names_passage = answer.passage_index >= 0
-        is_right_passage = names_passage and any(one.passage_index == answer.passage_index for one in annotators)
-        return [
-            [has_passage, names_passage, has_passage and is_right_passage, passage_score],
-            [has_minimal, answer.is_minimal, has_minimal * _minimal_worth(annotators, answer), minimal_score],
-        ]
-
-    def _counted_languages(self, languages: list[str]) -> list[str]:
-        # tydi_eval.py leaves English out of its macro averages.
-        others = [language for language in languages if language.lower() not in _ENGLISH]
-        include_english = not others if self.include_english is None else self.include_english
-        return languages if include_english else others
-
-
-class TydiAnswer(NamedTuple):
-    """The answer of one annotator or of the model: a passage, -1 for none, and a span in it.
-
-    `yes_no` is ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
-    """
-
-    passage_index: int
-    span: Span
-    yes_no: str
-
-    @property
-    def has_span(self) -> bool:
-        return self.span[0] >= 0
-
-    @property
-    def is_minimal(self) -> bool:
-        return self.has_span or self.yes_no != "none"
-
-
-def overlap_f1(gold: Span, predicted: Span) -> float:
-    """Return the F1 in 0..1 of the characters or bytes that two spans share; neither may be (-1, -1)."""
-    num_shared = min(gold[1], predicted[1]) - max(gold[0], predicted[0])
-    if num_shared <= 0:
-        return 0.0
-    precision, recall = num_shared / (predicted[1] - predicted[0]), num_shared / (gold[1] - gold[0])
-    return 2 * precision * recall / (precision + recall)
-
-
-def _minimal_worth(annotators: list[TydiAnswer], answer: TydiAnswer) -> float:
-    # A yes-no answer is not compared with spans: it is right or wrong as a whole.
-    if answer.yes_no != "none":
-        return float(any(one.yes_no == answer.yes_no for one in annotators))
-    if not answer.has_span:
-        return 0.0
-    return max((overlap_f1(one.span, answer.span) for one in annotators if one.has_span), default=0.0)
-
 
 def _mean(values: list[float]) -> float:
     # Added one by one, as the official script does.
     return float(np.add.accumulate(values)[-1] / len(values)) if values else 0.0
 
 
-def _reference(reference: Annotated) -> tuple[str, tuple[str, list[TydiAnswer]]]:
-    if isinstance(reference, Mapping) and "annotations" in reference:
-        key = str(reference["example_id"])
-        return key, (reference["language"], [_annotation(one, key) for one in reference["annotations"]])
-    annotators = annotators_of(reference)
-    key, language = (shared_value(reference, annotators, name) for name in ("example_id", "language"))
-    return str(key), (str(language), [_answer(one, key) for one in annotators])
+TydiAnswer: TypeAlias = GivenAnswer[int, Span]
+"""The index of a passage, and a span in it."""
 
 
-def _answer(record: Record, key: object) -> TydiAnswer:
-    """Read PrimeQA's form, of a prediction or of an annotator."""
-    return TydiAnswer(
-        int(record["passage_index"]),
-        checked_span(record["start_position"], record["end_position"], key=key),
-        checked_yes_no(record["yes_no_answer"], key=key),
-    )
+def _answer(passage: int, start: int, end: int, yes_no: str | int, key: object) -> TydiAnswer:
+    span = checked_span(start, end, key=key)
+    spans = (span,) if span[0] >= 0 else ()
+    return TydiAnswer(int(passage) if passage >= 0 else None, spans, checked_yes_no(yes_no, key=key))
 
 
-def _official_answer(record: Record, key: object) -> TydiAnswer:
+def _primeqa_answer(record: Record, key: object) -> TydiAnswer:
+    places = record["passage_index"], record["start_position"], record["end_position"]
+    return _answer(*places, record["yes_no_answer"], key)
+
+
+def _prediction(record: Record, key: object) -> TydiAnswer:
     span = record.get("minimal_answer", {})
-    return TydiAnswer(
-        int(record.get("passage_answer_index", -1)),
-        checked_span(span.get("start_byte_offset", -1), span.get("end_byte_offset", -1), key=key),
-        checked_yes_no(record.get("yes_no_answer", "none"), key=key),
-    )
+    start, end = span.get("start_byte_offset", -1), span.get("end_byte_offset", -1)
+    return _answer(record.get("passage_answer_index", -1), start, end, record.get("yes_no_answer", "none"), key)
 
 
-def _annotation(annotation: Record, key: object) -> TydiAnswer:
-    span = annotation["minimal_answer"]
-    return TydiAnswer(
-        int(annotation["passage_answer"]["candidate_index"]),
-        checked_span(span["plaintext_start_byte"], span["plaintext_end_byte"], key=key),
-        checked_yes_no(annotation["yes_no_answer"], key=key),
-    )
+def _annotation(record: Record, key: object) -> TydiAnswer:
+    passage, span = record["passage_answer"]["candidate_index"], record["minimal_answer"]
+    return _answer(passage, span["plaintext_start_byte"], span["plaintext_end_byte"], record["yes_no_answer"], key)
+
+
+def _spans_worth(gold: tuple[Span, ...], predicted: tuple[Span, ...]) -> float:
+    (start, end), (gold_start, gold_end) = predicted[0], gold[0]
+    return overlap_f1(min(gold_end, end) - max(gold_start, start), end - start, gold_end - gold_start)
+
+
+_RULES = SpanRules(
+    shared_names=("example_id", "language"),
+    official_scores=("passage_answer_score", "minimal_answer_score"),
+    read=_primeqa_answer,
+    read_prediction=_prediction,
+    read_annotation=_annotation,
+    is_same_long=operator.eq,
+    spans_worth=_spans_worth,
+)
 
 
 def _language_key(name: str) -> int:

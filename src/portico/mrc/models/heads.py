@@ -3,8 +3,7 @@
 ``EXTRACTIVE_HEAD`` and its siblings are ``task_heads`` of
 :meth:`~portico.mrc.models.task_model.ModelForDownstreamTasks.from_config`: head classes by head name.
 
-Shape suffixes: B rows of a batch, L tokens, H hidden units, S best starts, E best ends of a start; P and Q tokens of
-passage and question.
+Shape suffixes: B rows of a batch, L tokens, H hidden units; P and Q tokens of passage and question.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +20,8 @@ from portico.errors import InputError
 from portico.hf_compat import (
     ModelOutput,
     RobertaClassificationHead,
+    XLMSQuADHead,
     XLNetForQuestionAnsweringOutput,
-    XLNetPoolerAnswerClass,
-    XLNetPoolerEndLogits,
-    XLNetPoolerStartLogits,
 )
 from portico.mrc.features.labels import TargetType
 
@@ -219,16 +216,11 @@ class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
         start_stdev, end_stdev = (stdev.contiguous() for stdev in torch.stack(passes).std(dim=0).unbind(-1))
         separator = getattr(self.config, "sep_token_id", None)
         masks = question_and_passage(input_ids, attention_mask, token_type_ids, sep_token_id=separator)
-        return {
-            "start_stdev": start_stdev,
-            "end_stdev": end_stdev,
-            "query_passage_similarity": (
-                hidden_BLH.new_zeros(len(hidden_BLH)) if masks is None else _similarity(hidden_BLH, *masks)
-            ),
-        }
+        similarity_B = hidden_BLH.new_zeros(len(hidden_BLH)) if masks is None else _similarity(hidden_BLH, *masks)
+        return {"start_stdev": start_stdev, "end_stdev": end_stdev, "query_passage_similarity": similarity_B}
 
 
-class BeamSearchQAHead(TaskHead):
+class BeamSearchQAHead(TaskHead, XLMSQuADHead):
     """Scores starts, then ends given a start, then "no answer", as ``XLNetForQuestionAnswering`` does.
 
     In training it returns only a loss. Otherwise it returns the ``config.start_n_top`` (5) best starts, the
@@ -236,15 +228,12 @@ class BeamSearchQAHead(TaskHead):
     """
 
     def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__(config)
-        self.start_n_top = int(getattr(config, "start_n_top", 5))
-        self.end_n_top = int(getattr(config, "end_n_top", 5))
-        shape: Any = SimpleNamespace(
-            hidden_size=config.hidden_size, layer_norm_eps=getattr(config, "layer_norm_eps", 1e-12)
-        )
-        self.start_logits = XLNetPoolerStartLogits(shape)
-        self.end_logits = XLNetPoolerEndLogits(shape)
-        self.answer_class = XLNetPoolerAnswerClass(shape)
+        defaults = {"start_n_top": 5, "end_n_top": 5, "layer_norm_eps": 1e-12}
+        fields = {name: getattr(config, name, default) for name, default in defaults.items()}
+        shape: Any = SimpleNamespace(hidden_size=config.hidden_size, **fields)
+        XLMSQuADHead.__init__(self, shape)
+        self.config = config
+        self._most_beams = (shape.start_n_top, shape.end_n_top)
 
     def forward(
         self,
@@ -269,44 +258,17 @@ class BeamSearchQAHead(TaskHead):
         """
         hidden = model_outputs[0]
         cls_index = hidden.new_zeros(len(hidden), dtype=torch.long) if cls_index is None else _flat_labels(cls_index)
-        start_logits = self.start_logits(hidden, p_mask=p_mask)
-        loss = None
+        loss, beams = None, {}
         if start_positions is not None and end_positions is not None:
-            starts, ends = _flat_labels(start_positions), _flat_labels(end_positions)
-            end_logits = self.end_logits(hidden, start_positions=starts, p_mask=p_mask)
-            start_loss = nn.functional.cross_entropy(start_logits, starts)
-            loss = (start_loss + nn.functional.cross_entropy(end_logits, ends)) / 2
-            if is_impossible is not None:
-                scores = self.answer_class(hidden, start_positions=starts, cls_index=cls_index)
-                # Half the weight, as in XLNet, so that the scale is that of the two positions.
-                wanted = _flat_labels(is_impossible).to(scores.dtype)
-                loss = loss + 0.5 * nn.functional.binary_cross_entropy_with_logits(scores, wanted)
-        beams = {} if self.training and loss is not None else self._beams(hidden, start_logits, cls_index, p_mask)
+            positions = _flat_labels(start_positions), _flat_labels(end_positions)
+            impossible = None if is_impossible is None else _flat_labels(is_impossible).to(hidden.dtype)
+            (loss,) = XLMSQuADHead.forward(self, hidden, *positions, cls_index, impossible, p_mask)
+        if loss is None or not self.training:
+            # transformers fails on rows with fewer tokens than beams.
+            self.start_n_top, self.end_n_top = (min(most, hidden.shape[1]) for most in self._most_beams)
+            values = XLMSQuADHead.forward(self, hidden, cls_index=cls_index, p_mask=p_mask)
+            beams = dict(zip(BEAM_OUTPUTS, values, strict=True))
         return _head_output(model_outputs, XLNetForQuestionAnsweringOutput, loss, beams)
-
-    def _beams(
-        self, hidden_BLH: Tensor, start_logits_BL: Tensor, cls_index_B: Tensor, p_mask_BL: Tensor | None
-    ) -> dict[str, Tensor]:
-        num_rows, length, size = hidden_BLH.shape
-        num_starts, num_ends = min(self.start_n_top, length), min(self.end_n_top, length)
-        start_probs_BL = start_logits_BL.softmax(dim=-1)
-        start_top, start_index_BS = start_probs_BL.topk(num_starts, dim=-1)
-        states_BSH = hidden_BLH.gather(-2, start_index_BS[..., None].expand(-1, -1, size))
-        end_logits_BLS = self.end_logits(
-            hidden_BLH[:, :, None].expand(-1, -1, num_starts, -1),
-            start_states=states_BSH[:, None].expand(-1, length, -1, -1),
-            p_mask=None if p_mask_BL is None else p_mask_BL[..., None],
-        )
-        end_top_BES, end_index_BES = end_logits_BLS.softmax(dim=1).topk(num_ends, dim=1)
-        expected_BH = torch.einsum("blh,bl->bh", hidden_BLH, start_probs_BL)
-        values = (
-            start_top,
-            start_index_BS,
-            end_top_BES.reshape(num_rows, -1),
-            end_index_BES.reshape(num_rows, -1),
-            self.answer_class(hidden_BLH, start_states=expected_BH, cls_index=cls_index_B),
-        )
-        return dict(zip(BEAM_OUTPUTS, values, strict=True))
 
 
 EXTRACTIVE_HEAD: Mapping[str, type[TaskHead]] = {"qa_head": ExtractiveQAHead}
@@ -320,27 +282,23 @@ HEAD_CLASSES: Mapping[str, type[TaskHead]] = {
 
 
 def question_and_passage(
-    input_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    token_type_ids: Tensor | None,
-    sep_token_id: int | None,
+    input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None, sep_token_id: int | None
 ) -> tuple[Tensor, Tensor] | None:
     """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
 
     ``None`` if neither token types nor the separator are known. The special tokens around the question do not belong
     to it. As in PrimeQA, the separator after the passage belongs to the passage if the model has token types.
     """
+    present = True if attention_mask is None else attention_mask.bool()
     if token_type_ids is not None and bool(token_type_ids.any()):
-        present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
-        return _without_ends((token_type_ids == 0) & present.bool()), (token_type_ids == 1) & present.bool()
+        return _without_ends((token_type_ids == 0) & present), (token_type_ids == 1) & present
     if input_ids is None or sep_token_id is None:
         return None
-    present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    is_separator = (input_ids == sep_token_id) & present.bool()
+    is_separator = (input_ids == sep_token_id) & present
     num_separators = is_separator.cumsum(dim=1)
     # The question ends with its separator, as it does with token types.
-    is_question = present.bool() & (num_separators <= is_separator.long())
-    return _without_ends(is_question), present.bool() & (num_separators > 0) & ~is_separator
+    is_question = (num_separators <= is_separator.long()) & present
+    return _without_ends(is_question), (num_separators > 0) & ~is_separator & present
 
 
 def _without_ends(mask_BL: Tensor) -> Tensor:

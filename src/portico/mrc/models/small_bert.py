@@ -16,13 +16,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import BertConfig, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerBase
 
 from portico.errors import InputError
 from portico.hf_compat import BertEmbeddings, BertSelfAttention
@@ -123,53 +123,38 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
     return BertConfig(**fields)
 
 
+@torch.no_grad()
 def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
-    """Build a model whose attention heads are initialised with roles, from torch's global random state."""
+    """Build a model with attention heads as this module describes, from torch's global random state."""
     model = new_model(config, head)
-    give_heads_roles(model)
+    head_size = config.hidden_size // config.num_attention_heads
+    # Sines and cosines come in pairs, and a head must be able to hold all of them.
+    num_frequencies = min(head_size, config.hidden_size // 4) // 2
+    frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, num_frequencies, base=2)
+    words = slice(2 * num_frequencies + config.hidden_size // 16, None)
+    _init_embeddings(model.base_model.embeddings, frequencies, words, config.initializer_range)
+    layers = [module for module in model.modules() if isinstance(module, BertSelfAttention)]
+    for number, layer in enumerate(layers):
+        _init_heads(layer, LATER_LAYERS if number else FIRST_LAYER, frequencies, words)
     return model
 
 
-@torch.no_grad()
-def give_heads_roles(model: PreTrainedModel) -> None:
-    """Initialise, in place, the attention heads of a new BERT under any head as this module describes."""
-    config = model.config
-    head_size = config.hidden_size // config.num_attention_heads
-    # Sines and cosines come in pairs, and a head must be able to hold all of them.
-    units = _Units(min(head_size, config.hidden_size // 4) // 2 * 2, config.hidden_size // 16)
-    frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, units.position // 2, base=2)
-    bert: Any = model.base_model
-    _init_embeddings(bert.embeddings, units, frequencies, config.initializer_range)
-    layers = [module for module in model.modules() if isinstance(module, BertSelfAttention)]
-    for number, layer in enumerate(layers):
-        _init_heads(layer, LATER_LAYERS if number else FIRST_LAYER, units, frequencies)
+def _init_embeddings(embeddings: BertEmbeddings, frequencies: Tensor, words: slice, word_std: float) -> None:
+    embeddings.word_embeddings.weight[:, : words.start] = 0
 
-
-class _Units(NamedTuple):
-    """The hidden units: first those of the position, then of the segment, then of the word."""
-
-    position: int
-    segment: int
-
-    @property
-    def word_slice(self) -> slice:
-        return slice(self.position + self.segment, None)
-
-
-def _init_embeddings(embeddings: BertEmbeddings, units: _Units, frequencies: Tensor, word_std: float) -> None:
-    embeddings.word_embeddings.weight[:, : units.word_slice.start] = 0
-
+    num_position = 2 * len(frequencies)
     positions = embeddings.position_embeddings.weight.zero_()
     angles = torch.arange(len(positions))[:, None] * frequencies
     # A sine has a standard deviation of sqrt(1/2): scale it to that of a word unit.
-    positions[:, : units.position] = math.sqrt(2) * word_std * torch.cat((angles.sin(), angles.cos()), dim=1)
+    positions[:, :num_position] = math.sqrt(2) * word_std * torch.cat((angles.sin(), angles.cos()), dim=1)
 
     segments = embeddings.token_type_embeddings.weight.zero_()
-    segments[0, units.position : units.word_slice.start] = SEGMENT_SCALE * word_std
-    segments[1, units.position : units.word_slice.start] = -SEGMENT_SCALE * word_std
+    segments[0, num_position : words.start] = SEGMENT_SCALE * word_std
+    segments[1, num_position : words.start] = -SEGMENT_SCALE * word_std
 
 
-def _init_heads(attention: BertSelfAttention, roles: tuple[Role, ...], units: _Units, frequencies: Tensor) -> None:
+def _init_heads(attention: BertSelfAttention, roles: tuple[Role, ...], frequencies: Tensor, words: slice) -> None:
+    num_position = 2 * len(frequencies)
     num_heads, head_size = attention.num_attention_heads, attention.attention_head_size
     for head in range(num_heads):
         rows = slice(head * head_size, (head + 1) * head_size)
@@ -179,11 +164,11 @@ def _init_heads(attention: BertSelfAttention, roles: tuple[Role, ...], units: _U
                 # Rotating the sines of the key back by the distance makes the token there score highest.
                 cos, sin = (distance * frequencies).cos().diag(), (distance * frequencies).sin().diag()
                 rotation = torch.cat((torch.cat((cos, -sin), dim=1), torch.cat((sin, cos), dim=1)))
-                query.zero_()[: units.position, : units.position] = math.sqrt(gain) * torch.eye(units.position)
-                key.zero_()[: units.position, : units.position] = math.sqrt(gain) * rotation
+                query.zero_()[:num_position, :num_position] = math.sqrt(gain) * torch.eye(num_position)
+                key.zero_()[:num_position, :num_position] = math.sqrt(gain) * rotation
             case SameWord(gain):
                 # With one projection of the word units for query and key, equal words score highest.
-                nn.init.orthogonal_(query.zero_()[:, units.word_slice], gain=math.sqrt(gain))
+                nn.init.orthogonal_(query.zero_()[:, words], gain=math.sqrt(gain))
                 key.copy_(query)
 
 

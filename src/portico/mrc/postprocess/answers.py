@@ -16,6 +16,7 @@ import numpy.typing as npt
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
+from portico.mrc.postprocess.token_offsets import ExampleColumns
 
 _T = TypeVar("_T")
 
@@ -58,66 +59,39 @@ class Shortlist:
     """The best spans of every example, best first.
 
     Attributes:
-        example_ids: Identifiers of the examples.
-        contexts_E: The contexts of each example.
+        examples: The examples.
         ranked: Their best spans.
         context_N: Which of the contexts contains each span, ``int64 [N]``.
         passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
         probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
     """
 
-    example_ids: list[str]
-    contexts_E: list[Sequence[str]]
+    examples: ExampleColumns
     ranked: RankedSpans
     context_N: Int64s
     passage_N: Int64s
     probability_N: npt.NDArray[np.float64]
 
-    def __iter__(self) -> Iterator[tuple[str, list[SpanAnswer]]]:
-        """Yield identifier and possible answers of every example, best first."""
-        spans = self.ranked.spans
-        numbers = (*spans.chars_N2.T, self.context_N, self.passage_N, spans.score_N, self.probability_N)
-        for example_id, rows in self.examples():
-            columns = (column[rows].tolist() for column in numbers)
-            yield example_id, [SpanAnswer(*values) for values in zip(self.texts(rows), *columns, strict=True)]
-
-    def examples(self) -> Iterator[tuple[str, slice]]:
-        rows = self.ranked.row_starts.tolist()
-        for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
+    def rows(self) -> Iterator[tuple[str, slice]]:
+        """Yield the identifier and the rows of every example."""
+        starts = self.ranked.row_starts.tolist()
+        for example_id, first, end in zip(self.examples.ids, starts, starts[1:], strict=False):
             yield example_id, slice(first, end)
 
     def texts(self, rows: slice) -> list[str]:
         example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
-        return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
+        return span_texts(self.examples.contexts, example_N, self.context_N[rows], chars_N2)
 
 
 def span_texts(
     contexts_E: Sequence[Sequence[str]], example_N: Int64s, context_N: Int64s, chars_N2: Int32s
 ) -> list[str]:
-    """Return the texts of ``N`` spans.
-
-    Args:
-        contexts_E: The contexts of each example.
-        example_N: The example of each span, ``int64 [N]``.
-        context_N: Which of its contexts contains the span, ``int64 [N]``.
-        chars_N2: Its characters there, ``[start, end)``, ``int32 [N, 2]``.
-    """
+    """Return the texts of ``N`` spans at characters ``[start, end)``, each in a context of its example."""
     starts, ends = chars_N2.T.tolist()
     return [
         "empty" if start == LITERAL_EMPTY else contexts_E[example][context][start:end]
         for example, context, start, end in zip(example_N.tolist(), context_N.tolist(), starts, ends, strict=True)
     ]
-
-
-def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, context_N: Int64s) -> Bools:
-    """Return which spans are the best of their example with their text, ``bool [N]``."""
-    texts = span_texts(contexts_E, ranked.example_N, context_N, ranked.spans.chars_N2)
-    seen: set[tuple[int, bool, str]] = set()
-    is_first = []
-    for text in zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True):
-        is_first.append(text not in seen)
-        seen.add(text)
-    return np.array(is_first, np.bool_)
 
 
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
@@ -126,16 +100,14 @@ def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
     examples were given one, ``bool [E]``.
     """
-    texts = np.concatenate([[0], np.cumsum(_has_text(ranked.spans))])
-    texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
-    needs_E = (ranked.counts_E <= 1) & (texts_E == 0)
+    num_texts_E = np.bincount(ranked.example_N, _has_text(ranked.spans), minlength=len(ranked.counts_E))
+    needs_E = (ranked.counts_E <= 1) & (num_texts_E == 0)
     if not needs_E.any():
         return ranked, needs_E
     before = ranked.row_starts[:-1][needs_E]
     chars_N2, *others = ranked.spans.columns()
-    spans = Spans(
-        np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *(np.insert(other, before, 0, axis=0) for other in others)
-    )
+    inserted = (np.insert(other, before, 0, axis=0) for other in others)
+    spans = Spans(np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *inserted)
     return RankedSpans(spans, ranked.row_starts + np.concatenate([[0], np.cumsum(needs_E)])), needs_E
 
 
@@ -199,7 +171,6 @@ class Answers:
         choice: Which of them is the answer.
 
     Attributes:
-        shortlist: The best spans of the examples.
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
             the answer type.
         null_odds: Score of "no answer" minus that of the best span, ``{id: odds}``; ``None`` if "no answer" could not
@@ -217,7 +188,7 @@ class Answers:
         self.shortlist, self._choice = shortlist, choice
         self.null_threshold = choice.threshold
         chars_E2, context_E = self._places(choice.chosen_E)
-        texts = span_texts(shortlist.contexts_E, np.arange(len(chars_E2)), context_E, chars_E2)
+        texts = span_texts(shortlist.examples.contexts, np.arange(len(chars_E2)), context_E, chars_E2)
         self.predictions = self._by_id(
             _TYPE_TEXTS.get(kind, text) for kind, text in zip(choice.type_E.tolist(), texts, strict=True)
         )
@@ -233,12 +204,19 @@ class Answers:
     @cached_property
     def nbest(self) -> dict[str, list[NBestRecord]]:
         """The best spans of every example, best first: ``start_logit``, ``end_logit``, ``text``, ``probability``."""
-        return {example_id: self._records(rows) for example_id, rows in self.shortlist.examples()}
+        return {example_id: self._records(rows) for example_id, rows in self.shortlist.rows()}
 
     @cached_property
     def candidates(self) -> dict[str, list[SpanAnswer]]:
         """The best spans of every example, best first, with their places; "no answer" has an empty text."""
-        return dict(self.shortlist)
+        shortlist = self.shortlist
+        spans = shortlist.ranked.spans
+        numbers = (*spans.chars_N2.T, shortlist.context_N, shortlist.passage_N, spans.score_N, shortlist.probability_N)
+        found = {}
+        for example_id, rows in shortlist.rows():
+            columns = (column[rows].tolist() for column in numbers)
+            found[example_id] = [SpanAnswer(*one) for one in zip(shortlist.texts(rows), *columns, strict=True)]
+        return found
 
     @cached_property
     def context_indices(self) -> dict[str, int]:
@@ -283,18 +261,19 @@ class Answers:
         folder.mkdir(parents=True, exist_ok=True)
         start = f"{prefix}_" if prefix else ""
         _write_json(folder / f"{start}predictions.json", self.predictions)
-        separator = "{\n"
         path = folder / f"{start}nbest_predictions.json"
+        examples, separator = list(self.shortlist.rows()), "{\n"
         with path.open("w", encoding="ascii", buffering=_BUFFER_BYTES) as file:
-            for example_id, records in self._nbest_json():
-                file.write(f"{separator}    {example_id}: {records}")
-                separator = ",\n"
+            for first in range(0, len(examples), _EXAMPLES_PER_BLOCK):
+                for example_id, records in self._block_json(examples[first : first + _EXAMPLES_PER_BLOCK]):
+                    file.write(f"{separator}    {example_id}: {records}")
+                    separator = ",\n"
             file.write("\n}\n")
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", self.null_odds)
 
     def _by_id(self, values: Iterable[_T]) -> dict[str, _T]:
-        return dict(zip(self.shortlist.example_ids, values, strict=True))
+        return dict(zip(self.shortlist.examples.ids, values, strict=True))
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
@@ -303,23 +282,17 @@ class Answers:
 
     def _records(self, rows: slice) -> list[NBestRecord]:
         shortlist, spans = self.shortlist, self.shortlist.ranked.spans
-        numbers = (spans.chars_N2[:, 0], spans.start_logit_N, spans.end_logit_N, shortlist.probability_N)
-        columns = zip(*(column[rows].tolist() for column in numbers), shortlist.texts(rows), strict=True)
-        return [self._record(*values) for values in columns] or [*self.nbest_of_no_span]
-
-    def _record(self, begin: int, start_logit: float, end_logit: float, probability: float, text: str) -> NBestRecord:
-        start_name, end_name = self.logit_names
-        if begin == LITERAL_EMPTY:  # transformers puts the text of this record first
-            return {"text": text, start_name: start_logit, end_name: end_logit, "probability": probability}
-        return {start_name: start_logit, end_name: end_logit, "text": text, "probability": probability}
-
-    def _nbest_json(self) -> Iterator[tuple[str, str]]:
-        """Yield identifier and n-best list of each example, as JSON within a mapping of indent 4."""
-        examples = list(self.shortlist.examples())
-        for first in range(0, len(examples), _EXAMPLES_PER_BLOCK):
-            yield from self._block_json(examples[first : first + _EXAMPLES_PER_BLOCK])
+        names = (*self.logit_names, "text", "probability")
+        logits = (column[rows].tolist() for column in (spans.start_logit_N, spans.end_logit_N))
+        columns = zip(*logits, shortlist.texts(rows), shortlist.probability_N[rows].tolist(), strict=True)
+        records: list[NBestRecord] = [dict(zip(names, values, strict=True)) for values in columns]
+        if records and spans.chars_N2[rows.start, 0] == LITERAL_EMPTY:
+            # transformers puts the text of this record first; dicts keep their order.
+            records[0] = {"text": "empty", **records[0]}
+        return records or [*self.nbest_of_no_span]
 
     def _block_json(self, examples: Sequence[tuple[str, slice]]) -> Iterator[tuple[str, str]]:
+        """Yield identifier and n-best list of each example, as JSON within a mapping of indent 4."""
         rows = slice(examples[0][1].start, examples[-1][1].stop)
         spans, values = self.shortlist.ranked.spans, [""] * (4 * (rows.stop - rows.start))
         values[0::4] = _repeated_numbers_json(spans.start_logit_N[rows])

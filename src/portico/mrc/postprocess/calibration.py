@@ -48,7 +48,7 @@ class AnswerCalibration:
         """Return the probabilities that spans with these softmax values are right."""
         if self.slope == 1 and self.intercept == 0:
             return probability_N
-        return _sigmoid(self.slope * _log_odds(probability_N) + self.intercept)
+        return sigmoid(self.slope * _log_odds(probability_N) + self.intercept)
 
     def save(self, folder: str | Path) -> None:
         """Write the calibration into the folder of its model."""
@@ -80,9 +80,9 @@ def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
     """
     golds = _gold_texts(examples)
     right = [
-        exact_match(candidate.text, golds[example_id]) > 0
-        for example_id, candidates in answers.shortlist
-        for candidate in candidates
+        exact_match(text, golds[example_id]) > 0
+        for example_id, rows in answers.shortlist.rows()
+        for text in answers.shortlist.texts(rows)
     ]
     calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
     can_be_null = answers.null_odds is not None
@@ -121,10 +121,7 @@ def _gold_texts(examples: Examples) -> dict[str, list[str]]:
 def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
     """Fit a calibration to the spans of labelled examples, including "no answer" where it can be predicted.
 
-    Args:
-        ranked: The spans.
-        right_N: Which of them are right, ``bool [N]``.
-        answer_E: Which of them answers each example, ``int64 [E]``, -1 for none.
+    ``right_N`` says which of them are right, ``answer_E`` which of them answers each example, -1 for none.
     """
     right_E = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
     if not right_E.any():
@@ -132,7 +129,19 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
             "None of the candidates of any question is right, so there is nothing to calibrate on; give labelled "
             "questions of which the reader answers some."
         )
-    temperature = _best_temperature(ranked, right_N, right_E)
+
+    def loss(log_temperature: float) -> float:
+        softmax_N = _softmax(ranked, ranked.spans.score_N / np.exp(log_temperature))
+        mass_E = np.bincount(ranked.example_N, softmax_N * right_N, minlength=len(right_E))
+        return float(-np.log(np.maximum(mass_E[right_E], _TINY)).mean())
+
+    # The temperature that makes the right spans most likely, by golden-section search over its logarithm.
+    low, high = np.log(_TEMPERATURES)
+    ratio = (np.sqrt(5) - 1) / 2
+    for _ in range(40):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
+    temperature = float(np.exp((low + high) / 2))
     answers = answer_E[answer_E >= 0]
     softmax_N = _softmax(ranked, ranked.spans.score_N / temperature)
     slope, intercept = _fitted_line(_log_odds(softmax_N[answers]), right_N[answers])
@@ -156,22 +165,6 @@ def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: 
     return float((odds[best] + odds[best + 1]) / 2)
 
 
-def _best_temperature(ranked: RankedSpans, right_N: Bools, right_E: Bools) -> float:
-    """Return the temperature that makes the right spans most likely, by golden-section search over its logarithm."""
-
-    def loss(log_temperature: float) -> float:
-        softmax_N = _softmax(ranked, ranked.spans.score_N / np.exp(log_temperature))
-        mass_E = np.bincount(ranked.example_N, softmax_N * right_N, minlength=len(right_E))
-        return float(-np.log(np.maximum(mass_E[right_E], _TINY)).mean())
-
-    low, high = np.log(_TEMPERATURES)
-    ratio = (np.sqrt(5) - 1) / 2
-    for _ in range(40):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
-    return float(np.exp((low + high) / 2))
-
-
 def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
     """Return slope and intercept of a logistic regression, by Newton's method with step halving.
 
@@ -192,7 +185,7 @@ def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
 
     line_2 = prior_2
     for _ in range(50):
-        guess_E = _sigmoid(inputs_E2 @ line_2)
+        guess_E = sigmoid(inputs_E2 @ line_2)
         gradient_2 = inputs_E2.T @ (guess_E - target_E) + weight_2 * (line_2 - prior_2)
         curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + np.diag(weight_2)
         step_2 = np.linalg.solve(curvature_22, gradient_2)
@@ -216,5 +209,5 @@ def _log_odds(probability_N: Float64s) -> Float64s:
     return np.log(clipped_N) - np.log1p(-clipped_N)
 
 
-def _sigmoid(odds: Float64s) -> Float64s:
+def sigmoid(odds: Float64s | float) -> Float64s:
     return 0.5 + 0.5 * np.tanh(0.5 * odds)  # tanh does not overflow, whatever the odds

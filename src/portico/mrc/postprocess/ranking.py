@@ -50,11 +50,9 @@ class Spans(Columns):
 
 @dataclass(frozen=True, eq=False)
 class RankedSpans:
-    """The best spans of every example, best first.
+    """The best spans of every example, best first, one example after the other.
 
-    Attributes:
-        spans: The spans of all examples, one example after the other.
-        row_starts: Index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
+    ``row_starts`` are the index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
     """
 
     spans: Spans
@@ -129,15 +127,13 @@ class ScoreDifference:
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        type_F = np.zeros_like(null_F)
-        if self.needs_types:
-            type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
+        type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER] if self.needs_types else np.zeros_like(null_F)
         sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
-        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N])
+        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N].astype(np.float64))
         return scores
 
     def _combined(self, difference: Any, type_logit: Any) -> Any:
-        if self.scorer_type == SupportedSpanScorers.SCORE_DIFF_BASED:
+        if not self.needs_types:
             return difference
         if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
             return difference * type_logit
@@ -145,11 +141,7 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer with a name of :class:`SupportedSpanScorers`.
-
-    Args:
-        scorer_type: The name.
-        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of `ScoreDifference`.
 
     Raises:
         InputError: If the name is unknown or the weight out of range.
@@ -167,10 +159,8 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
 
     The candidates are grouped by example: `example_F` ascends without gaps.
     """
-    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
     score_F = candidates.null_start_F + candidates.null_end_F
-    least = np.flatnonzero(score_F == np.minimum.reduceat(score_F, first_E)[example_F])
-    chosen_E = least[np.searchsorted(least, first_E)]  # of equal windows the first counts
+    chosen_E = _best_windows(-score_F, example_F)
     return Spans(
         np.zeros((len(chosen_E), 2), np.int32),
         np.stack([chosen_E, *np.full((2, len(chosen_E)), -1)], axis=1).astype(np.int32),
@@ -178,6 +168,13 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
         candidates.null_end_F[chosen_E],
         score_F[chosen_E],
     )
+
+
+def _best_windows(score_F: Floats, example_F: Int64s) -> Int64s:
+    """Return the window of every example with the highest score, the first of equal ones, ``int64 [E]``."""
+    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
+    best = np.flatnonzero(score_F == np.maximum.reduceat(score_F, first_E)[example_F])
+    return best[np.searchsorted(best, first_E)]
 
 
 def rank_spans(
@@ -311,25 +308,19 @@ def span_probabilities(
     """Return the softmax of the scores over the spans of each example, ``float64 [N]``.
 
     Examples with the same number of spans are computed as one array: numpy sums each of its rows in the same order as
-    it sums that row alone, so the result does not depend on how examples are batched.
-
-    Args:
-        ranked: The spans.
-        wide_E: Examples to compute in float64 instead of the dtype of their logits, ``bool [E]``.
-        temperature: What the scores are divided by; a value above 1 flattens the distribution.
+    it sums that row alone, so the result does not depend on how examples are batched. Those in ``wide_E`` are computed
+    in float64 instead of the dtype of their logits. Scores are divided by the temperature.
     """
     wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
     score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature
     probability_N = np.empty(len(ranked.spans), np.float64)
-    for wide in (False, True):
-        for count in np.unique(ranked.counts_E[wide_E == wide]):
-            rows = np.flatnonzero((ranked.counts_E == count) & (wide_E == wide))
+    for count, wide in np.unique(np.stack([ranked.counts_E, wide_E], axis=1), axis=0).tolist():
+        rows = np.flatnonzero((ranked.counts_E == count) & (wide_E == wide))
+        if count > 0:
             spans = ranked.row_starts[rows, None] + np.arange(count)
-            if count > 0:
-                score = score_N[spans]
-                score = score.astype(np.float64) if wide else score
-                weight = np.exp(score - score.max(axis=1, keepdims=True))
-                probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)
+            score = score_N[spans].astype(np.float64) if wide else score_N[spans]
+            weight = np.exp(score - score.max(axis=1, keepdims=True))
+            probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)
     return probability_N
 
 
@@ -362,17 +353,12 @@ def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
     answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. `example_F`
     ascends without gaps.
     """
-    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
     if type_logits_FK.shape[1] == 0:
-        return np.full(len(first_E), TargetType.SPAN_ANSWER, np.int64)
+        return np.full(example_F[-1] + 1, TargetType.SPAN_ANSWER, np.int64)
     logits_FK = type_logits_FK.astype(np.float64)
     evidence_FK = np.delete(logits_FK, TargetType.NO_ANSWER, axis=1)
     peak_F = evidence_FK.max(axis=1)
     # The log-odds of an answer: the logarithm of the sum of exponentials minus the logit of NO_ANSWER.
-    evidence_F = (
-        peak_F + np.log(np.exp(evidence_FK - peak_F[:, None]).sum(axis=1)) - logits_FK[:, TargetType.NO_ANSWER]
-    )
-    most = np.flatnonzero(evidence_F == np.maximum.reduceat(evidence_F, first_E)[example_F])
-    window_E = most[np.searchsorted(most, first_E)]
-    type_E = logits_FK[window_E].argmax(axis=1)
+    evidence_F = peak_F + np.log(np.exp(evidence_FK - peak_F[:, None]).sum(axis=1))
+    type_E = logits_FK[_best_windows(evidence_F - logits_FK[:, TargetType.NO_ANSWER], example_F)].argmax(axis=1)
     return np.where(type_E == TargetType.NO_ANSWER, TargetType.SPAN_ANSWER, type_E)

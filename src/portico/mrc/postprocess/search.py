@@ -38,10 +38,6 @@ class Columns:
     def __getitem__(self, rows: Int64s | Bools | slice) -> Self:
         return type(self)(*(column[rows] for column in self.columns()))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns())
-
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
@@ -105,9 +101,7 @@ class CandidateSearch:
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
         self._longest = int(offsets.lengths_F.max())
-        self._token_dtype: type[np.signedinteger[Any]] = (
-            np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32
-        )
+        self._token_dtype = np.dtype(np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32)
 
     def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         """Return the candidates of a batch.
@@ -123,10 +117,8 @@ class CandidateSearch:
         Raises:
             InputError: If these are not the outputs of such a head, or one is not finite.
         """
-        search = self._search_beams if self._method == "beam_search" else self._search_logits
-        return search(outputs, feature_indices_B)
-
-    def _search_logits(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        if self._method == "beam_search":
+            return self._search_beams(outputs, feature_indices_B)
         starts_BL, ends_BL, types_BK, start_stdevs_BL, end_stdevs_BL, similarity_B1 = _span_outputs(outputs)
         _check_finite("start logit", "token", starts_BL, feature_indices_B)
         _check_finite("end logit", "token", ends_BL, feature_indices_B)

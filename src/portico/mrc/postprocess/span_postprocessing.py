@@ -14,7 +14,7 @@ from portico.errors import InputError
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.metrics import squad_metrics
 from portico.mrc.postprocess.answers import Answers
-from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, sigmoid, with_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
 from portico.mrc.postprocess.token_offsets import Features
@@ -44,10 +44,11 @@ class AnsweredQuestions(EvalPrediction):
         self._examples, self._calibrate = examples, calibrate
         is_labelled = all("answers" in example for example in examples)
         references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
-        super().__init__(
-            predictions=_predictions(answers),  # type: ignore[arg-type]
-            label_ids=references if is_labelled else None,  # type: ignore[arg-type]
-        )
+        predictions: Any = [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
+        if answers.null_odds is not None:
+            for record in predictions:
+                record["no_answer_probability"] = float(sigmoid(answers.null_odds[record["id"]]))
+        super().__init__(predictions, references if is_labelled else None)  # type: ignore[arg-type]
 
     def write(self, folder: str | Path, prefix: str) -> None:
         """Write predictions, n-best lists and null odds into ``folder``; file names begin with ``prefix``."""
@@ -60,34 +61,22 @@ class AnsweredQuestions(EvalPrediction):
                 logger.warning("The answers are not calibrated. %s", error)
 
 
-def _predictions(answers: Answers) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = [
-        {"id": example_id, "prediction_text": text} for example_id, text in answers.predictions.items()
-    ]
-    if answers.null_odds is not None:
-        for record in records:
-            # The sigmoid of the odds; tanh does not overflow, whatever they are.
-            record["no_answer_probability"] = float(0.5 + 0.5 * np.tanh(0.5 * answers.null_odds[record["id"]]))
-    return records
-
-
 @dataclass(frozen=True)
 class StreamedAnswers:
-    """The post-processing of one evaluation; with `tune_null`, the threshold of "no answer" with the best F1."""
+    """The post-processing of one evaluation."""
 
+    rules: "SpanPostProcessing"
     examples: Examples
     post_processor: SpanPostProcessor | BeamPostProcessor
-    tune_null: bool
-    calibrate: bool
 
     def update(self, logits: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
         self.post_processor.update_outputs(logits, feature_indices)
 
     def compute(self) -> AnsweredQuestions:
         answers = self.post_processor.compute()
-        if self.tune_null:
+        if self.rules.null_score_diff_threshold == "best":
             answers = with_best_null_threshold(self.examples, answers)
-        return AnsweredQuestions(self.examples, answers, calibrate=self.calibrate)
+        return AnsweredQuestions(self.examples, answers, calibrate=self.rules.calibrate)
 
 
 @dataclass(frozen=True)
@@ -138,27 +127,15 @@ class SpanPostProcessing:
 
     def begin(self, examples: Examples, features: Features) -> StreamedAnswers:
         """Start an evaluation of ``features``, the windows of ``examples``."""
-        tune_null = self.null_score_diff_threshold == "best"
-        return StreamedAnswers(examples, self._post_processor(examples, features), tune_null, self.calibrate)
-
-    def __call__(
-        self, examples: Examples, features: Features, predictions: Sequence[Any], stage: str = "eval"
-    ) -> AnsweredQuestions:
-        """Post-process whole arrays of logits, as the QA example of transformers calls it."""
-        streamed = self.begin(examples, features)
-        streamed.update(predictions, np.arange(len(features)))
-        return streamed.compute()
-
-    def _post_processor(self, examples: Examples, features: Features) -> SpanPostProcessor | BeamPostProcessor:
         options: dict[str, Any] = {
             "version_2_with_negative": self.version_2_with_negative,
             "n_best_size": self.n_best_size,
             "max_answer_length": self.max_answer_length,
         }
         if self.mode == "beam_search":
-            return BeamPostProcessor(examples, features, **options)
+            return StreamedAnswers(self, examples, BeamPostProcessor(examples, features, **options))
         threshold = self.null_score_diff_threshold
-        return SpanPostProcessor(
+        post_processor = SpanPostProcessor(
             examples,
             features,
             **options,
@@ -168,8 +145,18 @@ class SpanPostProcessing:
             scorer=initialize_scorer(self.scorer_type) if self.mode == "primeqa" else None,
             calibration=self.calibration,
         )
+        return StreamedAnswers(self, examples, post_processor)
+
+    def __call__(
+        self, examples: Examples, features: Features, predictions: Sequence[Any], stage: str = "eval"
+    ) -> AnsweredQuestions:
+        """Post-process whole arrays of logits, as the QA example of transformers calls it."""
+        streamed = self.begin(examples, features)
+        streamed.update(predictions, np.arange(len(features)))
+        return streamed.compute()
 
 
+@dataclass(frozen=True)
 class SquadMetrics:
     """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
 
@@ -177,8 +164,7 @@ class SquadMetrics:
         version_2_with_negative: Whether some questions have no answer.
     """
 
-    def __init__(self, version_2_with_negative: bool) -> None:
-        self.version_2_with_negative = version_2_with_negative
+    version_2_with_negative: bool
 
     def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
         """Return the metrics of all questions, in 0..100."""

@@ -20,7 +20,7 @@ from portico.mrc.postprocess.answers import (
     Choice,
     Shortlist,
     choose,
-    first_of_each_text,
+    span_texts,
     with_literal_empty,
 )
 from portico.mrc.postprocess.calibration import AnswerCalibration
@@ -111,6 +111,10 @@ class CandidateCollector:
         order_F = np.argsort(example_F, kind="stable")
         return candidates[order_F], example_F[order_F]
 
+    def _one_context_shortlist(self, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]) -> Shortlist:
+        zeros_N = np.zeros(len(ranked.spans), np.int64)
+        return Shortlist(self._examples, ranked, zeros_N, zeros_N, probability_N)
+
 
 class SpanPostProcessor(CandidateCollector):
     """Collects logits during evaluation and turns them into answers.
@@ -193,46 +197,39 @@ class SpanPostProcessor(CandidateCollector):
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
-        shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
+        if self._ties == "hf":
+            ranked, literal_E = with_literal_empty(ranked)
+            # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
+            shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked, literal_E))
+        else:
+            shortlist = self._shortlist(ranked, candidates)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
-
-    def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
-        ranked, literal_E = with_literal_empty(ranked)
-        # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
-        return _one_context_shortlist(self._examples, ranked, span_probabilities(ranked, literal_E))
 
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
         contexts, passages = self._examples.contexts, self._examples.passages
         context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
         if self._own_rules:
-            first_N = first_of_each_text(contexts, ranked, context_N)
+            # Of the spans of an example with the same text, the best is kept.
+            texts = span_texts(contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
+            keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
+            first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+            first_N = np.isin(np.arange(len(keys)), list(first.values()))
             ranked, context_N = ranked.select(first_N), context_N[first_N]
         passage_N = context_N
         if passages is not None:
             passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
         softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
         probability_N = self._calibration.calibrated(softmax_N)
-        return Shortlist(self._examples.ids, contexts, ranked, context_N, passage_N, probability_N)
-
-
-def _one_context_shortlist(
-    examples: ExampleColumns, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]
-) -> Shortlist:
-    zeros_N = np.zeros(len(ranked.spans), np.int64)
-    return Shortlist(examples.ids, examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
 
 
 class BeamPostProcessor(CandidateCollector):
     """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
-    Args:
-        examples: The examples, of which ``id`` and ``context`` are read.
-        features: Their evaluation features, with ``example_id`` and ``offset_mapping``.
-        version_2_with_negative: Whether to return scores of "no answer".
-        n_best_size: Spans to keep of each example.
-        max_answer_length: Longest answer, in tokens.
+    The arguments are those of `SpanPostProcessor`, except that ``version_2_with_negative`` says whether to return
+    scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
 
     Raises:
         InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.
@@ -256,13 +253,12 @@ class BeamPostProcessor(CandidateCollector):
         """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
-        shortlist = _one_context_shortlist(self._examples, ranked, span_probabilities(ranked))
+        shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked))
         best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
         null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
         type_E = answer_types(candidates.type_logits_FK, example_F)
-        return BeamAnswers(
-            shortlist, Choice(best_E, null_E if self._version_2_with_negative else None, np.inf, type_E)
-        )
+        odds_E = null_E if self._version_2_with_negative else None
+        return BeamAnswers(shortlist, Choice(best_E, odds_E, np.inf, type_E))
 
 
 def postprocess_qa_predictions(
@@ -281,17 +277,9 @@ def postprocess_qa_predictions(
 
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
-    Args:
-        examples: The examples.
-        features: Their evaluation features.
-        predictions: Start logits and end logits of all features in order, ``float [F, L]`` each.
-        version_2_with_negative: As in `SpanPostProcessor`, like the next three.
-        n_best_size: Number of starts, ends and spans to consider.
-        max_answer_length: Longest answer, in tokens.
-        null_score_diff_threshold: Threshold of "no answer".
-        output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
-        prefix: First part of the file names.
-        log_level: Level of this module's logger; ``None`` leaves it as it is.
+    ``predictions`` are the start logits and end logits of all features in order, ``float [F, L]`` each. The answers
+    are written into ``output_dir``, unless it is ``None``, by `Answers.write` with this ``prefix``. This module's
+    logger gets the ``log_level``, unless it is ``None``. The other arguments are those of `SpanPostProcessor`.
 
     Raises:
         InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
@@ -329,18 +317,9 @@ def postprocess_qa_predictions_with_beam_search(
 
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
-    Args:
-        examples: The examples.
-        features: Their evaluation features.
-        predictions: The five outputs of a beam-search head; see `CandidateSearch`.
-        version_2_with_negative: Whether to return scores of "no answer"; otherwise they are ``None``.
-        n_best_size: Spans to keep of each example.
-        max_answer_length: Longest answer, in tokens.
-        start_n_top: Starts in each beam.
-        end_n_top: Ends for each start.
-        output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
-        prefix: First part of the file names.
-        log_level: Level of this module's logger; ``None`` leaves it as it is.
+    ``predictions`` are the five outputs of a beam-search head (see `CandidateSearch`), ``start_n_top`` starts in each
+    beam and ``end_n_top`` ends for each start. The other arguments are those of `BeamPostProcessor` and
+    `postprocess_qa_predictions`. Without ``version_2_with_negative`` the scores are ``None``.
 
     Raises:
         InputError: As in `BeamPostProcessor`, or if the beams are of another size.

@@ -5,6 +5,7 @@ Shape suffixes: E examples, F features (windows), T tokens of all windows, n tok
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -14,8 +15,6 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s, Tokens
 from portico.mrc.datasets.examples import Examples, arrow_column, column
 from portico.mrc.features.windows import FeatureSet
-
-_OUTSIDE = (-1, -1)
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
@@ -27,9 +26,6 @@ class ExampleColumns:
     Args:
         examples: With ``id`` (or PrimeQA's ``example_id``), ``context``, a string or a list of strings, and optionally
             ``passage_candidates``.
-
-    Attributes:
-        ids: Identifiers of the examples.
 
     Raises:
         InputError: If there are no examples, or two have the same identifier.
@@ -59,6 +55,7 @@ class ExampleColumns:
         return column(self._examples, "passage_candidates") if "passage_candidates" in self._names else None
 
 
+@dataclass(frozen=True, eq=False)
 class TokenOffsets:
     """Which example and context each feature belongs to, and which characters its tokens cover.
 
@@ -67,20 +64,13 @@ class TokenOffsets:
         row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
         char_offsets_T2: First character and the character after the last of each token, ``int32 [T, 2]``; -1 where no
             answer may begin or end.
-        context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``; by default the first.
+        context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
     """
 
-    def __init__(
-        self,
-        example_index_F: Int64s,
-        row_starts: Int64s,
-        char_offsets_T2: Int32s,
-        context_index_F: Int64s | None = None,
-    ) -> None:
-        self.example_index_F = example_index_F
-        self.row_starts = row_starts
-        self.char_offsets_T2 = char_offsets_T2
-        self.context_index_F = np.zeros_like(example_index_F) if context_index_F is None else context_index_F
+    example_index_F: Int64s
+    row_starts: Int64s
+    char_offsets_T2: Int32s
+    context_index_F: Int64s
 
     def __len__(self) -> int:
         return len(self.example_index_F)
@@ -122,7 +112,8 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
                 "`eval_features` (with `labels=True` to compute a loss as well)."
             )
         example_index_F = _example_indices(features.example_id, example_ids)
-        offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets, features.context_index)
+        context_F = np.zeros_like(example_index_F) if features.context_index is None else features.context_index
+        offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets, context_F)
     else:
         offsets = offsets_of_rows(features, _example_indices(column(features, "example_id"), example_ids))
     without = np.flatnonzero(np.bincount(offsets.example_index_F, minlength=len(example_ids)) == 0)
@@ -145,8 +136,8 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     names = getattr(features, "column_names", None) or (features[0] if len(features) else ())
     is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
     row_starts, char_offsets_T2 = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(features)
-    context_index_F = np.array(column(features, "context_idx"), np.int64) if "context_idx" in names else None
-    return TokenOffsets(example_index_F, row_starts, char_offsets_T2, context_index_F)
+    context_F = column(features, "context_idx") if "context_idx" in names else np.zeros_like(example_index_F)
+    return TokenOffsets(example_index_F, row_starts, char_offsets_T2, np.array(context_F, np.int64))
 
 
 def _arrow_offsets(features: Any) -> tuple[Int64s, Int32s] | None:
@@ -168,7 +159,7 @@ def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Int3
     lengths: list[int] = []
     offsets: list[tuple[int, int]] = []
     for feature in features:
-        row = [tuple(pair) if pair else _OUTSIDE for pair in feature["offset_mapping"]]
+        row = [tuple(pair) if pair else (-1, -1) for pair in feature["offset_mapping"]]
         max_context = feature.get("token_is_max_context")
         if max_context is not None:
             # The QA example lets a span begin only in the window that gives its first token the most context.

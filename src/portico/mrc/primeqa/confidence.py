@@ -4,6 +4,7 @@ Shape suffixes: E examples, N records of one example.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,8 @@ class ConfidenceScorer:
     def make_features(records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
         """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
         softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
-        is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
+        types = [record["target_type_logits"] for record in records]
+        is_span = [logits[TargetType.SPAN_ANSWER] == max(logits) for logits in types]
         agreement = _agreement([record["span_answer"] for record in records])
         rows = [
             [
@@ -64,8 +66,8 @@ class ConfidenceScorer:
                 record["cls_score"],
                 record["start_logit"],
                 record["end_logit"],
-                record["target_type_logits"][TargetType.NO_ANSWER],
-                record["target_type_logits"][TargetType.SPAN_ANSWER],
+                types[n][TargetType.NO_ANSWER],
+                types[n][TargetType.SPAN_ANSWER],
                 float(is_span[n]),
                 float(any(is_span)),
                 agreement[n],
@@ -86,7 +88,7 @@ class ConfidenceScorer:
         """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
 
         The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
-        its characters overlap with those of a gold span by an F1 of at least one half.
+        it overlaps with a gold span by an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -100,37 +102,34 @@ class ConfidenceScorer:
 
 
 def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
-    """Return each span's mean F1 with the others; 0 for a single one."""
+    """Return the sum of each span's F1 with the others, divided by the number of all."""
     pairs = [(span["start_position"], span["end_position"]) for span in spans]
-    others = max(len(pairs) - 1, 1)
-    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / others for n, a in enumerate(pairs)]
+    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / len(pairs) for n, a in enumerate(pairs)]
 
 
 def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the F1 of the characters of two spans ``[start, end)``; 0 where one is null."""
-    shared = min(one[1], other[1]) - max(one[0], other[0])
-    if min(*one, *other) < 0 or shared <= 0:
-        return 0.0
-    return 2 * shared / (one[1] - one[0] + other[1] - other[0])
+    """Return the F1 of two spans, to which PrimeQA counts the character after their last one too."""
+    shared = min(one[1], other[1]) - max(one[0], other[0]) + 1
+    return max(2 * shared / (one[1] - one[0] + other[1] - other[0] + 2), 0.0)
 
 
+@dataclass(frozen=True)
 class ScoreNormalizer:
-    """Replaces the confidence of every example's best record by the probability from a classifier.
+    """Replaces the scores of every example's best record by the probability from a classifier.
 
-    Confidences of boolean and of other questions can then be compared.
+    Boolean and other questions can then be compared, also by a metric that searches for the best threshold.
 
     Args:
         classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
             whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
     """
 
-    def __init__(self, classifier: Any) -> None:
-        self._classifier = classifier
+    classifier: Any
 
     def normalize(
         self, predictions: Mapping[str, Sequence["SpanRecord"]], boolean_answers: Mapping[str, str]
     ) -> dict[str, list["SpanRecord"]]:
-        """Return the records with new confidences; boolean questions are answered by yes or no and no span.
+        """Return the records with new scores; boolean questions are answered by yes or no and no span.
 
         `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
@@ -144,10 +143,11 @@ class ScoreNormalizer:
             ]
             for example_id, record in best.items()
         ]
-        confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
+        confidences = self.classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
         normalized = {}
         for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
-            first = {**record, "confidence_score": confidence}
+            # `ExtractivePostProcessor.prepare_predictions` gives the score of the span to the metric.
+            first = {**record, "confidence_score": confidence, "span_answer_score": confidence}
             if example_id in boolean_answers:
                 first["yes_no_answer"] = int(TargetType.from_bool_label(boolean_answers[example_id]))
                 first["span_answer"] = {"start_position": -1, "end_position": -1}

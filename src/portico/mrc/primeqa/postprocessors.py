@@ -9,8 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,12 +17,13 @@ import numpy.typing as npt
 
 from portico.errors import InputError, InputStopIteration
 from portico.mrc.arrays import Int64s
+from portico.mrc.datasets import natural_questions
 from portico.mrc.datasets.examples import Examples, column, contexts_of
+from portico.mrc.datasets.records import as_objects
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.postprocess.answers import span_texts
 from portico.mrc.postprocess.ranking import (
-    ScoreDifference,
     SupportedSpanScorers,
     initialize_scorer,
     passage_indices,
@@ -118,41 +118,32 @@ class AbstractPostProcessor(ABC):
 
 
 class SpanRecords(CandidateCollector):
-    """Collects logits during evaluation and ranks spans by PrimeQA's rules.
+    """Collects logits during an evaluation and ranks spans by PrimeQA's rules.
 
-    Args:
-        examples: The examples, with ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``.
-        features: Their features, grouped by example in the order of the examples.
-        k: Spans to keep of each example.
-        n_best_size: Number of starts and ends to consider in each feature.
-        max_answer_length: Longest answer, in tokens.
-        scorer: The score by which spans are ranked.
-        single_context: As in :class:`ExtractivePostProcessor`.
+    The examples have ``example_id``, ``context`` and, for ``single_context_multiple_passages``,
+    ``passage_candidates``; their features are grouped by example in the same order.
     """
 
-    def __init__(
-        self,
-        examples: Examples,
-        features: Features,
-        *,
-        k: int,
-        n_best_size: int,
-        max_answer_length: int,
-        scorer: ScoreDifference,
-        single_context: bool,
-    ) -> None:
+    def __init__(self, post_processor: "ExtractivePostProcessor", examples: Examples, features: Features) -> None:
         columns = ExampleColumns(examples)
-        self._k, self._scorer = k, scorer
-        self._passages = columns.passages if single_context else None
+        self._post_processor, self._given = post_processor, examples
+        self._passages = columns.passages if post_processor._single_context_multiple_passages else None
         offsets = _grouped_offsets(features, columns.ids)
-        super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "primeqa"))
+        sizes = post_processor._n_best_size, post_processor._max_answer_length
+        super().__init__(columns, CandidateSearch(offsets, *sizes, "primeqa"))
 
-    update = CandidateCollector.update_outputs
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s) -> None:
+        self._post_processor.check_outputs(outputs)
+        self.update_outputs(outputs, feature_indices)
 
-    def compute(self) -> dict[str, list[SpanRecord]]:
+    def compute(self) -> EvalPredictionWithProcessing:
+        return self._post_processor.evaluated(self._given, self.records())
+
+    def records(self) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier."""
         candidates, _ = self._all_candidates()
-        ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
+        options = self._post_processor
+        ranked = rank_spans(candidates, self._search, num_spans=options._k, scorer=options._scorer)
         spans, example_N = ranked.spans, ranked.example_N
         row_N, start_N, end_N = spans.place_N3.T
         context_N = passage_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
@@ -182,10 +173,11 @@ class SpanRecords(CandidateCollector):
         }
         records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         rows = ranked.row_starts.tolist()
-        return {
+        by_id = {
             example_id: records[first:end] or [{**dict.fromkeys(columns, 0.0), **_no_span(example_id)}]
             for example_id, first, end in zip(ids, rows, rows[1:], strict=False)
         }
+        return options.completed(self._given, by_id)
 
 
 def _or_zeros(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -215,13 +207,12 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
     example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
     if "example_id" in (getattr(features, "column_names", None) or features[0]):
-        for feature, (example_id, example) in enumerate(
-            zip(column(features, "example_id"), example_F.tolist(), strict=True)
-        ):
-            if example_id != ids[example]:
+        expected = [ids[example] for example in example_F.tolist()]
+        for feature, (own, example_id) in enumerate(zip(column(features, "example_id"), expected, strict=True)):
+            if own != example_id:
                 raise InputError(
-                    f"Feature {feature} has example_id {example_id!r}, but the next example is {ids[example]!r}; give "
-                    "examples and features in the same order."
+                    f"Feature {feature} has example_id {own!r}, but the next example is {example_id!r}; give examples "
+                    "and features in the same order."
                 )
     return offsets_of_rows(features, example_F)
 
@@ -252,16 +243,15 @@ class ExtractivePostProcessor(AbstractPostProcessor):
 
     Args:
         k: Spans to keep of each example.
-        max_answer_length: Longest answer, in tokens.
+        max_answer_length: See :class:`AbstractPostProcessor`.
         n_best_size: Number of starts and ends to consider in each feature.
         scorer_type: What spans are ranked by; one of
             :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
-        single_context_multiple_passages: Whether each example has one context of several passages, and not a context
-            for each passage.
+        single_context_multiple_passages: See :class:`AbstractPostProcessor`, also for `ignored`.
         output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
         confidence_model_path: A classifier for :class:`ConfidenceScorer`, whose probability becomes each record's
             ``confidence_score``.
-        **ignored: Options of other post-processors; they have no effect.
+        **ignored: Without effect.
 
     Raises:
         InputError: If the scorer is unknown.
@@ -284,21 +274,9 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         self._outputs = _CONFIDENCE_OUTPUTS if output_confidence_feature else _OUTPUTS
         self._confidence = None if confidence_model_path is None else ConfidenceScorer(confidence_model_path)
 
-    def begin(self, examples: Examples, features: Any) -> "StreamedRecords":
+    def begin(self, examples: Examples, features: Any) -> SpanRecords:
         """Start an evaluation of ``features``, the windows of ``examples``."""
-        return StreamedRecords(
-            self,
-            examples,
-            SpanRecords(
-                examples,
-                features,
-                k=self._k,
-                n_best_size=self._n_best_size,
-                max_answer_length=self._max_answer_length,
-                scorer=self._scorer,
-                single_context=self._single_context_multiple_passages,
-            ),
-        )
+        return SpanRecords(self, examples, features)
 
     def __call__(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> EvalPredictionWithProcessing:
         """Return predictions and references; see :meth:`process_references_and_predictions`."""
@@ -310,9 +288,9 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
         ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
-        streamed = self.begin(examples, features)
-        streamed.update(predictions, np.arange(len(features)))
-        return streamed.records()
+        records = self.begin(examples, features)
+        records.update(predictions, np.arange(len(features)))
+        return records.records()
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return the gold answers: under each key a list with one entry for each annotator, one dict per example."""
@@ -347,25 +325,6 @@ class ExtractivePostProcessor(AbstractPostProcessor):
                 f"with a row for each feature: {', '.join(self._outputs)}. Set `output_confidence_feature` if, and "
                 "only if, the model also returns start_stdev, end_stdev and query_passage_similarity."
             )
-
-
-@dataclass(frozen=True)
-class StreamedRecords:
-    """The post-processing of one evaluation."""
-
-    post_processor: ExtractivePostProcessor
-    examples: Examples
-    ranking: SpanRecords
-
-    def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        self.post_processor.check_outputs(outputs)
-        self.ranking.update(outputs, feature_indices)
-
-    def records(self) -> dict[str, list[SpanRecord]]:
-        return self.post_processor.completed(self.examples, self.ranking.compute())
-
-    def compute(self) -> EvalPredictionWithProcessing:
-        return self.post_processor.evaluated(self.examples, self.records())
 
 
 def _reference(example: Any) -> dict[str, Any]:
@@ -403,13 +362,12 @@ class SQUADPostProcessor(ExtractivePostProcessor):
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example; ``""`` where no span was found."""
-        best = ((example_id, records[0]) for example_id, records in processed.items())
         return [
             {
-                "id": example_id,
-                "prediction_text": "" if one["span_answer"]["start_position"] < 0 else one["span_answer_text"],
+                "id": key,
+                "prediction_text": best["span_answer_text"] if best["span_answer"]["start_position"] >= 0 else "",
             }
-            for example_id, one in best
+            for key, (best, *_) in processed.items()
         ]
 
 
@@ -437,34 +395,29 @@ class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
             for reference in references
         ]
 
-    def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        predictions = super().prepare_predictions(examples, processed)
-        return [{**one, **_in_bytes(one, example)} for one, example in zip(predictions, examples, strict=True)]
-
-
-def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict[str, int]:
-    start, end = prediction["start_position"], prediction["end_position"]
-    if start < 0:
-        return {"start_position": -1, "end_position": -1, "passage_index": -1}
-    tokens = example["document"]["tokens"]
-    if not isinstance(tokens, Mapping):  # the hub has an object of lists
-        tokens = {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
-    token_starts = _token_starts(tokens["token"], example)
-    first_byte = tokens["start_byte"][bisect_right(token_starts, start) - 1]
-    end_byte = tokens["end_byte"][bisect_right(token_starts, end - 1) - 1]
-    passages = example["passage_candidates"]
-    spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
-    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
-    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
-
-
-def _token_starts(tokens: Sequence[str], example: Mapping[str, Any]) -> list[int]:
-    if len(contexts_of(example)[0]) != sum(map(len, tokens)) + len(tokens) - 1:
-        raise InputError(
-            f"The context of example {example['example_id']!r} is not its document's tokens joined by single blanks, "
-            "so answers cannot be located in the page; build the context from all tokens."
-        )
-    return list(accumulate((len(token) + 1 for token in tokens), initial=0))[:-1]
+    def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
+        """Replace the characters of every span by bytes of the page, and find the passage there."""
+        records = super().completed(examples, records)
+        for example in examples:
+            tokens = as_objects(example["document"]["tokens"], "document.tokens")
+            document = natural_questions.read_document({"document": {"tokens": tokens}})
+            if len(document.context) != len(contexts_of(example)[0]):
+                raise InputError(
+                    f"The context of example {example['example_id']!r} is not its document's tokens joined by single "
+                    "blanks, so answers cannot be located in the page; build the context from all tokens."
+                )
+            passages = example["passage_candidates"]
+            bounds = list(zip(passages["start_positions"], passages["end_positions"], strict=True))
+            for record in records[example["example_id"]]:
+                start, end = record["span_answer"]["start_position"], record["span_answer"]["end_position"]
+                if start < 0:
+                    continue
+                first, last = (bisect_right(document.token_spans, (char, inf)) - 1 for char in (start, end - 1))
+                start, end = tokens[first]["start_byte"], tokens[last]["end_byte"]
+                around = (index for index, (begin, stop) in enumerate(bounds) if begin <= start and end <= stop)
+                record["span_answer"] = {"start_position": start, "end_position": end}
+                record["passage_index"] = next(around, -1)
+        return records
 
 
 class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
@@ -484,21 +437,15 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
                     text = contexts[index]
                 else:
                     text = contexts[0][passages["start_positions"][index] : passages["end_positions"][index]]
-                record["question"] = example["question"]
-                record["language"] = example.get("language", "UNKNOWN")
-                record["passage_answer_text"] = text
+                language = example.get("language", "UNKNOWN")
+                record |= {"question": example["question"], "language": language, "passage_answer_text": text}
         return records
 
 
 class ELI5FiDPostProcessor(AbstractPostProcessor):
     """Decodes generated answers; of several features of an example the last counts.
 
-    Args:
-        k: Without effect; one answer is generated.
-        max_answer_length: Without effect; generation has its own limits.
-        single_context_multiple_passages: Without effect; passages are read together.
-        tokenizer: Decodes the ids.
-        **ignored: Options of other post-processors; they have no effect.
+    ``tokenizer`` decodes the ids; the other options have no effect: one answer is generated from all passages.
     """
 
     def __init__(
@@ -546,15 +493,10 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
-        return [{"id": _id(example), "answers": _eli5_answers(example)} for example in examples]
+        outputs = (as_objects(example["output"], "output") for example in examples)
+        answers = ([one["answer"] for one in given if one.get("answer")] for given in outputs)
+        return [{"id": _id(example), "answers": texts} for example, texts in zip(examples, answers, strict=True)]
 
 
 def _id(example: Mapping[str, Any]) -> str:
     return str(example["id"] if "id" in example else example["example_id"])
-
-
-def _eli5_answers(example: Mapping[str, Any]) -> Sequence[str]:
-    outputs = example["output"]
-    # datasets stores a list of objects as an object of lists.
-    answers = outputs["answer"] if isinstance(outputs, Mapping) else [output.get("answer") for output in outputs]
-    return [answer for answer in answers if answer]

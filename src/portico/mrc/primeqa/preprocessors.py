@@ -43,7 +43,7 @@ from portico.mrc.features.labels import (
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
-from portico.mrc.features.windows import Windows, WindowSize, last_marked
+from portico.mrc.features.windows import Windows, last_marked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -74,6 +74,9 @@ class AbstractPreProcessor(ABC):
         max_answer_len: Longest generated answer in tokens; ``None`` for the longest window.
         subsampling_seed: Seed of the choice among windows without an answer; no other random state changes.
         compat_label_bug: As in :class:`~portico.mrc.features.featurizer.Featurizer`.
+
+    Raises:
+        InputError: If a probability is out of range.
     """
 
     def __init__(
@@ -98,11 +101,13 @@ class AbstractPreProcessor(ABC):
         self._max_seq_len = tokenizer.model_max_length if max_seq_len is None else max_seq_len
         self._negative_sampling_prob_when_has_answer = negative_sampling_prob_when_has_answer
         self._negative_sampling_prob_when_no_answer = negative_sampling_prob_when_no_answer
+        self._subsampling = Subsampling(
+            negative_sampling_prob_when_has_answer, negative_sampling_prob_when_no_answer, subsampling_seed
+        )
         self._max_q_char_len = max_q_char_len
         self._single_context_multiple_passages = single_context_multiple_passages
         self._max_contexts = max_contexts
         self._max_answer_len = max_answer_len
-        self._subsampling_seed = subsampling_seed
         self._compat_label_bug = compat_label_bug
         self._map_options: dict[str, Any] = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
 
@@ -136,22 +141,35 @@ class AbstractPreProcessor(ABC):
     ) -> Mapping[str, Any]:
         """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
-        If subsampling keeps every feature, as it does by default, they are returned unchanged.
+        If subsampling keeps every feature, they are returned unchanged.
 
         Args:
             tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
                 feature, and more.
             examples: The batch of examples.
         """
-        return tokenized_examples
+        if self._subsampling.keeps_all:
+            return tokenized_examples
+        passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
+        has_answer_F = passages[np.asarray(tokenized_examples["example_idx"])] >= 0
+        types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
+        return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``; by default all of them.
+        """Return the features to train on, without ``subsample_type``; all of them if there is no such column.
 
         Raises:
             InputError: If every feature is dropped.
         """
-        return dataset
+        if "subsample_type" not in dataset.column_names:
+            return dataset
+        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
+        if not len(kept):
+            raise InputError(
+                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
+                "raise the negative sampling probabilities."
+            )
+        return dataset.select(kept).remove_columns("subsample_type")
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
@@ -201,17 +219,12 @@ class BasePreProcessor(AbstractPreProcessor):
     ``single_context_multiple_passages`` it has one context and ``passage_candidates``.
 
     Raises:
-        InputError: If the tokenizer is not a fast one, or a length or probability is out of range.
+        InputError: If the tokenizer is not a fast one, or a length is out of range.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
-        self._cutter = WindowCutter(tokenizer, WindowSize(self._max_seq_len, self._stride))
-        self._subsampling = Subsampling(
-            self._negative_sampling_prob_when_has_answer,
-            self._negative_sampling_prob_when_no_answer,
-            self._subsampling_seed,
-        )
+        self._cutter = WindowCutter(tokenizer, self._max_seq_len, self._stride)
 
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._subsampling.keeps_all:
@@ -247,27 +260,6 @@ class BasePreProcessor(AbstractPreProcessor):
                     f"{expected}; cast it with `Dataset.cast_column`."
                 )
 
-    def label_features_for_subsampling(
-        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        if self._subsampling.keeps_all:
-            return tokenized_examples
-        passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
-        has_answer_F = passages[np.asarray(tokenized_examples["example_idx"])] >= 0
-        types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
-        return {**tokenized_examples, "subsample_type": types_F.tolist()}
-
-    def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        if "subsample_type" not in dataset.column_names:
-            return dataset
-        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
-        if not len(kept):
-            raise InputError(
-                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
-                "raise the negative sampling probabilities."
-            )
-        return dataset.select(kept).remove_columns("subsample_type")
-
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
         return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
 
@@ -293,7 +285,7 @@ class BasePreProcessor(AbstractPreProcessor):
         return pa.table(columns)
 
     def _contexts(self, examples: Mapping[str, Any]) -> list[str] | list[list[str]]:
-        """Return the contexts of a batch; a single one is cut after the last passage to read."""
+        """Return the contexts of a batch; a single one is cut after the last passage to read, if there are more."""
         if not self._single_context_multiple_passages:
             return [list(contexts) for contexts in examples["context"]]
         single: list[str] = []
@@ -305,8 +297,9 @@ class BasePreProcessor(AbstractPreProcessor):
                 )
             ends: list[int] = []
             if self._max_contexts is not None and "passage_candidates" in examples:
-                ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
-            single.append(contexts[0][: ends[-1]] if ends else contexts[0])
+                ends = examples["passage_candidates"][row]["end_positions"]
+            read = ends[: self._max_contexts]
+            single.append(contexts[0][: read[-1]] if 0 < len(read) < len(ends) else contexts[0])
         return single
 
     def _token_columns(self, windows: Windows, *, context_offsets_only: bool) -> dict[str, Any]:
@@ -336,7 +329,7 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold.of(golds)[windows.example_index_F], context_index_F)
+        labels = self._label(windows, Gold.of(golds, windows.example_index_F), context_index_F)
         columns: dict[str, Any] = {
             "start_positions": labels.positions_F2[:, 0],
             "end_positions": labels.positions_F2[:, 1],
@@ -454,21 +447,24 @@ class MRQAPreprocessor(_DatasetPreProcessor):
     """Makes features of MRQA as the hub has it.
 
     Of every detected answer the first occurrence counts. As in PrimeQA the end is the last character of the answer,
-    not the one after it as in :func:`~portico.mrc.datasets.read_examples`.
+    not the one after it as in :func:`~portico.mrc.datasets.read_examples`. The texts of the answers are in the column
+    ``answer_text``.
     """
 
     _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
-        spans = [char_spans(answer)[0] for answer in as_objects(raw["detected_answers"], "detected_answers")]
-        return _with_one_passage(raw, raw["qid"], spans)
+        answers = as_objects(raw["detected_answers"], "detected_answers")
+        spans = [char_spans(answer)[0] for answer in answers]
+        return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
 class TyDiQAPreprocessor(_SingleContextPreProcessor):
-    """Makes features of TyDi QA's primary task as the hub has it, with characters instead of UTF-8 bytes.
+    """Makes features of TyDi QA's primary task, with characters instead of UTF-8 bytes.
 
-    ``document_plaintext`` is kept for metrics.
+    The data are in the form of the hub or of Google, which also is that of list questions; ``document_plaintext`` is
+    kept for metrics.
     """
 
     _source_columns = ("question_text", "annotations", "passage_answer_candidates")
@@ -477,9 +473,8 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         document = raw["document_plaintext"]
         offsets = tydi.ByteOffsets(document)
-        identifier = {"example_id": str(raw["example_id"])} if "example_id" in raw else {}
         return {
-            **identifier,
+            **({"example_id": str(raw["example_id"])} if "example_id" in raw else {}),
             "question": raw["question_text"],
             "context": [document],
             "target": as_target(tydi.read_annotations(raw["annotations"], offsets)),
@@ -487,8 +482,7 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
         }
 
 
-class TyDiQAGooglePreprocessor(TyDiQAPreprocessor):
-    """Makes features of TyDi QA as Google distributes it, also the input of list questions."""
+TyDiQAGooglePreprocessor = TyDiQAPreprocessor
 
 
 class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
@@ -500,25 +494,20 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         labels = super()._label(windows, gold, context_index_F)
+        begin_T, stop_T = np.repeat(gold.passage_chars_F2, windows.lengths_F, axis=0).T
+        start_T, end_T = windows.char_offsets_T2.T
+        # Tokens that are only partly in the passage count for neither end.
+        starts_inside_T = windows.in_context_T & (start_T >= begin_T) & (start_T < stop_T)
+        ends_inside_T = windows.in_context_T & (end_T <= stop_T) & (end_T > begin_T)
+        row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
+        first_F, last_F = windows.context_bounds()
+        start_F = windows.first_in_row(starts_inside_T)
+        end_F = last_marked(ends_inside_T, row_starts, row_ends)
+        start_F = np.where(start_F < row_ends, start_F, first_F)
+        end_F = np.where(end_F >= row_starts, end_F, last_F)
+        positions_F2 = np.stack([start_F, end_F], axis=1) - row_starts[:, None]
         is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
-        positions_F2 = _passage_positions(windows, gold.passage_chars_E2)
         return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
-
-
-def _passage_positions(windows: Windows, chars_F2: Int64s) -> Int64s:
-    """Return the first and last token of a passage in each window, ``int64 [F, 2]``."""
-    chars_T2 = np.repeat(chars_F2, windows.lengths_F, axis=0)
-    start_T, end_T = windows.char_offsets_T2.T
-    # Tokens that are only partly in the passage count for neither end.
-    starts_inside_T = windows.in_context_T & (start_T >= chars_T2[:, 0]) & (start_T < chars_T2[:, 1])
-    ends_inside_T = windows.in_context_T & (end_T <= chars_T2[:, 1]) & (end_T > chars_T2[:, 0])
-    row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
-    first_F, last_F = windows.context_bounds()
-    start_F = windows.first_in_row(starts_inside_T)
-    end_F = last_marked(ends_inside_T, row_starts, row_ends)
-    start_F = np.where(start_F < row_ends, start_F, first_F)
-    end_F = np.where(end_F >= row_starts, end_F, last_F)
-    return np.stack([start_F, end_F], axis=1) - row_starts[:, None]
 
 
 class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):

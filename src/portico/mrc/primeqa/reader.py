@@ -5,14 +5,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portico.errors import InputError
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.inference import Contexts, Inference, question_windows
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
-from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
+from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor, SpanRecord
 
-# In PrimeQA's order.
-_ANSWER_KEYS = ("span_answer_text", "span_answer", "span_answer_score", "confidence_score")
+# Of each answer, in PrimeQA's order.
+_KEYS = ("example_id", "passage_index", "span_answer_text", "span_answer", "span_answer_score", "confidence_score")
+
+
+class _AnyOutputs(ExtractivePostProcessor):
+    """Reads the outputs of any head, and questions that have no gold answers."""
+
+    def check_outputs(self, outputs: Sequence[Any]) -> None:
+        pass
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        return []
 
 
 @dataclass
@@ -29,7 +40,7 @@ class ExtractiveReader:
         max_answer_length: Longest answer, in tokens.
         scorer_type: Score of the ranking, one of :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`; for a
             model that does not classify answer types, ``"score_diff_based"``.
-        min_score_threshold: Answers with a lower score are left out; ``None`` keeps all.
+        min_score_threshold: Answers with a lower ``confidence_score``, 0 to 1, are left out; ``None`` keeps all.
         device: See :class:`~portico.mrc.Reader`.
         batch_size: Windows in a batch.
     """
@@ -56,9 +67,7 @@ class ExtractiveReader:
     def load(self) -> None:
         """Load the model and its tokenizer."""
         self._loaded = load_trained_reader(self.model)
-        self._inference = Inference.on_device(
-            self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
-        )
+        self._inference = Inference.on_device(self._loaded, device=self.device, batch_size=self.batch_size)
 
     def predict(
         self,
@@ -91,23 +100,13 @@ class ExtractiveReader:
             max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
             doc_stride=chosen.stride,
         )
-        windows = question_windows(featurizer, questions, contexts, ids)
-        search = SpanRecords(
-            windows.examples,
-            windows.offsets,
-            k=chosen.max_num_answers,
-            n_best_size=chosen.n_best_size,
-            max_answer_length=chosen.max_answer_length,
-            scorer=initialize_scorer(chosen.scorer_type),
-            single_context=False,
+        examples, features = question_windows(featurizer, questions, contexts, ids)
+        post_processor = _AnyOutputs(
+            chosen.max_num_answers, chosen.max_answer_length, chosen.n_best_size, chosen.scorer_type
         )
-        records = self._inference.run(windows.features, search)
+        records = self._inference.run(features, post_processor.begin(examples, features)).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
-            example_id: [
-                {key: record[key] for key in ("example_id", "passage_index", *_ANSWER_KEYS)}
-                for record in best
-                if record["span_answer_score"] >= least
-            ]
+            example_id: [{key: record[key] for key in _KEYS} for record in best if record["confidence_score"] >= least]
             for example_id, best in records.items()
         }

@@ -4,12 +4,4 @@ from portico.mrc.report.comparison import write_comparison
 from portico.mrc.report.results import Candidate, QuestionResult, RunRecord, Scores
 from portico.mrc.report.run_page import record_run, write_report
 
-__all__ = [
-    "Candidate",
-    "QuestionResult",
-    "RunRecord",
-    "Scores",
-    "record_run",
-    "write_comparison",
-    "write_report",
-]
+__all__ = ["Candidate", "QuestionResult", "RunRecord", "Scores", "record_run", "write_comparison", "write_report"]

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -28,8 +29,7 @@ class Series:
     dotted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A vertical line at `x`, explained by `label`."""
 
     label: str
@@ -37,12 +37,7 @@ class Mark:
 
 
 def line_chart(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x_name: str = "step",
-    x_from_zero: bool = True,
-    marks: Sequence[Mark] = (),
+    title: str, series: Sequence[Series], *, x_name: str = "step", x_from_zero: bool = True, marks: Sequence[Mark] = ()
 ) -> Markup:
     """Return a chart as an HTML figure, empty if no series has a point; other series without a point are left out.
 
@@ -51,7 +46,19 @@ def line_chart(
     series = [line for line in series if line.points]
     if not series:
         return Markup()
-    frame = _frame(series, x_from_zero)
+    xs = [x for line in series for x, _ in line.points]
+    values = [value for line in series for _, value in line.points]
+    first, last = (0.0, max(1.0, *xs)) if x_from_zero else (min(xs), max(xs))
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    # A y axis that starts at zero, unless all values are far from it, shows changes in their true proportion.
+    bottom = 0.0 if 0 < min(values) < 0.6 * max(values) else min(values)
+    frame = Frame((first, last), ticks(bottom, max(values)))
+    # What the script of the charts shows at the cursor.
+    data = [
+        {"label": line.label, "points": [[float(f"{x:.6g}"), float(f"{value:.4g}")] for x, value in line.points]}
+        for line in series
+    ]
     chart: Markup = macros("charts.html.j2").line_chart(
         title,
         frame,
@@ -59,7 +66,7 @@ def line_chart(
         marks=marks,
         x_name=x_name,
         summary=_summary(title, series, x_name, marks),
-        data=_data(series),
+        data=json.dumps(data, separators=(",", ":")),
     )
     return chart
 
@@ -133,17 +140,6 @@ def tick_labels(values: Sequence[float]) -> list[str]:
     return [f"{value / 10.0**exponent:.3g}e{exponent}" if value else "0" for value in values]
 
 
-def _frame(series: Sequence[Series], x_from_zero: bool) -> Frame:
-    xs = [x for line in series for x, _ in line.points]
-    values = [value for line in series for _, value in line.points]
-    first, last = (0.0, max(1.0, *xs)) if x_from_zero else (min(xs), max(xs))
-    if first == last:
-        first, last = first - 0.5, last + 0.5
-    # A y axis that starts at zero, unless all values are far from it, shows changes in their true proportion.
-    bottom = 0.0 if 0 < min(values) < 0.6 * max(values) else min(values)
-    return Frame((first, last), ticks(bottom, max(values)))
-
-
 def _line_paths(line: Series, frame: Frame) -> dict[str, str]:
     places = [f"{frame.x(x):.2f} {frame.y(value):.2f}" for x, value in line.points]
     paths = {"line": f"M{'L'.join(places)}"}
@@ -160,12 +156,3 @@ def _summary(title: str, series: Sequence[Series], x_name: str, marks: Iterable[
         parts.append(f"{line.label} from {first:.4g} at {x_name} {first_x:g} to {last:.4g} at {x_name} {last_x:g}")
     parts += [mark.label for mark in marks]
     return f"{title}: {'; '.join(parts)}"
-
-
-def _data(series: Sequence[Series]) -> str:
-    """Return what the script of the charts shows at the cursor, as JSON."""
-    rows = [
-        {"label": line.label, "points": [[float(f"{x:.6g}"), float(f"{value:.4g}")] for x, value in line.points]}
-        for line in series
-    ]
-    return json.dumps(rows, separators=(",", ":"))

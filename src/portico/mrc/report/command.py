@@ -1,26 +1,62 @@
-"""The command `portico-report`: writes a run's report again, or compares two runs."""
+"""The command `portico-report`: reads runs back from their folders, and writes the report of one or compares two."""
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from portico.errors import InputError
+from portico.mrc.config import load_examples
+from portico.mrc.datasets import read_examples
+from portico.mrc.datasets.examples import with_one_context
+from portico.mrc.question_results import question_result
 from portico.mrc.report.comparison import align_runs, write_comparison
 from portico.mrc.report.explorer import MAX_MEGABYTES
 from portico.mrc.report.page import GENERATOR
-from portico.mrc.report.run_folder import read_run
-from portico.mrc.report.run_page import REPORT_PAGE, write_report
+from portico.mrc.report.results import RunRecord, Span
+from portico.mrc.report.run_page import REPORT_PAGE, REPORT_RECORD, write_report
 
 # Our pages have `GENERATOR` within this many bytes.
 _HEAD = 1000
 
+# The prefixes of Hugging Face's example for an evaluation and for a prediction, and of files without a stage.
+_PREFIXES = ("eval_", "predict_", "test_", "")
+_PREDICTIONS = "predictions.json"
+_NBEST = "nbest_predictions.json"
+_NULL_ODDS = "null_odds.json"
+
+# Groups of the configuration that are shown if there is no `report.json` that names the settings.
+_SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
+
+Example = Mapping[str, Any]
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="portico-report",
+        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
+        "fixed or broken, and whether the difference is significant.",
+    )
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
+    parser.add_argument(
+        "--max-megabytes",
+        type=float,
+        default=MAX_MEGABYTES,
+        metavar="NUMBER",
+        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
+    )
     try:
-        print(write_page(**vars(options)))
+        print(write_page(**vars(parser.parse_args(arguments))))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -51,7 +87,13 @@ def write_page(
     if not max_megabytes > 0:
         raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
     path = output or (run / REPORT_PAGE if other is None else other / f"comparison-with-{run.resolve().name}.html")
-    _check_writable(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
+    if path.exists() and not _is_ours(path):
+        raise InputError(
+            f"{path}: the file exists and was not written by this command; name another with --output, or move it "
+            "away."
+        )
     try:
         if other is None:
             write_report(path, read_run(run, data=data), max_megabytes=max_megabytes)
@@ -63,41 +105,153 @@ def write_page(
     return path
 
 
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
-    if path.exists() and GENERATOR.encode() not in _head(path):
-        raise InputError(
-            f"{path}: the file exists and was not written by this command; name another with --output, or move it "
-            "away."
-        )
-
-
-def _head(path: Path) -> bytes:
+def _is_ours(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD)
+            return GENERATOR.encode() in file.read(_HEAD)
     except OSError:
-        return b""
+        return False
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="portico-report",
-        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
-        "fixed or broken, and whether the difference is significant.",
+def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord:
+    """Read a run's answers and join them with the questions.
+
+    Args:
+        folder: The folder of a run, with at least its predictions; n-best lists, null odds, metrics, log history and
+            configuration are used if they are there. The answer files of Hugging Face's example work too.
+        data: File of the questions, in any supported format; by default what the run's ``config.yaml`` names.
+
+    Raises:
+        InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
+    """
+    folder = Path(folder)
+    prefix = _answer_prefix(folder)
+    predictions = _read_mapping(folder / f"{prefix}{_PREDICTIONS}")
+    nbest = _read_by_question(folder / f"{prefix}{_NBEST}", predictions)
+    null_odds = _read_by_question(folder / f"{prefix}{_NULL_ODDS}", predictions)
+    config = _read_mapping(folder / "config.yaml")
+    recorded = _read_record(folder / REPORT_RECORD)
+    results = []
+    for example in _answered_examples(folder, config, data, predictions):
+        key, text = example["id"], str(predictions[example["id"]])
+        span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
+        results.append(question_result(example, text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key)))
+    # Of training and of the stage that the answers are of.
+    metrics = {**_read_mapping(folder / "train_results.json"), **_read_mapping(folder / f"{prefix}results.json")}
+    name = folder.resolve().name
+    no_nbest = (
+        f"{name} has no {prefix}{_NBEST}, so the page shows no candidates, no calibration and no threshold curve."
     )
-    parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
-    parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
+    return RunRecord(
+        title=recorded.get("title") or str(config.get("name") or name),
+        name=str(folder.resolve()),
+        results=results,
+        metrics={key: float(value) for key, value in metrics.items() if isinstance(value, int | float)},
+        log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
+        settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
+        sections=recorded.get("sections") or {},
+        missing=[] if nbest else [no_nbest],
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
-    parser.add_argument(
-        "--max-megabytes",
-        type=float,
-        default=MAX_MEGABYTES,
-        metavar="NUMBER",
-        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
+
+
+def _answer_prefix(folder: Path) -> str:
+    if not folder.is_dir():
+        what = "a file, not a folder" if folder.exists() else "no such folder"
+        raise InputError(
+            f"{folder}: {what}; name the folder of a run, which contains its {_PREFIXES[0]}{_PREDICTIONS}."
+        )
+    for prefix in _PREFIXES:
+        if (folder / f"{prefix}{_PREDICTIONS}").is_file():
+            return prefix
+    raise InputError(
+        f"{folder}: not the folder of a finished run: it has no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
+        "a run that has been evaluated."
     )
-    return parser
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    """Return the contents of a JSON or YAML file, an empty mapping if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}); restore the file, or remove it to do without."
+        ) from error
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"{path}: contains a {type(value).__name__}, not a mapping; expected a file as the post-processing of "
+            "SQuAD or of Hugging Face writes it, with answers by question id."
+        )
+    return dict(value)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the contents of ``report.json``, whose fields other programs may have written."""
+    recorded = _read_mapping(path)
+    for name in ("settings", "sections", "spans"):
+        if not isinstance(recorded.get(name) or {}, Mapping):
+            raise InputError(
+                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove "
+                "it to do without."
+            )
+    for key, span in (recorded.get("spans") or {}).items():
+        is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
+        if span is not None and not is_pair:
+            raise InputError(
+                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the "
+                "file, or remove it to do without."
+            )
+    return recorded
+
+
+def _answered_examples(
+    folder: Path, config: Mapping[str, Any], data: str | Path | None, predictions: Mapping[str, str]
+) -> list[Example]:
+    """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
+    if data is None and not config.get("data"):
+        raise InputError(
+            f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
+        )
+    try:
+        examples = load_examples(config["data"]).validation if data is None else read_examples(data)
+    except InputError as error:
+        if data is not None:
+            raise
+        raise InputError(
+            f"{error} {folder / 'config.yaml'} names this data; name another file with --data."
+        ) from error
+    answered = [with_one_context(example) for example in examples if example["id"] in predictions]
+    if len(answered) < len(predictions):
+        known = {example["id"] for example in answered}
+        unknown = next(key for key in predictions if key not in known)
+        raise InputError(
+            f"{folder}: {len(predictions) - len(answered):,} of its {len(predictions):,} answers are to questions "
+            f"that are not in the data, such as {unknown!r}; name the SQuAD file that the run was evaluated on with "
+            "--data."
+        )
+    return answered
+
+
+def _read_by_question(path: Path, predictions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of a file with an entry for each answered question; empty if there is no such file."""
+    found = _read_mapping(path)
+    missing = predictions.keys() - found.keys()
+    if found and missing:
+        raise InputError(
+            f"{path}: lacks {len(missing):,} of the {len(predictions):,} answered questions, such as "
+            f"{min(missing)!r}, so it belongs to another evaluation; restore the file, or remove it to do without."
+        )
+    return found
+
+
+def _span(context: str, text: str, recorded: Sequence[int] | None) -> Span | None:
+    """Return the position of the answer: as the run recorded it, or that of its text if it occurs only once."""
+    # The answer files of SQuAD hold texts only; `report.json` keeps the spans, and may be older than the answers.
+    if recorded is not None and context[recorded[0] : recorded[1]] == text:
+        return recorded[0], recorded[1]
+    start = context.find(text) if text else -1
+    is_only = start >= 0 and context.find(text, start + 1) < 0
+    return (start, start + len(text)) if is_only else None

@@ -20,15 +20,13 @@ from portico.mrc.report.figures import (
     significance,
 )
 from portico.mrc.report.page import Section, differing_settings, macros, render, render_page, settings_panels
-from portico.mrc.report.results import QuestionResult, RunRecord
+from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import group_tables, num_questions, picked, write_text
 
 # By convention, a difference with a p-value below is not due to chance.
 _SIGNIFICANT = 0.05
 
 _COMPARED_FIELDS = {"question": "wording", "context": "passage", "golds": "set of accepted answers"}
-
-Results = Sequence[QuestionResult]
 
 
 def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecord]:
@@ -48,7 +46,13 @@ def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecor
             f"{_count(only_second)} only in the second; evaluate both on the same data, with at least one question."
         )
     second = replace(second, results=[of_second[key] for key in ids])
-    _check_same_data(first, second)
+    for before, after in zip(first.results, second.results, strict=True):
+        for field, description in _COMPARED_FIELDS.items():
+            if getattr(before, field) != getattr(after, field):
+                raise InputError(
+                    f"{first.name} and {second.name} were evaluated on different data: question {before.id!r} "
+                    f"has a different {description} in each; evaluate both on the same data."
+                )
     names = _distinct_ends(first.name, second.name)
     return replace(first, name=names[0]), replace(second, name=names[1])
 
@@ -65,16 +69,6 @@ def _distinct_ends(first: str, second: str) -> tuple[str, str]:
 def _count(ids: Iterable[str]) -> str:
     ids = sorted(ids)
     return f"{len(ids):,} (such as {ids[0]!r})" if ids else "none"
-
-
-def _check_same_data(first: RunRecord, second: RunRecord) -> None:
-    for before, after in zip(first.results, second.results, strict=True):
-        for name, description in _COMPARED_FIELDS.items():
-            if getattr(before, name) != getattr(after, name):
-                raise InputError(
-                    f"{first.name} and {second.name} were evaluated on different data: question {before.id!r} "
-                    f"has a different {description} in each; evaluate both on the same data."
-                )
 
 
 def write_comparison(
@@ -98,19 +92,17 @@ def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float
     ways = groupings(second.results)
     parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
     changes = count_kinds(map(change, first.results, second.results))
+    tables = group_tables(parts.difference_table, difference, ways, first.results, second.results)
     settings = differing_settings(first.settings, second.settings)
+    significances = templates.significance(_verdict(tested), whole, tested)
     return render_page(
         f"{first.name} and {second.name}",
         _lead(whole),
         templates.scoreboard(first.name, second.name, whole),
         [
             Section("Fixed and broken answers", parts.share_bar(changes), "Changes"),
-            Section(
-                "Statistical significance",
-                templates.significance(_verdict(tested), whole, tested),
-                "Significance",
-            ),
-            Section("Changes by group", _tables(first.results, second.results, ways), "Groups"),
+            Section("Statistical significance", significances, "Significance"),
+            Section("Changes by group", tables, "Groups"),
             Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
             Section("Different settings", settings_panels(settings), "Settings"),
             Section("How to read these figures", render("methods.html.j2"), "Methods"),
@@ -132,15 +124,6 @@ def _verdict(tested: Significance) -> str:
         return "Neither difference is significant: two equally good runs would often differ by as much."
     noun, verb = ("differences", "are") if len(real) > 1 else ("difference", "is")
     return f"The {noun} in {' and '.join(real)} {verb} statistically significant (p < {_SIGNIFICANT})."
-
-
-def _tables(first: Results, second: Results, ways: Sequence[Grouping]) -> Markup:
-    return group_tables(
-        macros("parts.html.j2").difference_table,
-        ways,
-        second,
-        lambda name, rows: difference(name, picked(first, rows), picked(second, rows)),
-    )
 
 
 def _questions(first: RunRecord, second: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:

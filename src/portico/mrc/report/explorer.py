@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -64,7 +64,7 @@ class Explorer:
             "explorer.html.j2",
             filters=[(number, kind, counts[kind]) for number, kind in enumerate(self.ranking) if kind in counts],
             groups=[
-                (grouping, [(_group_key(number, name), name) for name in members])
+                (grouping, [(f"{number}.{name}", name) for name in members])
                 for number, (grouping, members) in enumerate(zip(self.groupings, self.groups, strict=True))
             ],
             orders=_ORDERS_OF_CHANGES if len(self.runs) > 1 else _ORDERS,
@@ -80,17 +80,21 @@ class Explorer:
 
         The questions of a kind keep their order; a passage counts once, with its first question.
         """
-        rank = {kind: place for place, kind in enumerate(self.ranking)}
-        numbers = self._group_numbers()
+        # The number of every question's group, for each grouping.
+        numbers = [
+            {index: number for number, indices in enumerate(members.values()) for index in indices}
+            for members in self.groups
+        ]
         contexts: dict[str, int] = {}
         kept: dict[int, str] = {}
         left_out: Counter[Kind] = Counter()
         room = self.max_bytes
+        rank = {kind: place for place, kind in enumerate(self.ranking)}
         # sorted() is stable: within a kind, the first questions of the data are kept.
         for index in sorted(range(len(self.kinds)), key=lambda index: rank[self.kinds[index]]):
             context = self.answered[0][index].context
             record = self._question(index, contexts.get(context, len(contexts)))
-            question = _json({**record, "groups": [of_grouping[index] for of_grouping in numbers]})
+            question = _json({**record, "groups": [number_of[index] for number_of in numbers]})
             size = _size(question) + (0 if context in contexts else _size(_json(context)))
             if size > room:
                 left_out[self.kinds[index]] += 1
@@ -100,24 +104,14 @@ class Explorer:
             kept[index] = question
         # The questions were encoded one by one to know their sizes; they are not encoded again.
         questions = ",".join(kept[index] for index in sorted(kept))
-        head = _json(self._head())[1:-1]
-        return f'{{{head},"contexts":{_json(list(contexts))},"questions":[{questions}]}}', left_out
-
-    def _group_numbers(self) -> list[list[int]]:
-        """Return for each grouping the number of every question's group."""
-        numbers = []
-        for members in self.groups:
-            number_of = {index: number for number, indices in enumerate(members.values()) for index in indices}
-            numbers.append([number_of[index] for index in range(len(self.kinds))])
-        return numbers
-
-    def _head(self) -> Record:
-        return {
+        head = {
             "runs": list(self.runs),
             "kinds": [{"name": kind.css_class, "label": kind.label} for kind in self.ranking],
             "outcomes": [{"name": kind.css_class, "label": kind.label} for kind in Outcome],
             "groups": [list(members) for members in self.groups],
+            "contexts": list(contexts),
         }
+        return f'{_json(head)[:-1]},"questions":[{questions}]}}', left_out
 
     def _question(self, index: int, context: int) -> Record:
         results = [run[index] for run in self.answered]
@@ -137,11 +131,7 @@ class Explorer:
 
 def group_link(grouping: int, name: str) -> str:
     """Return the address on the page of the questions of a group."""
-    return f"#g={quote(_group_key(grouping, name), safe='')}"
-
-
-def _group_key(grouping: int, name: str) -> str:
-    return f"{grouping}.{name}"
+    return f"#g={quote(f'{grouping}.{name}', safe='')}"
 
 
 def _answer(result: QuestionResult) -> Record:
@@ -172,16 +162,10 @@ def _size(text: str) -> int:
 
 
 def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
-    """Return the marked parts of a passage, in order and without overlap.
+    """Return the marked parts of a passage, in order and without overlap, as `(start, end, kinds)`.
 
-    Args:
-        context: The passage.
-        layers: Character ranges, ends exclusive, of each kind of mark; ranges may overlap, also within a layer, and
-            parts outside of the passage are ignored.
-
-    Returns:
-        `(start, end, kinds)`: offsets in UTF-16 units, as a browser counts them, and bit `i` of `kinds` for layer
-        `i`.
+    The layers are the character ranges, ends exclusive, of each kind of mark; they may overlap, and parts outside of
+    the passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit `i` of `kinds` is layer `i`.
     """
     spans = [
         (max(start, 0), min(end, len(context)), 1 << layer)
@@ -189,7 +173,11 @@ def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tup
         for start, end in ranges
     ]
     edges = sorted({edge for start, end, _ in spans if start < end for edge in (start, end)})
-    units = _utf16_offsets(context, edges)
+    # Only characters beyond the basic plane take two units.
+    lengths = (
+        end - start + sum(char > "\uffff" for char in context[start:end]) for start, end in pairwise([0, *edges])
+    )
+    units = dict(zip(edges, accumulate(lengths), strict=True))
     stretches = []
     for start, end in pairwise(edges):
         # Each layer is one bit, so the sum of distinct ones joins them.
@@ -197,14 +185,3 @@ def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tup
         if kinds:
             stretches.append((units[start], units[end], kinds))
     return stretches
-
-
-def _utf16_offsets(text: str, offsets: Sequence[int]) -> dict[int, int]:
-    """Return the UTF-16 offset of each character offset; these are ascending."""
-    units, previous, unit = {}, 0, 0
-    for offset in offsets:
-        # Only characters beyond the basic plane take two units.
-        unit += offset - previous + sum(character > "\uffff" for character in text[previous:offset])
-        previous = offset
-        units[offset] = unit
-    return units

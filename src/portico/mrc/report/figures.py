@@ -91,15 +91,12 @@ def outcome(result: QuestionResult) -> Outcome:
         return Outcome.EXACT
     if not result.predicted_text:
         return Outcome.FALSE_NO_ANSWER
-    return Outcome.BOUNDARY if _touches_gold(result) else Outcome.WRONG_SPAN
-
-
-def _touches_gold(result: QuestionResult) -> bool:
     # Without both positions, a common word is the best evidence.
-    if result.predicted_span is None or not result.gold_spans:
-        return result.f1 > 0
-    start, end = result.predicted_span
-    return any(start < gold_end and gold_start < end for gold_start, gold_end in result.gold_spans)
+    touches_gold = result.f1 > 0
+    if result.predicted_span is not None and result.gold_spans:
+        start, end = result.predicted_span
+        touches_gold = any(start < gold_end and gold_start < end for gold_start, gold_end in result.gold_spans)
+    return Outcome.BOUNDARY if touches_gold else Outcome.WRONG_SPAN
 
 
 def change(first: QuestionResult, second: QuestionResult) -> Change:
@@ -118,13 +115,9 @@ def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One way to group questions in a table.
+    """One way to group questions in a table, with the headings of the table and of its column of names.
 
-    Args:
-        title: Heading of the table.
-        column: Heading of the groups' names.
-        name_of: Returns the name of a question's group.
-        order: All names in their order; if empty, the largest group comes first.
+    The groups are in the order of their names in `order`; if it is empty, the largest group comes first.
     """
 
     title: str
@@ -164,10 +157,9 @@ def _answer_length(result: QuestionResult) -> str:
 
 
 def question_word(question: str) -> str:
-    """Return the English equivalent of the first question word, or "other" if there is none.
+    """Return the English equivalent of the first question word in some twenty languages, or "other".
 
-    The words of some twenty languages are known. English words are looked for first, because a few of the others are
-    also English words or names.
+    English words are looked for first, because a few of the others are also English words or names.
     """
     tokens = _tokens(question)
     return next((group for known in _known_phrases() if (group := _first_group(tokens, known))), "other")
@@ -176,12 +168,8 @@ def question_word(question: str) -> str:
 def _first_group(tokens: Tokens, group_of_phrase: dict[Tokens, str]) -> str | None:
     """Return the group of the first known phrase, the longest at its position: "how many" wins over "how"."""
     longest = max(map(len, group_of_phrase))
-    for start in range(len(tokens)):
-        for end in range(start + longest, start, -1):
-            group = group_of_phrase.get(tokens[start:end])
-            if group:
-                return group
-    return None
+    places = ((start, end) for start in range(len(tokens)) for end in range(start + longest, start, -1))
+    return next((group for start, end in places if (group := group_of_phrase.get(tokens[start:end]))), None)
 
 
 @cache
@@ -257,8 +245,7 @@ def difference(name: str, first: Sequence[QuestionResult], second: Sequence[Ques
     """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
     first_Q2, second_Q2 = _scores(first), _scores(second)
     (first_exact, first_f1), (second_exact, second_f1) = (
-        first_Q2.mean(axis=0).tolist(),
-        second_Q2.mean(axis=0).tolist(),
+        scores_Q2.mean(axis=0).tolist() for scores_Q2 in (first_Q2, second_Q2)
     )
     gains_Q2 = second_Q2 - first_Q2
     exact_interval, f1_interval = mean_intervals(gains_Q2)

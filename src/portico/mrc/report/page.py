@@ -55,20 +55,21 @@ def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]
 
     Below its title come the lead, a sentence, then the head, HTML, then the sections.
     """
-    page = render(
-        "page.html.j2",
-        title=title,
-        lead=lead,
-        head=head,
-        sections=[section for section in sections if section.content],
-        generator=GENERATOR,
-        styles=Markup(styles()),
-        # Runs before anything is shown, so that the colours do not change visibly.
-        theme_script=Markup(_asset("theme.js")),
-        scripts=Markup("\n".join(map(_asset, _SCRIPTS))),
-    )
     # Callers get a plain string, whose methods do not escape their arguments.
-    return str(page)
+    return str(
+        render(
+            "page.html.j2",
+            title=title,
+            lead=lead,
+            head=head,
+            sections=[section for section in sections if section.content],
+            generator=GENERATOR,
+            styles=Markup(styles()),
+            # Runs before anything is shown, so that the colours do not change visibly.
+            theme_script=Markup(_asset("theme.js")),
+            scripts=Markup("\n".join(map(_asset, _SCRIPTS))),
+        )
+    )
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -94,11 +95,9 @@ def styles() -> str:
 
 def settings_panels(settings: Mapping[str, Any]) -> Markup:
     """Return a table for each group of settings; top-level values that are not mappings share the first one."""
-    groups: dict[str, Mapping[str, Any]] = {}
     top_level = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
-    if top_level:
-        groups["run"] = top_level
-    groups.update({name: value for name, value in settings.items() if isinstance(value, Mapping) and value})
+    groups: dict[str, Mapping[str, Any]] = {"run": top_level} if top_level else {}
+    groups |= {name: value for name, value in settings.items() if isinstance(value, Mapping) and value}
     shown = {name: {key: _shown(value) for key, value in _flattened(group).items()} for name, group in groups.items()}
     return panels(macros("parts.html.j2").settings_tables(shown), small=True)
 
@@ -136,7 +135,11 @@ class _HarmlessMarkup(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = [(name, value or "") for name, value in attrs]
-        if _SECTION_TAGS.fullmatch(tag) and all(_is_allowed(name, value) for name, value in values):
+        is_allowed = _SECTION_TAGS.fullmatch(tag) and all(
+            _SECTION_ATTRIBUTES.fullmatch(name) and (name not in _PAINT_ATTRIBUTES or _PLAIN_PAINT.fullmatch(value))
+            for name, value in values
+        )
+        if is_allowed:
             # Names are in lower case here; browsers restore "viewBox" and the like, as HTML prescribes.
             written = "".join(f' {name}="{html.escape(value)}"' for name, value in values)
             self.parts.append(f"<{tag}{written}>")
@@ -153,11 +156,6 @@ class _HarmlessMarkup(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.parts.append(html.escape(data.translate(_CONTROLS), quote=False))
-
-
-def _is_allowed(name: str, value: str) -> bool:
-    is_plain = name not in _PAINT_ATTRIBUTES or _PLAIN_PAINT.fullmatch(value)
-    return bool(_SECTION_ATTRIBUTES.fullmatch(name) and is_plain)
 
 
 @cache
@@ -190,10 +188,8 @@ def _asset(name: str) -> str:
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flattened(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
+        is_group = isinstance(value, Mapping) and value
+        flat |= _flattened(value, f"{prefix}{key}.") if is_group else {f"{prefix}{key}": value}
     return flat
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from portico.mrc.report.charts import Mark, Point, Series, line_chart, reliability_chart
 from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
-from portico.mrc.report.figures import Grouping, Outcome, count_kinds, groupings, outcome, score
+from portico.mrc.report.figures import Difference, Group, Grouping, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.page import Section, harmless_markup, macros, panels, render, render_page, settings_panels
 from portico.mrc.report.results import QuestionResult, RunRecord
 from portico.mrc.report.statistics import Interval, ThresholdCurve, calibration, threshold_curve
@@ -62,16 +62,28 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     results = record.results
     ways = groupings(results)
     parts = macros("parts.html.j2")
+    breakdown = Markup()
+    if results:
+        breakdown = parts.share_bar(count_kinds(map(outcome, results)))
+        breakdown += group_tables(parts.score_table, score, ways, results)
+    explorer = Explorer(
+        runs=[record.title],
+        answered=[results],
+        kinds=list(map(outcome, results)),
+        ranking=_RANKING,
+        groupings=ways,
+        max_bytes=round(max_megabytes * BYTES),
+    )
     return render_page(
         record.title,
         lead(results),
         parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
         [
-            Section("Scores by group", _breakdown(results, ways), "Breakdown"),
+            Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
             Section("Training history", _learning(record.log_history), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
-            Section("Individual questions", _questions(record, ways, max_megabytes), "Questions"),
+            Section("Individual questions", explorer.html(), "Questions"),
             Section("Settings", settings_panels(record.settings)),
             Section("How to read these figures", render("methods.html.j2") if results else Markup(), "Methods"),
         ],
@@ -127,10 +139,19 @@ def tiles(
         percent = mean if percent is None else percent
         if percent is not None:
             is_mean = mean is not None and abs(percent - mean) < _SAME
-            scores.append(
-                Tile(label, f"{percent:.1f}", percent, getattr(group, f"{name}_interval") if is_mean else None)
-            )
-    return scores + _facts(len(results), metrics, log_history)
+            interval = getattr(group, f"{name}_interval") if is_mean else None
+            scores.append(Tile(label, f"{percent:.1f}", percent, interval))
+    loss = _metric(metrics, "loss")
+    loss = last_value(log_history, "eval_loss") if loss is None else loss
+    training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
+    evaluation = _metric(metrics, "runtime")
+    facts = {
+        "Questions": f"{len(results):,}",
+        "Loss": None if loss is None else f"{loss:.3f}",
+        "Training": None if training is None else duration(training),
+        "Evaluation": None if evaluation is None else duration(evaluation),
+    }
+    return scores + [Tile(label, value) for label, value in facts.items() if value is not None]
 
 
 def duration(seconds: float) -> str:
@@ -143,20 +164,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _facts(count: int, metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    loss = _metric(metrics, "loss")
-    loss = last_value(log_history, "eval_loss") if loss is None else loss
-    training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
-    evaluation = _metric(metrics, "runtime")
-    facts = {
-        "Questions": f"{count:,}",
-        "Loss": None if loss is None else f"{loss:.3f}",
-        "Training": None if training is None else duration(training),
-        "Evaluation": None if evaluation is None else duration(evaluation),
-    }
-    return [Tile(label, value) for label, value in facts.items() if value is not None]
-
-
 def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
     """Return the first of the metrics that is there, under any prefix but that of training."""
     for name in names:
@@ -167,38 +174,22 @@ def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
     return None
 
 
-def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> Markup:
-    if not results:
-        return Markup()
-    parts = macros("parts.html.j2")
-    shares: Markup = parts.share_bar(count_kinds(map(outcome, results)))
-    return shares + group_tables(
-        parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
-    )
-
-
 def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
     return [results[index] for index in indices]
 
 
 def group_tables(
     table: Callable[..., Markup],
+    figures_of: Callable[..., Group | Difference],
     ways: Sequence[Grouping],
-    results: Sequence[QuestionResult],
-    figures_of: Callable[[str, list[int]], Any],
+    *runs: Sequence[QuestionResult],
 ) -> Markup:
-    """Return a table for each grouping.
-
-    Args:
-        table: The macro of a table.
-        ways: The groupings.
-        results: The questions to group.
-        figures_of: Returns the figures of a group from its name and the indices of its questions.
-    """
+    """Return a table for each way to group the questions, by its macro and the figures of a group in these runs."""
     tables = []
-    for number, grouping in enumerate(ways):
-        members = grouping.members(results).items()
-        tables.append(table(grouping, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
+    for number, way in enumerate(ways):
+        members = way.members(runs[-1]).items()
+        figures = [figures_of(name, *(picked(run, rows) for run in runs)) for name, rows in members]
+        tables.append(table(way, [(one, group_link(number, one.name)) for one in figures]))
     return panels(*tables)
 
 
@@ -210,7 +201,7 @@ def _confidence(record: RunRecord) -> Markup:
         sentences.append(Markup("Expected calibration error: <b>{:.1%}</b>.").format(measured.error))
     if thresholds:
         best = thresholds.best
-        charts.append(_threshold_chart(thresholds, _used_threshold(record.settings)))
+        charts.append(_threshold_chart(thresholds, record.settings.get("postprocess") or {}))
         sentences.append(
             Markup(
                 "The best threshold for these questions is <b>{:.3g}</b>, with an F1 of <b>{:.1f}</b>; on other "
@@ -222,27 +213,21 @@ def _confidence(record: RunRecord) -> Markup:
     return Markup('<p class="finding">{}</p>{}').format(Markup(" ").join(sentences), panels(*charts))
 
 
-def _used_threshold(settings: Mapping[str, Any]) -> float | None:
-    used = (settings.get("postprocess") or {}).get("null_score_diff_threshold")
-    return float(used) if isinstance(used, int | float) else None
-
-
-def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
+def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any]) -> Markup:
     # The best point stays whatever the spacing.
     num_points = len(thresholds.thresholds_T)
     shown = np.unique(np.append(np.linspace(0, num_points - 1, _MAX_POINTS).astype(np.int64), thresholds.best))
-    xs, f1, exact = (
-        values_T[shown].tolist() for values_T in (thresholds.thresholds_T, thresholds.f1_T, thresholds.exact_T)
-    )
+    xs = thresholds.thresholds_T[shown].tolist()
     best = float(thresholds.thresholds_T[thresholds.best])
     marks = [Mark(f"best F1, at {best:.3g}", best)]
-    if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
+    used = postprocess.get("null_score_diff_threshold")
+    if isinstance(used, int | float) and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
         marks.append(Mark(f"used, {used:.3g}", used))
     return line_chart(
         "Scores by no-answer threshold",
         [
-            Series("F1", "first", list(zip(xs, f1, strict=True))),
-            Series("exact match", "second", list(zip(xs, exact, strict=True))),
+            Series("F1", "first", list(zip(xs, thresholds.f1_T[shown].tolist(), strict=True))),
+            Series("exact match", "second", list(zip(xs, thresholds.exact_T[shown].tolist(), strict=True))),
         ],
         x_name="threshold",
         x_from_zero=False,
@@ -281,14 +266,3 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return next((float(entry[key]) for entry in reversed(log_history) if key in entry), None)
-
-
-def _questions(record: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
-    return Explorer(
-        runs=[record.title],
-        answered=[record.results],
-        kinds=[outcome(result) for result in record.results],
-        ranking=_RANKING,
-        groupings=ways,
-        max_bytes=round(max_megabytes * BYTES),
-    ).html()

@@ -5,6 +5,7 @@ Shape suffixes: Q questions, S scores of a question, K distinct rows of scores, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,13 +37,12 @@ class Interval(NamedTuple):
 def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> list[Interval]:
     """Return the percentile bootstrap interval of each column's mean.
 
-    The questions are resampled with replacement `NUM_RESAMPLES` times, and the middle `CONFIDENCE` of the means is
-    kept. Questions count as independent: if many share a passage, the intervals are somewhat too narrow. If all
-    questions of a group have the same score, its interval has no width.
+    Questions count as independent: if many share a passage, the intervals are somewhat too narrow. If all questions of
+    a group have the same score, its interval has no width.
 
     Args:
         scores_QS: Scores, ``[Q, S]``, of at least one question.
-        seed: Seed of the resampling; the same seed gives the same intervals.
+        seed: Seed of the `NUM_RESAMPLES` resamples; the same seed gives the same intervals.
 
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; percentile method.
     """
@@ -60,32 +60,22 @@ def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED
 def mcnemar(num_fixed: int, num_broken: int) -> float:
     """Return the exact two-sided p-value of McNemar's test.
 
-    If the runs were equally good, each question that only one of them gets right would be a fair coin flip.
-
-    Args:
-        num_fixed: Questions that only the second run gets right.
-        num_broken: Questions that only the first run gets right.
+    If the runs were equally good, each question that only the second run gets right (``num_fixed``) or only the first
+    one (``num_broken``) would be a fair coin flip.
 
     Source: McNemar, Psychometrika 12, 1947, with the binomial distribution in place of its approximation.
     """
     num_coins, fewer = num_fixed + num_broken, min(num_fixed, num_broken)
-    ways, term = 1, 1
-    for heads in range(1, fewer + 1):
-        term = term * (num_coins - heads + 1) // heads
-        ways += term
+    ways = accumulate(range(1, fewer + 1), lambda term, heads: term * (num_coins - heads + 1) // heads, initial=1)
     # Integers up to here: the quotient is rounded once, whatever the number of questions.
-    return min(1.0, 2 * ways / 2**num_coins)
+    return min(1.0, 2 * sum(ways) / 2**num_coins)
 
 
 def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> float:
     """Return the two-sided p-value of an approximate randomisation test of a mean difference.
 
-    In each of `NUM_ROUNDS` rounds the two scores of every question are swapped with probability 1/2; the p-value is
-    how often the means then differ at least as much as observed.
-
-    Args:
-        differences_Q: Second score minus first, ``[Q]``.
-        seed: Seed of the swaps; the same seed gives the same p-value.
+    ``differences_Q`` are the second scores minus the first. In each of `NUM_ROUNDS` rounds the two scores of every
+    question are swapped with probability 1/2; the p-value is how often the means then differ at least as much.
 
     Source: Noreen, "Computer-Intensive Methods for Testing Hypotheses", 1989.
     """
@@ -135,12 +125,10 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
     bin_Q = np.minimum((confidence_Q * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins = []
     for index in np.unique(bin_Q).tolist():
-        is_in_Q = bin_Q == index
-        confidence, accuracy = float(confidence_Q[is_in_Q].mean()), float(exact_Q[is_in_Q].mean())
-        (interval,) = mean_intervals(exact_Q[is_in_Q, None])
-        bins.append(
-            ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, int(is_in_Q.sum()), confidence, accuracy, interval)
-        )
+        confidences, exacts = confidence_Q[bin_Q == index], exact_Q[bin_Q == index]
+        (interval,) = mean_intervals(exacts[:, None])
+        means = float(confidences.mean()), float(exacts.mean())
+        bins.append(ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, len(exacts), *means, interval))
     error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)
     return Calibration(bins, error)
 
@@ -149,7 +137,8 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
 class ThresholdCurve:
     """Scores of the whole set, 0..100, over the threshold: a question is declined if its null odds exceed it.
 
-    The thresholds ascend; the first declines every question, the last none.
+    The thresholds ascend; the first declines every question, the last none. `best` is the index of the best F1, the
+    lowest threshold among equals.
     """
 
     thresholds_T: npt.NDArray[np.float64]
@@ -158,7 +147,6 @@ class ThresholdCurve:
 
     @property
     def best(self) -> int:
-        """The index of the best F1, the lowest threshold among equals."""
         return int(np.argmax(self.f1_T))
 
 
@@ -171,10 +159,9 @@ def threshold_curve(results: Sequence[QuestionResult]) -> ThresholdCurve | None:
     ]
     if not rows or len(rows) < len(results):
         return None
-    table = np.array(rows, dtype=np.float64)
-    odds_Q, declined_Q, answered_Q2 = table[:, 0], table[:, 1], table[:, 2:]
+    odds_Q, declined_Q, *answered = np.array(rows, dtype=np.float64).T
     order_Q = np.argsort(odds_Q, kind="stable")
-    gains_Q2 = (answered_Q2 - declined_Q[:, None])[order_Q]
+    gains_Q2 = (np.stack(answered, axis=1) - declined_Q[:, None])[order_Q]
     totals = declined_Q.sum() + np.concatenate([np.zeros((1, 2)), gains_Q2.cumsum(axis=0)])
     # No threshold separates equal odds: of each distinct value, the row of its last question counts.
     sorted_Q = odds_Q[order_Q]

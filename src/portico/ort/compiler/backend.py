@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -35,11 +35,12 @@ def make_backend(
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
-    builder = _Builder(settings or SessionSettings(), strict, report if report is not None else Report())
+    settings, report = settings or SessionSettings(), report if report is not None else Report()
+    built = partial(_built, settings=settings, strict=strict, report=report, sessions=SessionCache(settings))
     return aot_autograd(
-        fw_compiler=partial(builder.build, "forward"),
-        bw_compiler=partial(builder.build, "backward"),
-        inference_compiler=partial(builder.build, "inference"),
+        fw_compiler=partial(built, "forward"),
+        bw_compiler=partial(built, "backward"),
+        inference_compiler=partial(built, "inference"),
         partition_fn=_forward_and_backward,
         decompositions=decompositions(),
     )
@@ -56,53 +57,44 @@ def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> t
 
 @register_backend(name="portico_ort")
 def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
-    """Run a graph of ``torch.compile(model, backend="portico_ort")`` in ONNX Runtime.
-
-    Args:
-        module: The graph.
-        example_inputs: Its inputs.
-        options: As for :func:`make_backend`.
-    """
+    """Run a graph of ``torch.compile(model, backend="portico_ort")``, with the options of :func:`make_backend`."""
     return make_backend(**options)(module, example_inputs)
 
 
-class _Builder:
-    def __init__(self, settings: SessionSettings, strict: bool, report: Report) -> None:
-        self._settings = settings
-        self._strict = strict
-        self._report = report
-        self._cache = SessionCache(settings)
-
-    def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        start = time.perf_counter()
-        _keep_saved_tensors()
-        whole = partitioned(module, is_in_stages=kind == "backward")
-        record = GraphRecord(kind)
-        device = device_of(example_inputs)
-        for name, part in list(whole.named_children()):
-            if name.startswith("fused_"):
-                assert isinstance(part, fx.GraphModule)
-                key = fingerprint(part, self._settings)
-                session, is_built = self._cache.session(key, partial(translate, part), device)
-                program = Program(session, device)
-                setattr(whole, name, Called(program))
-                record.num_onnx_nodes += program.num_nodes
-                record.num_sessions += 1
-                record.num_built += is_built
-                if self._settings.profile:
-                    self._report.profiled.append(session)
-        run_in_torch(whole, strict=self._strict, report=self._report)
-        call = taking_list(whole)
-        record.build_seconds = time.perf_counter() - start
-        self._report.graphs.append(record)
-        return call
-
-
-def _keep_saved_tensors() -> None:
-    """Allow several backward passes: torch may donate saved tensors, but ONNX Runtime never overwrites them."""
+def _built(
+    kind: str,
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    settings: SessionSettings,
+    strict: bool,
+    report: Report,
+    sessions: SessionCache,
+) -> Callable[..., Any]:
+    start = time.perf_counter()
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
+        # Allow several backward passes: torch may donate saved tensors, but ONNX Runtime never overwrites them.
         context.fw_metadata.bw_donated_idxs = []
+    whole = partitioned(module, is_in_stages=kind == "backward")
+    record = GraphRecord(kind)
+    device = device_of(example_inputs)
+    for name, part in list(whole.named_children()):
+        if name.startswith("fused_"):
+            assert isinstance(part, fx.GraphModule)
+            session, is_new = sessions.session(fingerprint(part, settings), partial(translate, part), device)
+            program = Program(session, device)
+            setattr(whole, name, Called(program))
+            record.num_onnx_nodes += program.num_nodes
+            record.num_sessions += 1
+            record.num_built += is_new
+            if settings.profile:
+                report.profiled.append(session)
+    run_in_torch(whole, strict=strict, report=report)
+    call = taking_list(whole)
+    record.build_seconds = time.perf_counter() - start
+    report.graphs.append(record)
+    return call
 
 
 # ---- Freeing inputs ----
@@ -142,7 +134,11 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
     the settings that change the optimised model.
     """
     digest = hashlib.sha256(_surroundings().encode())
-    for part in (*sorted(settings.entries.items()), *_described(module)):
+    nodes = (
+        f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_described(node.meta.get('val'))}"
+        for node in module.graph.nodes
+    )
+    for part in (*sorted(settings.entries.items()), *nodes):
         digest.update(f"{part}\n".encode())
     for name in sorted(str(node.target) for node in module.graph.find_nodes(op="get_attr")):
         constant = getattr(module, name)
@@ -162,18 +158,13 @@ def _surroundings() -> str:
     return "\n".join([*packages, *machine, source.hexdigest()])
 
 
-def _described(module: fx.GraphModule) -> Iterator[str]:
-    for node in module.graph.nodes:
-        yield f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_described_value(node.meta.get('val'))}"
-
-
-def _described_value(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        sizes = [_described_value(size) for size in value.shape]
+        sizes = [_described(size) for size in value.shape]
         return f"{value.dtype} {value.device} {sizes} {value.stride()} {memory_order(value)}"
     if isinstance(value, torch.SymInt):
         # The known range of a size decides which nodes are left out.
         return f"{value} {value.node.shape_env.bound_sympy(value.node.expr)}"
     if isinstance(value, tuple | list):
-        return str([_described_value(part) for part in value])
+        return str([_described(part) for part in value])
     return str(value)

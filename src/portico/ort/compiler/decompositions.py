@@ -45,16 +45,13 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    mask = _drawn_mask(x, p)
-    return x * _noise(mask, 1 / (1 - p), x.dtype), mask
-
-
-def _drawn_mask(x: torch.Tensor, p: float) -> torch.Tensor:
-    """Draw which elements of ``x`` are kept, in the memory order of eager mode's noise."""
+    # In the memory order of eager mode's noise.
     order = memory_order(torch.empty_like(x))
     size = x.shape if order is None else [x.shape[axis] for axis in order]
     mask = torch.ops.portico_ort.dropout_mask(list(size), p, device=x.device, draw=next(_draws))
-    return mask if order is None else mask.permute([order.index(axis) for axis in range(x.dim())])
+    if order is not None:
+        mask = mask.permute([order.index(axis) for axis in range(x.dim())])
+    return x * _noise(mask, 1 / (1 - p), x.dtype), mask
 
 
 def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:

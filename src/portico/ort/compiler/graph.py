@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import onnx
 import sympy
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch import fx
 
-from portico.ort.torch_compat import FloorDiv, Max, Min, Mod, PythonMod, statically_known_true
+from portico.ort.torch_compat import size_functions, statically_known_true
 
 Dim = int | torch.SymInt
 
@@ -35,11 +37,11 @@ ONNX_TYPES = {
 _SIZE_OPERATORS: dict[Any, str] = {
     sympy.Add: "Add",
     sympy.Mul: "Mul",
-    FloorDiv: "Div",
-    Mod: "Mod",
-    PythonMod: "Mod",
-    Max: "Max",
-    Min: "Min",
+    size_functions.FloorDiv: "Div",
+    size_functions.Mod: "Mod",
+    size_functions.PythonMod: "Mod",
+    size_functions.Max: "Max",
+    size_functions.Min: "Min",
 }
 # Larger constants are not compared with each other: `repr` of a whole weight would cost more than it saves.
 _LARGEST_SHARED_CONSTANT = 64
@@ -57,7 +59,7 @@ class Value:
 
     name: str
     dtype: torch.dtype | None = None
-    shape: tuple[Dim, ...] | None = None
+    shape: tuple[Any, ...] | None = None
 
     @property
     def dims(self) -> tuple[Any, ...]:
@@ -75,22 +77,42 @@ class Value:
 
 
 class Graph:
-    """Collects the nodes of an ONNX graph; equal constants and sizes are made once."""
+    """Collects the nodes of an ONNX graph; equal constants and sizes are made once.
+
+    Attributes:
+        node: The operator that is being lowered.
+        out: Its fake result, with the dtype and shape that the result must have.
+    """
+
+    node: fx.Node
+    out: Any
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
-        self._num_names = 0
+        self._numbers = count(1)
         self._made: dict[Any, Value] = {}
         self._size_sources: dict[Any, Callable[[], Value]] = {}
         self._sizes: dict[Any, Value] = {}
-        self._computed: set[str] = set()
-        self._returned: set[str] = set()
-        self._transposed: set[str] = set()
+        self._op_types: dict[str, str] = {}
 
-    def op(self, op_type: str, *inputs: Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+    def lower(self, node: fx.Node, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return what ``lowering`` makes of an operator and its arguments."""
+        self.node, self.out = node, node.meta["val"]
+        return lowering(self, *args, **kwargs)
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: Value | None,
+        outputs: int = 1,
+        domain: str = "",
+        dtype: torch.dtype | None = None,
+        shape: tuple[Any, ...] | None = None,
+        **attributes: Any,
+    ) -> Any:
         """Add a node and return its output, or a tuple of several.
 
         Args:
@@ -98,28 +120,28 @@ class Graph:
             inputs: Values; ``None`` for an optional input that is left out.
             outputs: How many outputs are wanted.
             domain: ``""`` for ONNX's own operators.
+            dtype: Dtype of the outputs, where it is needed.
+            shape: Their shape, where it is needed.
             attributes: Attributes of the node; those that are ``None`` are left out.
         """
-        values = [Value(self._name(op_type)) for _ in range(outputs)]
+        values = [Value(f"{op_type}_{next(self._numbers)}", dtype, shape) for _ in range(outputs)]
         names = [value.name if value is not None else "" for value in inputs]
         while names and not names[-1]:
             names.pop()
         given = {name: attribute for name, attribute in attributes.items() if attribute is not None}
         self.nodes.append(helper.make_node(op_type, names, [value.name for value in values], domain=domain, **given))
-        self._computed.update(value.name for value in values)
-        if op_type == "Transpose":
-            self._transposed.add(values[0].name)
+        self._op_types.update((value.name, op_type) for value in values)
         return values[0] if outputs == 1 else tuple(values)
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
         """Return a constant: a number, a list of numbers, or a tensor."""
-        tensor = torch.as_tensor(data, dtype=dtype).detach().cpu().contiguous()
+        tensor = torch.as_tensor(data, dtype=dtype)
         if tensor.numel() > _LARGEST_SHARED_CONSTANT:
-            return self._initializer(tensor)
+            return self.initializer(tensor)
         # By representation, since 0.0 and -0.0 are equal and differ.
         key = ("constant", dtype, repr(tensor.tolist()))
         if key not in self._made:
-            self._made[key] = self._initializer(tensor)
+            self._made[key] = self.initializer(tensor)
         return self._made[key]
 
     def axes(self, *axes: int) -> Value:
@@ -129,7 +151,7 @@ class Graph:
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
         if value.dtype is dtype:
             return value
-        return Value(self.op("Cast", value, to=ONNX_TYPES[dtype]).name, dtype, value.shape)
+        return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype, shape=value.shape)
 
     def scalar(self, number: Any, dtype: torch.dtype) -> Value:
         """Return a number, symbolic or not, as a tensor without dimensions."""
@@ -139,15 +161,9 @@ class Graph:
             return self.cast(self.size(number), dtype)
         return self.constant(number, dtype)
 
-    def shape(self, dims: Sequence[Any]) -> Value:
-        """Return the target of a ``Reshape`` as a vector of int64.
-
-        A single symbolic dimension costs no node: -1, which ``Reshape`` infers, takes its place.
-        """
-        symbolic = [index for index, dim in enumerate(dims) if not isinstance(dim, int)]
-        if len(symbolic) == 1 and all(isinstance(dim, Value | torch.SymInt) or dim > 0 for dim in dims):
-            return self.constant([dim if isinstance(dim, int) else -1 for dim in dims], torch.int64)
-        return self.vector(dims)
+    def operand(self, number: Any) -> Value:
+        """Return a tensor or a number in the dtype of the result: ONNX promotes nothing by itself."""
+        return self.scalar(number, self.out.dtype)
 
     def vector(self, numbers: Sequence[Any]) -> Value:
         """Return numbers, symbolic or not, as a vector of int64."""
@@ -163,9 +179,13 @@ class Graph:
         """Return ``value`` in another shape, or ``value`` itself if the shape is known to be the same."""
         if value.shape is not None and same_shape(value.shape, dims):
             return value
+        symbolic = [dim for dim in dims if not isinstance(dim, int)]
+        if len(symbolic) == 1 and all(isinstance(dim, Value | torch.SymInt) or dim > 0 for dim in dims):
+            # A single symbolic dimension costs no node: -1, which `Reshape` infers, takes its place.
+            return self.op("Reshape", value, self.axes(*(dim if isinstance(dim, int) else -1 for dim in dims)))
         # Without `allowzero`, ONNX reads a 0 as "copy the input's dimension"; empty tensors mean a real 0.
         zero = any(isinstance(dim, int) and dim == 0 for dim in dims)
-        return self.op("Reshape", value, self.shape(dims), allowzero=int(zero) if zero else None)
+        return self.op("Reshape", value, self.vector(dims), allowzero=int(zero) if zero else None)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
         if list(permutation) == list(range(len(permutation))):
@@ -180,41 +200,37 @@ class Graph:
         for axis, dim in enumerate(shape):
             expression = _expression(dim)
             if not isinstance(expression, sympy.Integer):
-                self._size_sources.setdefault(expression, partial(self._dimension, value, axis))
+                self._size_sources.setdefault(expression, partial(self.dimension, value, axis))
         return value
 
     def output(self, value: Value, dtype: torch.dtype, rank: int, name: str | None = None) -> None:
         """Declare an output of the graph, called ``name`` if one is given."""
+        is_taken = value.name in {output.name for output in self.outputs}
         if name is not None:
             self.nodes.append(helper.make_node("Identity", [value.name], [name]))
-        elif value.name not in self._computed or value.name in self._returned | self._transposed:
+        elif is_taken or self._op_types.get(value.name) in (None, "Transpose"):
             # ONNX requires a separate node for an output that is also an input, a constant or another output, and
             # ONNX Runtime fuses a transpose into the product that reads it even when it is an output as well.
             name = self.op("Identity", value).name
         else:
             name = value.name
-        self._returned.add(name)
         self.outputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[dtype], [None] * rank))
 
     def model(self) -> onnx.ModelProto:
-        self._drop_unused()
-        graph = helper.make_graph(self.nodes, "portico", self.inputs, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
-
-    def _drop_unused(self) -> None:
-        """Remove unread constants and nodes, and trailing outputs that are not read."""
+        """Return the model, without unread constants and nodes, and without trailing outputs that are not read."""
         used = {value.name for value in self.outputs}
-        kept = []
+        nodes = []
         for node in reversed(self.nodes):
             if used.isdisjoint(node.output):
                 continue
             while node.output[-1] not in used:
                 node.output.pop()
             used.update(node.input)
-            kept.append(node)
-        self.nodes = kept[::-1]
-        self.initializers = [constant for constant in self.initializers if constant.name in used]
+            nodes.append(node)
+        constants = [constant for constant in self.initializers if constant.name in used]
+        graph = helper.make_graph(nodes[::-1], "portico", self.inputs, self.outputs, constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def declare_number(self, number: Any, value: Value) -> None:
         """Register an input that is a symbolic number itself."""
@@ -226,36 +242,31 @@ class Graph:
         Raises:
             KeyError: If it depends on a symbol that no input has.
         """
-        return self._size(_expression(number))
-
-    def _size(self, expression: Any) -> Value:
-        if expression not in self._sizes:
-            self._sizes[expression] = self._make_size(expression)
-        return self._sizes[expression]
-
-    def _make_size(self, expression: Any) -> Value:
+        expression = _expression(number)
+        if expression in self._sizes:
+            return self._sizes[expression]
         if isinstance(expression, sympy.Integer):
-            return self.constant(int(expression), torch.int64)
-        if expression in self._size_sources:
-            return self._size_sources[expression]()
-        operator = _SIZE_OPERATORS.get(expression.func)
-        if operator is None:
+            size = self.constant(int(expression), torch.int64)
+        elif expression in self._size_sources:
+            size = self._size_sources[expression]()
+        elif expression.func in _SIZE_OPERATORS:
+            size, *others = map(self.size, expression.args)
+            for other in others:
+                size = self.op(_SIZE_OPERATORS[expression.func], size, other, dtype=torch.int64, shape=())
+        else:
             raise KeyError(f"no input of the graph tells the size {expression}")
-        first, *others = (self._size(argument) for argument in expression.args)
-        for other in others:
-            first = Value(self.op(operator, first, other).name, torch.int64, ())
-        return first
+        self._sizes[expression] = size
+        return size
 
-    def _dimension(self, value: Value, axis: int) -> Value:
+    def dimension(self, value: Value, axis: int) -> Value:
+        """Return the size of one dimension, as the graph computes it."""
         size = self.op("Shape", value, start=axis, end=axis + 1)
-        return Value(self.op("Squeeze", size, self.axes(0)).name, torch.int64, ())
+        return self.op("Squeeze", size, self.axes(0), dtype=torch.int64, shape=())
 
-    def weight(self, name: str, tensor: torch.Tensor) -> Value:
-        """Store a tensor in the model under ``name``."""
-        return self._initializer(tensor.detach().cpu().contiguous(), name)
-
-    def _initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
-        name = self._name("constant") if name is None else name
+    def initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
+        """Store a tensor in the model, under ``name`` if one is given."""
+        tensor = tensor.detach().cpu().contiguous()
+        name = f"constant_{next(self._numbers)}" if name is None else name
         if tensor.dtype is torch.bfloat16:
             # NumPy has no bfloat16.
             raw = tensor.view(torch.int16).numpy().tobytes()
@@ -265,10 +276,6 @@ class Graph:
         self.initializers.append(proto)
         return Value(name, tensor.dtype, tuple(tensor.shape))
 
-    def _name(self, stem: str) -> str:
-        self._num_names += 1
-        return f"{stem}_{self._num_names}"
-
 
 def _expression(number: Any) -> Any:
     symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -277,9 +284,6 @@ def _expression(number: Any) -> Any:
 
 def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Return whether two shapes are known to be equal for every value of their symbols."""
-    if len(first) != len(second):
+    if len(first) != len(second) or any(isinstance(dim, Value) for dim in (*first, *second)):
         return False
-    pairs = list(zip(first, second, strict=True))
-    if any(isinstance(dim, Value) for pair in pairs for dim in pair):
-        return False
-    return all(statically_known_true(a == b) for a, b in pairs)
+    return all(statically_known_true(a == b) for a, b in zip(first, second, strict=True))

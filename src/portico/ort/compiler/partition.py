@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -77,7 +78,10 @@ def _view_outputs_outside(graph: fx.Graph) -> None:
         if node.target in FREE_VIEWS:
             with graph.inserting_before(output):
                 output.replace_input_with(node, _copied_view(graph, node))
-            _erase_unused(graph, node)
+            while node.target in FREE_VIEWS and not node.users:
+                base = node.all_input_nodes[0]
+                graph.erase_node(node)
+                node = base
 
 
 def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
@@ -85,13 +89,6 @@ def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
         return node
     base = _copied_view(graph, node.all_input_nodes[0])
     return graph.node_copy(node, lambda argument: base if argument is node.all_input_nodes[0] else argument)
-
-
-def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
-    while node.target in FREE_VIEWS and not node.users:
-        base = node.all_input_nodes[0]
-        graph.erase_node(node)
-        node = base
 
 
 def _is_supported(node: fx.Node) -> bool:
@@ -103,7 +100,8 @@ def _is_supported(node: fx.Node) -> bool:
         return isinstance(source, fx.Node) and _is_supported(source)
     if node.target not in LOWERINGS or _only_seen_outside(node):
         return False
-    return _has_types(node) and has_kernels(node)
+    has_types = all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
+    return has_types and has_kernels(node)
 
 
 def _only_seen_outside(node: fx.Node) -> bool:
@@ -116,10 +114,6 @@ def _fakes_around(node: fx.Node) -> list[torch.Tensor]:
     values = [part.meta.get("val") for part in (node, *node.all_input_nodes)]
     flat = [each for value in values for each in (value if isinstance(value, tuple | list) else [value])]
     return [fake for fake in flat if isinstance(fake, torch.Tensor)]
-
-
-def _has_types(node: fx.Node) -> bool:
-    return all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
 
 
 # ---- Kernels ----
@@ -135,26 +129,22 @@ def has_kernels(node: fx.Node) -> bool:
     if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
         return True
     key = (node.target, dtypes)
-    if key not in _tried:
-        _tried[key] = _is_accepted(_alone(node))
-    return _tried[key]
-
-
-def _is_accepted(module: fx.GraphModule) -> bool:
+    if key in _tried:
+        return _tried[key]
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+    model = translate(_alone(node)).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _FATAL
     try:
         # The CPU's kernels decide: what a CUDA device has no kernel for runs on the CPU.
-        onnxruntime.InferenceSession(
-            translate(module).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        _tried[key] = True
     except (state.NotImplemented, state.InvalidGraph):
-        return False
-    return True
+        _tried[key] = False
+    return _tried[key]
 
 
 def _alone(node: fx.Node) -> fx.GraphModule:
@@ -203,20 +193,15 @@ def in_stages(partition: Partition) -> list[Partition]:
 
     A session frees nothing while it runs. A stage ends where the fewest bytes are handed on.
     """
-    nodes = _in_order(partition)
+    # In the order of the graph, with each `getitem` right after its source.
+    nodes = sorted(sorted(partition.nodes), key=_source)
     handed = _bytes_handed_on(nodes)
     starts = [0]
     while len(nodes) - starts[-1] > 3 * _STAGE_NODES // 2:
         nearest = starts[-1] + _STAGE_NODES // 2
         candidates = range(nearest, min(nearest + _STAGE_NODES, len(nodes)))
         starts.append(min(candidates, key=handed.__getitem__))
-    ends = [*starts[1:], len(nodes)]
-    return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def _in_order(partition: Partition) -> list[fx.Node]:
-    """Return the nodes in the order of the graph, with each ``getitem`` right after its source."""
-    return sorted(sorted(partition.nodes), key=_source)
+    return [Partition(partition.id, nodes[start:end]) for start, end in pairwise([*starts, len(nodes)])]
 
 
 def _source(node: fx.Node) -> fx.Node:
@@ -261,7 +246,9 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
     Raises:
         InputError: If there is one and ``strict`` is set.
     """
-    left = [node for node in module.graph.nodes if _is_fallback(node)]
+    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
+    operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    left = [node for node in operators if node.target not in _AT_HOME]
     names = sorted({str(node.target) for node in left})
     if names and strict:
         raise InputError(
@@ -277,12 +264,6 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
         name = f"fallback_{index}"
         setattr(module, name, Called(partial(fallback.timed, node.target)))
         node.op, node.target = "call_module", name
-
-
-def _is_fallback(node: fx.Node) -> bool:
-    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
-    is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and node.target not in _AT_HOME
 
 
 class Called(torch.nn.Module):

@@ -281,9 +281,10 @@ class TestLayersPerIpu:
         with pytest.raises(IncompatibleIPUConfigError, match="does not define the correct number of layers"):
             layer_ipus(layers, 2, 7)
 
-    def test_need_one_number_per_ipu(self):
+    @pytest.mark.parametrize("layers", [[1, 2, 4], [-1, 2, 4]])
+    def test_need_one_number_per_ipu(self, layers):
         with pytest.raises(IncompatibleIPUConfigError, match="its length does not match ipus_per_replica"):
-            layer_ipus([1, 2, 4], 2, 7)
+            layer_ipus(layers, 2, 7)
 
     @given(st.lists(st.integers(-1, 5), min_size=2, max_size=6), st.integers(1, 30))
     @settings(deadline=None)

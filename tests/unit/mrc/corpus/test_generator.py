@@ -8,9 +8,11 @@ from collections import Counter
 
 import pytest
 
+from mrc_records import to_squad
 from portico.errors import InputError
-from portico.mrc.corpus import generate, to_squad
+from portico.mrc.corpus import generate
 from portico.mrc.corpus.generator import ValueMaker, is_validation_name, load_templates
+from portico.mrc.datasets import read_squad
 
 TOPICS = load_templates().topics
 
@@ -183,25 +185,6 @@ def test_every_template_has_its_slots_and_every_relation_several_wordings(topic)
         assert len(relation.questions) >= 3
 
 
-def test_squad_file_holds_every_question_once(validation):
-    squad = to_squad(validation)
-    assert squad["version"] == "v2.0"
-    rebuilt = [
-        {
-            "id": question["id"],
-            "title": article["title"],
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {
-                "text": [answer["text"] for answer in question["answers"]],
-                "answer_start": [answer["answer_start"] for answer in question["answers"]],
-            },
-            "question_type": question["question_type"],
-        }
-        for article in squad["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
-    assert rebuilt == validation
-    impossible = [q["is_impossible"] for a in squad["data"] for p in a["paragraphs"] for q in p["qas"]]
-    assert impossible == [not example["answers"]["text"] for example in validation]
+def test_corpus_is_read_back_from_a_squad_file(validation, tmp_path):
+    (tmp_path / "squad.json").write_text(json.dumps(to_squad(validation)), encoding="utf-8")
+    assert read_squad(tmp_path / "squad.json") == validation

@@ -10,7 +10,6 @@ from portico.mrc.corpus import generate
 from portico.mrc.models.small_bert import (
     SPECIAL_TOKENS,
     build_small_bert,
-    give_heads_roles,
     small_bert_config,
     train_wordpiece_tokenizer,
 )
@@ -98,8 +97,7 @@ def test_every_shape_can_be_built(hidden_size, num_attention_heads):
         num_hidden_layers=2,
         intermediate_size=32,
     )
-    model = BertForQuestionAnswering(config)
-    give_heads_roles(model)
+    model = build_small_bert(config)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 

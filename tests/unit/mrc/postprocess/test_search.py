@@ -42,7 +42,8 @@ def test_deterministic_ties_keep_the_order_of_tokens(logits_RL, n):
 def uniform_offsets(num_features, length):
     """Return the offsets of features of equal length, every token of which may begin and end an answer."""
     row_starts = np.arange(num_features + 1) * length
-    return TokenOffsets(np.arange(num_features), row_starts, np.zeros((row_starts[-1], 2), np.int32))
+    context_F = np.zeros(num_features, np.int64)
+    return TokenOffsets(np.arange(num_features), row_starts, np.zeros((row_starts[-1], 2), np.int32), context_F)
 
 
 def found(logits, longest, n_best_size=3, order="deterministic"):
@@ -80,7 +81,7 @@ def test_primeqa_order_ignores_padding():
 def test_candidates_take_less_than_300_bytes_a_feature(dtype):
     kept = found(np.random.default_rng(0).normal(size=(50, 384)).astype(dtype), longest=384, n_best_size=20)
     assert kept.start_logit_Fn.dtype == dtype
-    assert kept.nbytes / 50 < 300
+    assert sum(column.nbytes for column in kept.columns()) / 50 < 300
 
 
 def test_exhaustive_search_finds_spans_between_tokens_of_low_rank():
@@ -124,5 +125,5 @@ def test_other_outputs_are_ignored():
     logits_BL = np.array([[0.0, 0.0, 9.0]], np.float32)
     hidden_states = np.full((1, 3, 5), np.nan, np.float32)
     post_processor.update_outputs((logits_BL, logits_BL, hidden_states), [0])
-    assert post_processor.candidates().nbytes < 300
+    assert sum(column.nbytes for column in post_processor.candidates().columns()) < 300
     assert post_processor.compute().predictions == {"a": "y"}

@@ -93,7 +93,7 @@ def test_batches_and_processes_do_not_change_answers():
     halves = [BeamPostProcessor(EXAMPLES, ROWS, version_2_with_negative=True) for _ in range(2)]
     for half, rows in zip(halves, np.array_split(np.random.default_rng(0).permutation(len(ROWS)), 2), strict=True):
         half.update_outputs([output[rows] for output in outputs], rows)
-    assert halves[1].candidates().nbytes / len(ROWS) < 300
+    assert sum(column.nbytes for column in halves[1].candidates().columns()) / len(ROWS) < 300
     halves[0].merge(halves[1].candidates())
     answers = halves[0].compute()
     assert answers.nbest == slow_answers(outputs, num_starts=5, num_ends=5, n=20, longest=30)[1]

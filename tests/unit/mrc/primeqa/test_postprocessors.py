@@ -379,7 +379,11 @@ def natural_answers(examples, *, start, end):
 def test_natural_questions_answers_are_in_bytes():
     evaluated = natural_answers([natural_question()], start=1, end=3)
     (prediction,) = evaluated.processed_predictions
-    assert evaluated.predictions["a"][0]["span_answer_text"] == "Größe is seven"
+    first, second = evaluated.predictions["a"]
+    assert [first["span_answer_text"], second["span_answer_text"]] == ["Größe is seven", "Größe is seven </P>"]
+    assert first["span_answer"] == {"start_position": 103, "end_position": 119}
+    assert second["span_answer"] == {"start_position": 103, "end_position": 123}
+    assert (first["passage_index"], second["passage_index"]) == (1, 1)
     assert (prediction["start_position"], prediction["end_position"]) == (103, 119)
     assert prediction["passage_index"] == 1
     (reference,) = evaluated.label_ids
@@ -470,6 +474,7 @@ def record(start, end, *, types=(0.0, 2.0, 0.0, 0.0, 0.0), **changes):
         "end_stdev": 0.2,
         "query_passage_similarity": 0.3,
         "yes_no_answer": 0,
+        "passage_index": 0,
         "confidence_score": 0.75,
     }
     return {**values, **changes}
@@ -478,9 +483,14 @@ def record(start, end, *, types=(0.0, 2.0, 0.0, 0.0, 0.0), **changes):
 def test_confidence_features():
     other = record(24, 44, types=(2.0, 0.0, 0.0, 0.0, 0.0), normalized_span_answer_score=0.25)
     first, second = ConfidenceScorer.make_features([record(17, 42), other])
-    assert first.tolist() == [3, -1, 4, 5, 0, 2, 1, 1, pytest.approx(0.8), 0.75, 0.25, 0.1, 0.2, 0.3]
+    # PrimeQA counts the ends too, 19 of 26 and 21 characters, and divides the sum over the others by the number of
+    # all.
+    agreement = pytest.approx(2 * 19 / (26 + 21) / 2)
+    assert first.tolist() == [3, -1, 4, 5, 0, 2, 1, 1, agreement, 0.75, 0.25, 0.1, 0.2, 0.3]
     assert second[[4, 5, 6, 7, 10]].tolist() == [2, 0, 0, 1, -0.25]
-    assert ConfidenceScorer.make_features([record(-1, -1)])[0, 8] == 0
+    assert ConfidenceScorer.make_features([record(-1, -1, types=[0.0] * 5)])[0, 6:9].tolist() == [1, 1, 0]
+    apart = ConfidenceScorer.make_features([record(3, 5), record(3, 5), record(6, 9)])
+    assert apart[:, 8].tolist() == pytest.approx([1 / 3, 1 / 3, 0])
 
 
 def test_confidence_training_data():
@@ -501,12 +511,14 @@ def test_score_normalizer():
 
     predictions = {"a": [record(1, 2), record(3, 4)], "b": [record(5, 6, types=(7.0, 0, 0, 0, 0))]}
     normalized = ScoreNormalizer(Sum()).normalize(predictions, {"b": "no"})
-    assert normalized["a"][0] == {**predictions["a"][0], "confidence_score": 0.09}
+    assert normalized["a"][0] == {**predictions["a"][0], "confidence_score": 0.09, "span_answer_score": 0.09}
     assert normalized["a"][1] == predictions["a"][1]
     boolean = normalized["b"][0]
     assert (boolean["yes_no_answer"], boolean["span_answer"]["start_position"]) == (TargetType.NO, -1)
     assert boolean["confidence_score"] == 0.17
     assert predictions["b"][0]["yes_no_answer"] == 0
+    for_metric = ExtractivePostProcessor(**SETTINGS).prepare_predictions([], normalized)
+    assert [one["confidence_score"] for one in for_metric] == [0.09, 0.17]
 
 
 def test_yes_no_annotations():

@@ -186,6 +186,16 @@ def test_max_contexts_cuts_the_context_after_a_passage():
     assert set(features["context_idx"]) == {0, 1}
 
 
+def test_a_context_of_which_all_passages_are_read_is_not_cut():
+    row = make_rows(single=True)[0]
+    row["passage_candidates"] = {"start_positions": [0, 4], "end_positions": [4, 9]}
+    whole, enough = (
+        preprocessor(TOKENIZER, max_contexts=number, **SINGLE).process_eval(datasets.Dataset.from_list([row]))[1]
+        for number in (None, 2)
+    )
+    assert enough.to_list() == whole.to_list()
+
+
 def test_missing_id_and_language_are_generated():
     dataset = datasets.Dataset.from_list(make_rows(single=True)).remove_columns(["example_id", "language"])
     examples, features = preprocessor(TOKENIZER, **SINGLE).process_train(dataset)
@@ -345,6 +355,9 @@ def test_mrqa_takes_the_first_occurrence_of_each_answer():
         examples, train = processed("MRQAPreprocessor", [record], **options)
         assert examples[0]["example_id"] == "q"
         assert examples[0]["target"]["end_positions"] == [BRIDGE + 5]
+        # Its positions would give "bridg".
+        (reference,) = primeqa.SQUADPostProcessor(1, 9, n_best_size=1).prepare_examples_as_references(examples)
+        assert reference["answers"] == {"text": ["bridge"], "answer_start": [BRIDGE]}
         assert not {"subset", "detected_answers"} & set(examples.column_names)
         # The end is that of the last character, so that a last piece of one character is missed.
         assert text_of_label(train[0], CONTEXT).startswith("bridg")

@@ -31,8 +31,10 @@ def test_primeqas_reader(model_folder, questions):
             span = record["span_answer"]
             text = own[record["passage_index"]][span["start_position"] : span["end_position"]]
             assert record["span_answer_text"] == text
-    least = found["a"][0]["span_answer_score"]
-    assert len(reader.predict(asked, contexts, min_score_threshold=least)["0"]) == 1
+    least = found["a"][0]["confidence_score"]
+    (kept,) = reader.predict(asked, contexts, min_score_threshold=least)["0"]
+    assert kept["span_answer_text"] == found["a"][0]["span_answer_text"]
+    assert reader.predict(asked, contexts, min_score_threshold=1.01) == {"0": [], "1": [], "2": []}
     assert len(reader.predict(asked, contexts, max_num_answers=1)["2"]) == 1
     weighted = "weighted_sum_target_type_and_score_diff"
     with pytest.raises(InputError, match=r"no answer-type logits, which `scorer_type=weighted_sum.*score_diff_based`"):

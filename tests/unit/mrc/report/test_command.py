@@ -13,8 +13,7 @@ import portico
 from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
-from portico.mrc.report.command import main, write_page
-from portico.mrc.report.run_folder import read_run
+from portico.mrc.report.command import main, read_run, write_page
 from reading_results import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."

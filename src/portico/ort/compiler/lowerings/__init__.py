@@ -13,4 +13,3 @@ from portico.ort.compiler.lowerings import (  # noqa: F401
     shapes,
 )
 from portico.ort.compiler.lowerings.registry import LOWERINGS as LOWERINGS
-from portico.ort.compiler.lowerings.registry import Context as Context

@@ -4,243 +4,194 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value
-from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
+from portico.ort.compiler.graph import Graph, Value
+from portico.ort.compiler.lowerings.registry import lowers
 
 aten = torch.ops.aten
 
-# ONNX defines rounding for floats only; an integer is rounded already.
-_ROUNDINGS = {aten.ceil.default: "Ceil", aten.floor.default: "Floor", aten.round.default: "Round"}
-_UNARY = {
-    aten.abs.default: "Abs",
-    aten.acos.default: "Acos",
-    aten.acosh.default: "Acosh",
-    aten.asin.default: "Asin",
-    aten.asinh.default: "Asinh",
-    aten.atan.default: "Atan",
-    aten.atanh.default: "Atanh",
-    aten.cos.default: "Cos",
-    aten.cosh.default: "Cosh",
-    aten.erf.default: "Erf",
-    aten.exp.default: "Exp",
-    aten.log.default: "Log",
-    aten.neg.default: "Neg",
-    aten.reciprocal.default: "Reciprocal",
-    aten.sigmoid.default: "Sigmoid",
-    aten.sin.default: "Sin",
-    aten.sinh.default: "Sinh",
-    aten.sqrt.default: "Sqrt",
-    aten.tan.default: "Tan",
-    aten.tanh.default: "Tanh",
-}
+# ONNX calls these as ATen does.
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "neg", "reciprocal",
+    "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
 
 
-def _register(target: torch._ops.OpOverload, op_type: str) -> None:
-    @lowers(target)
-    def apply(context: Context, x: Value) -> Value:
-        if target in _ROUNDINGS and not context.out.dtype.is_floating_point:
-            return x
-        return context.graph.op(op_type, context.graph.cast(x, context.out.dtype))
+def _unary(graph: Graph, x: Value, *, op_type: str) -> Value:
+    return graph.op(op_type, graph.operand(x))
 
 
-for _target, _op_type in (_ROUNDINGS | _UNARY).items():
-    _register(_target, _op_type)
+for _name in _UNARY:
+    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(_unary)
+
+
+@lowers(aten.ceil.default, op_type="Ceil")
+@lowers(aten.floor.default, op_type="Floor")
+@lowers(aten.round.default, op_type="Round")
+def rounded(graph: Graph, x: Value, *, op_type: str) -> Value:
+    # ONNX defines rounding for floats only; an integer is rounded already.
+    return graph.op(op_type, x) if x.is_float else x
 
 
 @lowers(aten.relu.default)
-def relu(context: Context, x: Value) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    return graph.op("Relu", x) if dtype.is_floating_point else graph.op("Max", x, graph.constant(0, dtype))
+def relu(graph: Graph, x: Value) -> Value:
+    return graph.op("Relu", x) if x.is_float else graph.op("Max", x, graph.operand(0))
 
 
 @lowers(aten.sign.default)
-def sign(context: Context, x: Value) -> Value:
+def sign(graph: Graph, x: Value) -> Value:
     """Return 1, 0 or -1, and 0 for NaN, for which ONNX Runtime's ``Sign`` returns NaN."""
-    graph, dtype = context.graph, context.out.dtype
-    if dtype is torch.bool:
+    if graph.out.dtype is torch.bool:
         return x
-    zero = graph.constant(0, dtype)
-    is_positive, is_negative = (graph.op("Greater", *pair) for pair in ((x, zero), (zero, x)))
-    return graph.op("Sub", *(graph.cast(side, dtype) for side in (is_positive, is_negative)))
+    zero = graph.operand(0)
+    is_positive, is_negative = graph.op("Greater", x, zero), graph.op("Greater", zero, x)
+    return graph.op("Sub", graph.operand(is_positive), graph.operand(is_negative))
 
 
 @lowers(aten.trunc.default)
-def trunc(context: Context, x: Value) -> Value:
-    return truncated(context, x) if context.out.dtype.is_floating_point else x
+def trunc(graph: Graph, x: Value) -> Value:
+    return _truncated(graph, x) if x.is_float else x
 
 
-def truncated(context: Context, x: Value) -> Value:
+def _truncated(graph: Graph, x: Value) -> Value:
     """Round floats towards zero, keeping the sign of a zero."""
-    graph = context.graph
-    is_negative = graph.op("Less", x, graph.constant(0, context.out.dtype))
+    is_negative = graph.op("Less", x, graph.operand(0))
     return graph.op("Where", is_negative, graph.op("Ceil", x), graph.op("Floor", x))
 
 
 @lowers(aten.rsqrt.default)
-def rsqrt(context: Context, x: Value) -> Value:
-    graph = context.graph
-    return graph.op("Reciprocal", graph.op("Sqrt", graph.cast(x, context.out.dtype)))
+def rsqrt(graph: Graph, x: Value) -> Value:
+    return graph.op("Reciprocal", graph.op("Sqrt", graph.operand(x)))
 
 
 @lowers(aten.log1p.default)
-def log1p(context: Context, x: Value) -> Value:
+def log1p(graph: Graph, x: Value) -> Value:
     """Return ``log(1 + x)`` without the rounding of ``1 + x``.
 
     ``log(u) * x / (u - 1)`` with ``u = 1 + x``: the errors of numerator and denominator cancel (Kahan; theorem 4 of
     Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991).
     """
-    graph, dtype = context.graph, context.out.dtype
-    x, one = graph.cast(x, dtype), graph.constant(1, dtype)
+    x, one = graph.operand(x), graph.operand(1)
     total = graph.op("Add", x, one)
     kept = graph.op("Sub", total, one)
     log = graph.op("Log", total)
     corrected = graph.op("Mul", log, graph.op("Div", x, kept))
-    corrected = graph.op("Where", graph.op("Equal", kept, graph.constant(0, dtype)), x, corrected)
+    corrected = graph.op("Where", graph.op("Equal", kept, graph.operand(0)), x, corrected)
     return graph.op("Where", graph.op("IsInf", total), log, corrected)
 
 
-# Binary operators: for booleans, and for numbers.
-_BINARY = {
-    (aten.mul.Tensor, aten.mul.Scalar): ("And", "Mul"),
-    (aten.maximum.default,): ("Or", "Max"),
-    (aten.minimum.default,): ("And", "Min"),
-    (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar): ("And", "BitwiseAnd"),
-    (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar): ("Or", "BitwiseOr"),
-    (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar): ("Xor", "BitwiseXor"),
-}
+@lowers(aten.mul.Tensor, aten.mul.Scalar, of_booleans="And", of_numbers="Mul")
+@lowers(aten.maximum.default, of_booleans="Or", of_numbers="Max")
+@lowers(aten.minimum.default, of_booleans="And", of_numbers="Min")
+@lowers(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, of_booleans="And", of_numbers="BitwiseAnd")
+@lowers(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, of_booleans="Or", of_numbers="BitwiseOr")
+@lowers(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, of_booleans="Xor", of_numbers="BitwiseXor")
+def binary(graph: Graph, x: Any, y: Any, *, of_booleans: str, of_numbers: str) -> Value:
+    op_type = of_booleans if graph.out.dtype is torch.bool else of_numbers
+    return graph.op(op_type, graph.operand(x), graph.operand(y))
 
 
-def _register_binary(targets: Any, of_booleans: str, of_numbers: str) -> None:
-    @lowers(*targets)
-    def apply(context: Context, x: Any, y: Any) -> Value:
-        dtype = context.out.dtype
-        op_type = of_booleans if dtype is torch.bool else of_numbers
-        return context.graph.op(op_type, *promoted(context, dtype, x, y))
-
-
-for _targets, _op_types in _BINARY.items():
-    _register_binary(_targets, *_op_types)
-
-
-@lowers(aten.add.Tensor, aten.add.Scalar)
-def add(context: Context, x: Any, y: Any, alpha: Any = 1) -> Value:
-    x, y = promoted(context, context.out.dtype, x, y)
-    if context.out.dtype is torch.bool:
-        return context.graph.op("Or", x, y)
-    return context.graph.op("Add", x, _scaled(context, y, alpha))
-
-
-@lowers(aten.sub.Tensor, aten.sub.Scalar)
-def sub(context: Context, x: Any, y: Any, alpha: Any = 1) -> Value:
-    x, y = promoted(context, context.out.dtype, x, y)
-    return context.graph.op("Sub", x, _scaled(context, y, alpha))
+@lowers(aten.add.Tensor, aten.add.Scalar, op_type="Add")
+@lowers(aten.sub.Tensor, aten.sub.Scalar, op_type="Sub")
+def add_or_sub(graph: Graph, x: Any, y: Any, alpha: Any = 1, *, op_type: str) -> Value:
+    x, y = graph.operand(x), graph.operand(y)
+    if graph.out.dtype is torch.bool:
+        return graph.op("Or", x, y)
+    return graph.op(op_type, x, _scaled(graph, y, alpha))
 
 
 @lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(context: Context, x: Any, y: Any, alpha: Any = 1) -> Value:
-    return sub(context, y, x, alpha)
+def rsub(graph: Graph, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return add_or_sub(graph, y, x, alpha, op_type="Sub")
 
 
-def _scaled(context: Context, value: Value, factor: Any) -> Value:
+def _scaled(graph: Graph, value: Value, factor: Any) -> Value:
     if isinstance(factor, int | float) and factor == 1:
         return value
-    return context.graph.op("Mul", value, context.graph.scalar(factor, context.out.dtype))
+    return graph.op("Mul", value, graph.operand(factor))
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
-def power(context: Context, base: Any, exponent: Any) -> Value:
-    graph, dtype = context.graph, context.out.dtype
+def power(graph: Graph, base: Any, exponent: Any) -> Value:
+    base = graph.operand(base)
     if isinstance(exponent, int | float) and exponent == 2:
-        (base,) = promoted(context, dtype, base)
         return graph.op("Mul", base, base)
-    return graph.op("Pow", *promoted(context, dtype, base, exponent))
+    return graph.op("Pow", base, graph.operand(exponent))
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
-def clamp(context: Context, x: Value, low: Any = None, high: Any = None) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    result = graph.cast(x, dtype)
+def clamp(graph: Graph, x: Value, low: Any = None, high: Any = None) -> Value:
+    result = graph.operand(x)
     if low is not None:
-        result = graph.op("Max", result, *promoted(context, dtype, low))
-    if high is not None:
-        result = graph.op("Min", result, *promoted(context, dtype, high))
-    return result
+        result = graph.op("Max", result, graph.operand(low))
+    return result if high is None else graph.op("Min", result, graph.operand(high))
 
 
 @lowers(aten.hardtanh.default)
-def hardtanh(context: Context, x: Value, low: Any = -1, high: Any = 1) -> Value:
-    return clamp(context, x, low, high)
+def hardtanh(graph: Graph, x: Value, low: Any = -1, high: Any = 1) -> Value:
+    return clamp(graph, x, low, high)
 
 
 @lowers(aten.addcmul.default)
-def addcmul(context: Context, x: Value, first: Value, second: Value, *, value: Any = 1) -> Value:
-    product = context.graph.op("Mul", first, second)
-    return context.graph.op("Add", x, _scaled(context, product, value))
+def addcmul(graph: Graph, x: Value, first: Value, second: Value, *, value: Any = 1) -> Value:
+    return graph.op("Add", x, _scaled(graph, graph.op("Mul", first, second), value))
 
 
 # Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(context: Context, x: Any, y: Any) -> Value:
-    return context.graph.op("Div", *promoted(context, context.out.dtype, x, y))
+def div(graph: Graph, x: Any, y: Any) -> Value:
+    return graph.op("Div", graph.operand(x), graph.operand(y))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_rounded(context: Context, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    dtype = context.out.dtype
-    x, y = promoted(context, dtype, x, y)
+def div_rounded(graph: Graph, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+    x, y = graph.operand(x), graph.operand(y)
     if rounding_mode == "floor":
-        return _floor_of_floats(context, x, y) if dtype.is_floating_point else _floor_of_integers(context, x, y)
-    quotient: Value = context.graph.op("Div", x, y)
-    return truncated(context, quotient) if rounding_mode and dtype.is_floating_point else quotient
+        return _floor_of_floats(graph, x, y) if x.is_float else _floor_of_integers(graph, x, y)
+    quotient: Value = graph.op("Div", x, y)
+    return _truncated(graph, quotient) if rounding_mode and x.is_float else quotient
 
 
-def _floor_of_floats(context: Context, x: Value, y: Value) -> Value:
+def _floor_of_floats(graph: Graph, x: Value, y: Value) -> Value:
     """Divide ``x`` less its remainder, as ATen's ``div_floor`` does: ``x / y`` itself may round up to an integer."""
-    graph, dtype = context.graph, context.out.dtype
-    rest, is_below = _rest(context, x, y)
+    rest, is_below = _rest(graph, x, y)
     quotient = graph.op("Div", graph.op("Sub", x, rest), y)
-    floor = graph.op("Round", graph.op("Sub", quotient, graph.cast(is_below, dtype)))
-    is_zero = graph.op("Equal", y, graph.constant(0, dtype))
+    floor = graph.op("Round", graph.op("Sub", quotient, graph.operand(is_below)))
+    is_zero = graph.op("Equal", y, graph.operand(0))
     return graph.op("Where", is_zero, graph.op("Div", x, y), floor)
 
 
-def _floor_of_integers(context: Context, x: Value, y: Value) -> Value:
+def _floor_of_integers(graph: Graph, x: Value, y: Value) -> Value:
     """Divide and round down; ONNX rounds a quotient of integers towards zero."""
-    graph, dtype = context.graph, context.out.dtype
-    zero = graph.constant(0, dtype)
-    remains = graph.op("Not", graph.op("Equal", graph.op("Mod", x, y), zero))
-    correction = graph.op("And", remains, _differ_in_sign(context, x, y))
-    return graph.op("Sub", graph.op("Div", x, y), graph.cast(correction, dtype))
+    remains = graph.op("Not", graph.op("Equal", graph.op("Mod", x, y), graph.operand(0)))
+    correction = graph.op("And", remains, _differ_in_sign(graph, x, y))
+    return graph.op("Sub", graph.op("Div", x, y), graph.operand(correction))
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar)
-def remainder(context: Context, x: Any, y: Any) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    x, y = promoted(context, dtype, x, y)
-    if not dtype.is_floating_point:
+def remainder(graph: Graph, x: Any, y: Any) -> Value:
+    x, y = graph.operand(x), graph.operand(y)
+    if not x.is_float:
         return graph.op("Mod", x, y)
-    rest, is_below = _rest(context, x, y)
+    rest, is_below = _rest(graph, x, y)
     return graph.op("Where", is_below, graph.op("Add", rest, y), rest)
 
 
-def _rest(context: Context, x: Value, y: Value) -> tuple[Value, Value]:
+def _rest(graph: Graph, x: Value, y: Value) -> tuple[Value, Value]:
     """Return the remainder with the sign of the dividend, and whether the sign of the divisor differs."""
-    graph = context.graph
     rest = graph.op("Mod", x, y, fmod=1)
-    remains = graph.op("Not", graph.op("Equal", rest, graph.constant(0, context.out.dtype)))
-    return rest, graph.op("And", remains, _differ_in_sign(context, rest, y))
+    remains = graph.op("Not", graph.op("Equal", rest, graph.operand(0)))
+    return rest, graph.op("And", remains, _differ_in_sign(graph, rest, y))
 
 
-def _differ_in_sign(context: Context, x: Value, y: Value) -> Value:
-    zero = context.graph.constant(0, context.out.dtype)
-    return context.graph.op("Xor", context.graph.op("Less", x, zero), context.graph.op("Less", y, zero))
+def _differ_in_sign(graph: Graph, x: Value, y: Value) -> Value:
+    zero = graph.operand(0)
+    return graph.op("Xor", graph.op("Less", x, zero), graph.op("Less", y, zero))
 
 
 @lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(context: Context, x: Any, y: Any) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    x, y = promoted(context, dtype, x, y)
-    if dtype.is_floating_point:
+def fmod(graph: Graph, x: Any, y: Any) -> Value:
+    x, y = graph.operand(x), graph.operand(y)
+    if x.is_float:
         return graph.op("Mod", x, y, fmod=1)
     # ONNX Runtime computes fmod of integers in float64, which cannot represent all int64.
     return graph.op("Sub", x, graph.op("Mul", graph.op("Div", x, y), y))

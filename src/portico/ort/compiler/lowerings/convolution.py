@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value
+from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings.reductions import reduced
-from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.lowerings.registry import lowers
 from portico.ort.compiler.lowerings.shapes import padded
 
 aten = torch.ops.aten
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @lowers(aten.convolution.default)
 def convolution(
-    context: Context,
+    graph: Graph,
     x: Value,
     weight: Value,
     bias: Value | None,
@@ -26,16 +26,15 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
-    sizes = {"strides": list(stride), "pads": [*padding, *padding], "dilations": list(dilation)}
-    options: dict[str, Any] = {**sizes, "group": groups}
+    sizes: dict[str, Any] = {"strides": list(stride), "pads": [*padding, *padding], "dilations": list(dilation)}
     if transposed:
-        return context.graph.op("ConvTranspose", x, weight, bias, output_padding=list(output_padding), **options)
-    return context.graph.op("Conv", x, weight, bias, **options)
+        sizes["output_padding"] = list(output_padding)
+    return graph.op("ConvTranspose" if transposed else "Conv", x, weight, bias, group=groups, **sizes)
 
 
 @lowers(aten.convolution_backward.default)
 def convolution_backward(
-    context: Context,
+    graph: Graph,
     grad: Value,
     x: Value,
     weight: Value,
@@ -50,25 +49,25 @@ def convolution_backward(
 ) -> tuple[Value | None, ...]:
     grads: list[Value | None] = [None, None, None]
     if output_mask[0] and transposed:
-        grads[0] = convolution(context, grad, weight, None, stride, padding, dilation, False, (), groups)
+        grads[0] = convolution(graph, grad, weight, None, stride, padding, dilation, False, (), groups)
     elif output_mask[0]:
-        grads[0] = _gradient_of_input(context, grad, x, weight, stride, padding, dilation, groups)
+        grads[0] = _gradient_of_input(graph, grad, x, weight, stride, padding, dilation, groups)
     if output_mask[1]:
         narrow, wide = (x, grad) if transposed else (grad, x)
-        grads[1] = _gradient_of_weight(context, wide, narrow, weight, stride, padding, dilation, groups)
+        grads[1] = _gradient_of_weight(graph, wide, narrow, weight, stride, padding, dilation, groups)
     if output_mask[2]:
-        grads[2] = reduced(context.graph, "ReduceSum", grad, [0, *range(2, grad.rank)])
+        grads[2] = reduced(graph, "ReduceSum", grad, [0, *range(2, grad.rank)])
     return tuple(grads)
 
 
 def _gradient_of_input(
-    context: Context, grad: Value, x: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
+    graph: Graph, grad: Value, x: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Value:
     """Return the gradient of the input: a transposed convolution, cut to the input without its padding.
 
     Fewer than ``stride`` elements at the far end may have been in no window: their gradient is zero.
     """
-    graph, spatial = context.graph, list(range(2, x.rank))
+    spatial = list(range(2, x.rank))
     whole = graph.op("ConvTranspose", grad, weight, strides=list(stride), dilations=list(dilation), group=groups)
     if not any(padding) and all(step == 1 for step in stride):
         return whole
@@ -79,30 +78,23 @@ def _gradient_of_input(
 
 
 def _gradient_of_weight(
-    context: Context, wide: Value, narrow: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
+    graph: Graph, wide: Value, narrow: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Value:
     """Return the gradient of the weight, which sums ``narrow`` times the window of ``wide`` that each element saw.
 
     This is a convolution with batch and channels swapped, and with stride and dilation swapped.
     """
-    graph = context.graph
     rank = len(weight.dims)
     swapped = [1, 0, *range(2, rank)]
     by_channel = graph.transpose(wide, swapped)
     if groups > 1:
         # [N, G * C, ...] to [C, G * N, ...]: each group convolves its own part.
-        split = graph.op("Reshape", wide, graph.vector([0, groups, -1, *_sizes_from(graph, wide, 2)]))
+        sizes = [graph.dimension(wide, axis) for axis in range(2, rank)]
+        split = graph.op("Reshape", wide, graph.vector([0, groups, -1, *sizes]))
         split = graph.op("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
-        by_channel = graph.op("Reshape", split, graph.vector([0, -1, *_sizes_from(graph, wide, 2)]))
-    product = graph.op(
-        "Conv",
-        by_channel,
-        graph.transpose(narrow, swapped),
-        strides=list(dilation),
-        dilations=list(stride),
-        pads=[*padding, *padding],
-        group=groups,
-    )
+        by_channel = graph.op("Reshape", split, graph.vector([0, -1, *sizes]))
+    narrow = graph.transpose(narrow, swapped)
+    product = convolution(graph, by_channel, narrow, None, dilation, padding, stride, False, (), groups)
     # Elements at the far end that are in no window make the product larger than the kernel.
     kernel = list(weight.dims[2:])
     spatial = graph.axes(*range(2, rank))
@@ -110,16 +102,9 @@ def _gradient_of_weight(
     return graph.transpose(product, swapped)
 
 
-def _sizes_from(graph: Any, value: Value, start: int) -> list[Value]:
-    return [
-        Value(graph.op("Squeeze", graph.op("Shape", value, start=axis, end=axis + 1), graph.axes(0)).name, torch.int64)
-        for axis in range(start, value.rank)
-    ]
-
-
 @lowers(aten.max_pool2d_with_indices.default)
 def max_pool(
-    context: Context,
+    graph: Graph,
     x: Value,
     kernel_size: Sequence[int],
     stride: Sequence[int] = (),
@@ -127,11 +112,10 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Value, Value]:
-    graph = context.graph
     kernel = _both(kernel_size)
     batch = x if x.rank == 4 else graph.op("Unsqueeze", x, graph.axes(0))
     # ONNX Runtime ignores NaN: take infinity instead, and only the positions from the pooling.
-    is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), context.out[0].dtype)
+    is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), graph.out[0].dtype)
     _, positions = graph.op(
         "MaxPool",
         graph.op("Where", is_nan, infinity, batch),
@@ -153,7 +137,7 @@ def max_pool(
 
 @lowers(aten.max_pool2d_with_indices_backward.default)
 def max_pool_backward(
-    context: Context,
+    graph: Graph,
     grad: Value,
     x: Value,
     kernel_size: Sequence[int],
@@ -163,11 +147,10 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: Value,
 ) -> Value:
-    graph = context.graph
     # `Reshape` keeps a dimension of 0 and infers one of -1: this flattens each plane.
     as_rows = graph.constant([0] * (x.rank - 2) + [-1], torch.int64)
     rows, positions, updates = (graph.op("Reshape", value, as_rows) for value in (x, indices, grad))
-    zeros = graph.op("Expand", graph.constant(0, context.out.dtype), graph.op("Shape", rows))
+    zeros = graph.op("Expand", graph.operand(0), graph.op("Shape", rows))
     scattered = graph.op("ScatterElements", zeros, positions, updates, axis=-1, reduction="add")
     return graph.op("Reshape", scattered, graph.op("Shape", x))
 

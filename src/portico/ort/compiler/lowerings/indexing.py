@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value, same_shape
-from portico.ort.compiler.lowerings.creation import filled
-from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
+from portico.ort.compiler.graph import Graph, Value, same_shape
+from portico.ort.compiler.lowerings.creation import full
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 # ONNX Runtime's scatters have no `reduction="add"` for the keys: dtypes to add in instead.
@@ -15,105 +15,88 @@ _ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.
 
 
 @lowers(aten.embedding.default)
-def embedding(context: Context, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
-    return context.graph.op("Gather", weight, _not_negative(context, indices), axis=0)
+def embedding(graph: Graph, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+    return graph.op("Gather", weight, _not_negative(graph, indices), axis=0)
 
 
 @lowers(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    context: Context, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool
+    graph: Graph, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
-    graph = context.graph
     rows = graph.op("Unsqueeze", indices, graph.axes(-1))
+    positions = graph.cast(rows, torch.int64)
     if scale_grad_by_freq:
-        grad = graph.op("Div", grad, _frequencies(context, indices, rows, num_weights))
+        ones = graph.op("Expand", graph.operand(1), graph.op("Shape", indices))
+        counts = _added(graph, "ScatterND", full(graph, [num_weights], 0), positions, ones)
+        frequencies = graph.op("Gather", counts, indices, axis=0)
+        grad = graph.op("Div", grad, graph.op("Unsqueeze", frequencies, graph.axes(-1)))
     if padding_idx >= 0:
         padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
-        grad = graph.op("Where", padded, graph.constant(0, context.out.dtype), grad)
-    zeros = filled(context, [num_weights, context.out.shape[1]], 0)
-    return _added(context, "ScatterND", zeros, graph.cast(rows, torch.int64), grad)
+        grad = graph.op("Where", padded, graph.operand(0), grad)
+    zeros = full(graph, [num_weights, graph.out.shape[1]], 0)
+    return _added(graph, "ScatterND", zeros, positions, grad)
 
 
-def _frequencies(context: Context, indices: Value, rows: Value, num_weights: Any) -> Value:
-    """Return how often each index occurs among the indices, ``[..., 1]``."""
-    graph = context.graph
-    ones = graph.op("Expand", graph.constant(1, context.out.dtype), graph.op("Shape", indices))
-    zeros = filled(context, [num_weights], 0)
-    counts = _added(context, "ScatterND", zeros, graph.cast(rows, torch.int64), ones)
-    return graph.op("Unsqueeze", graph.op("Gather", counts, indices, axis=0), graph.axes(-1))
+@lowers_along(aten.gather.default)
+def gather(graph: Graph, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    return graph.op("GatherElements", x, _not_negative(graph, index), axis=dim)
 
 
-@lowers(aten.gather.default)
-@numbers_as_vectors
-def gather(context: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    return context.graph.op("GatherElements", x, _not_negative(context, index), axis=dim)
+@lowers_along(aten.scatter.src)
+def scatter_src(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
+    return graph.op("ScatterElements", x, _not_negative(graph, index), _as_large_as(graph, src, index), axis=dim)
 
 
-@lowers(aten.scatter.src)
-@numbers_as_vectors
-def scatter_src(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
-    positions, elements = _not_negative(context, index), _as_large_as(context, src, index)
-    return context.graph.op("ScatterElements", x, positions, elements, axis=dim)
+@lowers_along(aten.scatter.value)
+def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Any) -> Value:
+    src = graph.op("Expand", graph.operand(value), graph.op("Shape", index))
+    return graph.op("ScatterElements", x, _not_negative(graph, index), src, axis=dim)
 
 
-@lowers(aten.scatter.value)
-@numbers_as_vectors
-def scatter_value(context: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
-    graph = context.graph
-    src = graph.op("Expand", graph.scalar(value, context.out.dtype), graph.op("Shape", index))
-    return graph.op("ScatterElements", x, _not_negative(context, index), src, axis=dim)
+@lowers_along(aten.scatter_add.default)
+def scatter_add(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
+    positions = _not_negative(graph, index)
+    return _added(graph, "ScatterElements", x, positions, _as_large_as(graph, src, index), axis=dim)
 
 
-@lowers(aten.scatter_add.default)
-@numbers_as_vectors
-def scatter_add(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
-    positions = _not_negative(context, index)
-    return _added(context, "ScatterElements", x, positions, _as_large_as(context, src, index), axis=dim)
-
-
-def _added(context: Context, op_type: str, x: Value, positions: Value, updates: Value, **attributes: Any) -> Value:
+def _added(graph: Graph, op_type: str, x: Value, positions: Value, updates: Value, **attributes: Any) -> Value:
     """Add by index, in a dtype that ONNX Runtime has a kernel for."""
-    graph, dtype = context.graph, context.out.dtype
+    dtype = graph.out.dtype
     wide = _ADDED_IN.get(dtype, dtype)
     x, updates = (graph.cast(Value(value.name, dtype), wide) for value in (x, updates))
-    total = graph.op(op_type, x, positions, updates, reduction="add", **attributes)
-    return graph.cast(Value(total.name, wide), dtype)
+    return graph.operand(graph.op(op_type, x, positions, updates, reduction="add", dtype=wide, **attributes))
 
 
-def _as_large_as(context: Context, src: Value, index: Value) -> Value:
+def _as_large_as(graph: Graph, src: Value, index: Value) -> Value:
     """Cut ``src`` to the size of the index: torch allows it to be larger."""
     if same_shape(src.dims, index.dims):
         return src
-    graph, axes = context.graph, range(src.rank)
+    axes = range(src.rank)
     return graph.op("Slice", src, graph.axes(*[0] * src.rank), graph.op("Shape", index), graph.axes(*axes))
 
 
-@lowers(aten.index_select.default)
-@numbers_as_vectors
-def index_select(context: Context, x: Value, dim: int, index: Value) -> Value:
-    graph = context.graph
-    positions = _not_negative(context, index)
+@lowers_along(aten.index_select.default)
+def index_select(graph: Graph, x: Value, dim: int, index: Value) -> Value:
+    positions = _not_negative(graph, index)
     rows = positions if index.rank else graph.op("Unsqueeze", positions, graph.axes(0))
     return graph.op("Gather", x, rows, axis=dim)
 
 
-def _not_negative(context: Context, index: Value) -> Value:
+def _not_negative(graph: Graph, index: Value) -> Value:
     """Return an index in int64 in which negative numbers are out of range.
 
     ONNX would count them from the end where torch raises an error; this way ONNX Runtime raises one too.
     """
-    graph = context.graph
     positions = graph.cast(index, torch.int64)
     is_negative = graph.op("Less", positions, graph.constant(0, torch.int64))
     return graph.op("Where", is_negative, graph.constant(torch.iinfo(torch.int64).max, torch.int64), positions)
 
 
 @lowers(aten.index.Tensor)
-def index(context: Context, x: Value, indices: Sequence[Value | None]) -> Value:
-    graph = context.graph
-    order, rest, coordinates, first = _coordinates(context, x, indices)
+def index(graph: Graph, x: Value, indices: Sequence[Value | None]) -> Value:
+    order, rest, coordinates, first = _coordinates(graph, x, indices)
     taken = graph.op("GatherND", graph.transpose(x, order), coordinates)
-    num_broadcast = len(context.out.shape) - len(rest)
+    num_broadcast = len(graph.out.shape) - len(rest)
     if first == 0:
         return taken
     # Torch keeps the dimensions of adjacent indices in place, here behind the `first` ones that are not indexed.
@@ -124,57 +107,48 @@ def index(context: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
-    context: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+    graph: Graph, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    graph = context.graph
-    indices = _positions(context, indices)
-    order, rest, coordinates, first = _coordinates(context, x, indices)
+    indices = _positions(graph, indices)
+    order, rest, coordinates, first = _coordinates(graph, x, indices)
     rank = max(index.rank for index in indices if index is not None)
-    target = graph.op(
-        "Concat",
-        graph.op("Shape", coordinates, start=0, end=rank),
-        *([graph.op("Shape", graph.transpose(x, order), start=len(order) - len(rest))] if rest else []),
-        axis=0,
-    )
+    whole = graph.transpose(x, order)
+    sizes = [graph.op("Shape", coordinates, start=0, end=rank)]
+    if rest:
+        sizes.append(graph.op("Shape", whole, start=x.rank - len(rest)))
+    target = graph.op("Concat", *sizes, axis=0)
     if first:
         source_order = [*range(first, first + rank), *range(first), *range(first + rank, rank + len(rest))]
         missing = rank + len(rest) - values.rank
         values = graph.reshape(values, [*[1] * missing, *values.dims]) if missing else values
         values = graph.transpose(values, source_order)
-    updates = graph.op("Expand", *promoted(context, context.out.dtype, values), target)
-    whole = graph.transpose(x, order)
-    if accumulate:
-        put = _added(context, "ScatterND", whole, coordinates, updates)
-    else:
-        put = graph.op("ScatterND", whole, coordinates, updates)
+    updates = graph.op("Expand", graph.operand(values), target)
+    arguments = ("ScatterND", whole, coordinates, updates)
+    put = _added(graph, *arguments) if accumulate else graph.op(*arguments)
     return graph.transpose(put, [order.index(axis) for axis in range(x.rank)])
 
 
-def _positions(context: Context, indices: Sequence[Value | None]) -> list[Value | None]:
+def _positions(graph: Graph, indices: Sequence[Value | None]) -> list[Value | None]:
     """Replace each mask by the positions at which it is true, one index for each of its dimensions."""
-    graph = context.graph
     positions: list[Value | None] = []
     for index in indices:
         if index is None or index.dtype is not torch.bool:
             positions.append(index)
             continue
         true = graph.op("NonZero", index)
-        count: Any = Value(graph.op("Squeeze", graph.op("Shape", true, start=1), graph.axes(0)).name, torch.int64, ())
-        rows = [graph.op("Gather", true, graph.scalar(axis, torch.int64), axis=0) for axis in range(index.rank)]
-        positions += [Value(row.name, torch.int64, (count,)) for row in rows]
+        shape = (graph.dimension(true, 1),)
+        axes = (graph.constant(axis, torch.int64) for axis in range(index.rank))
+        positions += [graph.op("Gather", true, axis, axis=0, dtype=torch.int64, shape=shape) for axis in axes]
     return positions
 
 
-def _coordinates(
-    context: Context, x: Value, indices: Sequence[Value | None]
-) -> tuple[list[int], list[int], Value, int]:
+def _coordinates(graph: Graph, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], list[int], Value, int]:
     """Return the arguments of ``GatherND`` and ``ScatterND``.
 
     Returns:
         The permutation that brings the indexed dimensions to the front, the dimensions that are not indexed, the
         coordinates ``[..., number of indices]``, and how many unindexed dimensions precede in torch's result.
     """
-    graph = context.graph
     indexed = [axis for axis, index in enumerate(indices) if index is not None]
     rest = [axis for axis in range(x.rank) if axis not in indexed]
     given = [index for index in indices if index is not None]

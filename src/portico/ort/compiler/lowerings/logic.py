@@ -1,89 +1,75 @@
 """Element-wise comparisons, logical operators and selection by a mask."""
 
-from functools import partial
 from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value
-from portico.ort.compiler.lowerings.creation import filled_like
-from portico.ort.compiler.lowerings.registry import Context, common_dtype, lowers, promoted
+from portico.ort.compiler.graph import Graph, Value
+from portico.ort.compiler.lowerings.creation import full_like
+from portico.ort.compiler.lowerings.registry import lowers
 
 aten = torch.ops.aten
 
-_COMPARISONS = {
-    aten.eq: "Equal",
-    aten.ge: "GreaterOrEqual",
-    aten.gt: "Greater",
-    aten.le: "LessOrEqual",
-    aten.lt: "Less",
-}
-_LOGICAL = {
-    aten.logical_and.default: "And",
-    aten.logical_or.default: "Or",
-    aten.logical_xor.default: "Xor",
-}
 
-
-def _compared(context: Context, x: Any, y: Any, *, op_type: str) -> Value:
-    dtype = common_dtype(x, y)
+@lowers(aten.eq.Tensor, aten.eq.Scalar, op_type="Equal")
+@lowers(aten.ge.Tensor, aten.ge.Scalar, op_type="GreaterOrEqual")
+@lowers(aten.gt.Tensor, aten.gt.Scalar, op_type="Greater")
+@lowers(aten.le.Tensor, aten.le.Scalar, op_type="LessOrEqual")
+@lowers(aten.lt.Tensor, aten.lt.Scalar, op_type="Less")
+def compared(graph: Graph, x: Any, y: Any, *, op_type: str) -> Value:
+    dtype = torch.result_type(_sample(x), _sample(y))
     # ONNX orders no booleans.
     if dtype is torch.bool and op_type != "Equal":
         dtype = torch.int32
-    return context.graph.op(op_type, *promoted(context, dtype, x, y))
+    return graph.op(op_type, graph.scalar(x, dtype), graph.scalar(y, dtype))
 
 
-def _logical(context: Context, x: Any, y: Any, *, op_type: str) -> Value:
-    return context.graph.op(op_type, *promoted(context, torch.bool, x, y))
-
-
-for _packet, _op_type in _COMPARISONS.items():
-    lowers(_packet.Tensor, _packet.Scalar)(partial(_compared, op_type=_op_type))
-for _target, _op_type in _LOGICAL.items():
-    lowers(_target)(partial(_logical, op_type=_op_type))
+def _sample(operand: Any) -> Any:
+    """Return a number or tensor of the kind by which torch chooses the dtype that it compares in."""
+    if isinstance(operand, Value):
+        return torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype)
+    symbolic = {torch.SymInt: 1, torch.SymFloat: 1.0}
+    return symbolic.get(type(operand), operand)
 
 
 @lowers(aten.ne.Tensor, aten.ne.Scalar)
-def ne(context: Context, x: Any, y: Any) -> Value:
-    return context.graph.op("Not", _compared(context, x, y, op_type="Equal"))
+def ne(graph: Graph, x: Any, y: Any) -> Value:
+    return graph.op("Not", compared(graph, x, y, op_type="Equal"))
+
+
+@lowers(aten.logical_and.default, op_type="And")
+@lowers(aten.logical_or.default, op_type="Or")
+@lowers(aten.logical_xor.default, op_type="Xor")
+def logical(graph: Graph, x: Value, y: Value, *, op_type: str) -> Value:
+    return graph.op(op_type, graph.operand(x), graph.operand(y))
 
 
 @lowers(aten.logical_not.default)
-def logical_not(context: Context, x: Value) -> Value:
-    return context.graph.op("Not", context.graph.cast(x, torch.bool))
+def logical_not(graph: Graph, x: Value) -> Value:
+    return graph.op("Not", graph.operand(x))
 
 
 @lowers(aten.bitwise_not.default)
-def bitwise_not(context: Context, x: Value) -> Value:
-    return context.graph.op("Not" if x.dtype is torch.bool else "BitwiseNot", x)
+def bitwise_not(graph: Graph, x: Value) -> Value:
+    return graph.op("Not" if x.dtype is torch.bool else "BitwiseNot", x)
 
 
-@lowers(aten.isnan.default)
-def isnan(context: Context, x: Value) -> Value:
-    return _if_float(context, "IsNaN", x)
-
-
-@lowers(aten.isinf.default)
-def isinf(context: Context, x: Value) -> Value:
-    return _if_float(context, "IsInf", x)
-
-
-def _if_float(context: Context, op_type: str, x: Value) -> Value:
-    """Apply an operator that ONNX defines for floats only; it is false for integers."""
-    return context.graph.op(op_type, x) if x.is_float else filled_like(context, x, False)
+@lowers(aten.isnan.default, op_type="IsNaN")
+@lowers(aten.isinf.default, op_type="IsInf")
+def is_special(graph: Graph, x: Value, *, op_type: str) -> Value:
+    # ONNX defines both for floats only; no integer is one.
+    return graph.op(op_type, x) if x.is_float else full_like(graph, x, False)
 
 
 @lowers(aten.where.self)
-def where(context: Context, condition: Value, x: Any, y: Any) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    condition = graph.cast(condition, torch.bool)
-    x, y = promoted(context, dtype, x, y)
-    if dtype is not torch.bool:
+def where(graph: Graph, condition: Value, x: Any, y: Any) -> Value:
+    condition, x, y = graph.cast(condition, torch.bool), graph.operand(x), graph.operand(y)
+    if graph.out.dtype is not torch.bool:
         return graph.op("Where", condition, x, y)
     # ONNX Runtime's `Where` has no kernel for booleans.
     return graph.op("Or", graph.op("And", condition, x), graph.op("And", graph.op("Not", condition), y))
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(context: Context, x: Value, mask: Value, value: Any) -> Value:
-    return where(context, mask, value, x)
+def masked_fill(graph: Graph, x: Value, mask: Value, value: Any) -> Value:
+    return where(graph, mask, value, x)

@@ -7,73 +7,57 @@ import torch
 
 from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings.reductions import reduced
-from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 
 
-def _register_softmax(target: Any, op_type: str) -> None:
-    @lowers(target)
-    @numbers_as_vectors
-    def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-        return context.graph.op(op_type, context.graph.cast(x, context.out.dtype), axis=dim)
+@lowers_along(aten._softmax.default, op_type="Softmax")
+@lowers_along(aten._log_softmax.default, op_type="LogSoftmax")
+def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: str) -> Value:
+    return graph.op(op_type, graph.operand(x), axis=dim)
 
 
-_register_softmax(aten._softmax.default, "Softmax")
-_register_softmax(aten._log_softmax.default, "LogSoftmax")
-
-
-@lowers(aten._safe_softmax.default)
-@numbers_as_vectors
-def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    graph, dtype = context.graph, context.out.dtype
-    x, nothing = graph.cast(x, dtype), graph.constant(float("-inf"), dtype)
+@lowers_along(aten._safe_softmax.default)
+def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    x, nothing = graph.operand(x), graph.operand(float("-inf"))
     # Torch defines the probabilities of a row of nothing but -inf as zero.
     is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
-    floor = graph.op("Where", is_alive, nothing, graph.constant(0, dtype))
+    floor = graph.op("Where", is_alive, nothing, graph.operand(0))
     probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
-    return graph.op("Mul", probabilities, graph.cast(is_alive, dtype))
+    return graph.op("Mul", probabilities, graph.operand(is_alive))
 
 
-@lowers(aten._softmax_backward_data.default)
-@numbers_as_vectors
-def softmax_backward(context: Context, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
-    graph = context.graph
+@lowers_along(aten._softmax_backward_data.default)
+def softmax_backward(graph: Graph, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     weighted = graph.op("Mul", grad, y)
     total = reduced(graph, "ReduceSum", weighted, dim, True)
-    return _in(context, graph.op("Sub", weighted, graph.op("Mul", y, total)), grad)
+    return graph.operand(graph.op("Sub", weighted, graph.op("Mul", y, total), dtype=grad.dtype))
 
 
-@lowers(aten._log_softmax_backward_data.default)
-@numbers_as_vectors
-def log_softmax_backward(context: Context, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
-    graph = context.graph
+@lowers_along(aten._log_softmax_backward_data.default)
+def log_softmax_backward(graph: Graph, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     total = reduced(graph, "ReduceSum", grad, dim, True)
-    return _in(context, graph.op("Sub", grad, graph.op("Mul", graph.op("Exp", y), total)), grad)
-
-
-def _in(context: Context, value: Value, computed_in: Value) -> Value:
-    return context.graph.cast(Value(value.name, computed_in.dtype), context.out.dtype)
+    return graph.operand(graph.op("Sub", grad, graph.op("Mul", graph.op("Exp", y), total), dtype=grad.dtype))
 
 
 @lowers(aten.native_layer_norm.default)
 def native_layer_norm(
-    context: Context, x: Value, normalized_shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
+    graph: Graph, x: Value, normalized_shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
-    graph = context.graph
     if weight is None:
-        weight = graph.op("Expand", graph.constant(1, context.out[0].dtype), graph.vector(normalized_shape))
+        weight = graph.op("Expand", graph.constant(1, graph.out[0].dtype), graph.vector(normalized_shape))
     y, *statistics = graph.op(
         "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
     )
     # ONNX Runtime returns the statistics in float32, whatever the dtype of `x`.
-    mean, rstd = (graph.cast(Value(value.name, torch.float32), context.out[1].dtype) for value in statistics)
+    mean, rstd = (graph.cast(Value(value.name, torch.float32), graph.out[1].dtype) for value in statistics)
     return y, mean, rstd
 
 
 @lowers(aten.native_layer_norm_backward.default)
 def native_layer_norm_backward(
-    context: Context,
+    graph: Graph,
     grad: Value,
     x: Value,
     normalized_shape: Sequence[Any],
@@ -83,11 +67,9 @@ def native_layer_norm_backward(
     bias: Value | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    graph = context.graph
-    inner = list(range(x.rank - len(normalized_shape), x.rank))
-    outer = list(range(x.rank - len(normalized_shape)))
+    dims, num_outer = list(range(x.rank)), x.rank - len(normalized_shape)
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    return _gradients(graph, grad, normalized, rstd, weight, inner, outer, output_mask)
+    return _gradients(graph, grad, normalized, rstd, weight, dims[num_outer:], dims[:num_outer], output_mask)
 
 
 def _gradients(
@@ -119,7 +101,7 @@ def _gradients(
 
 @lowers(aten._native_batch_norm_legit_functional.default)
 def batch_norm(
-    context: Context,
+    graph: Graph,
     x: Value,
     weight: Value | None,
     bias: Value | None,
@@ -131,31 +113,31 @@ def batch_norm(
 ) -> tuple[Value, ...]:
     if not training:
         options = (running_mean, running_var, momentum, eps)
-        return *batch_norm_in_evaluation(context, x, weight, bias, *options), running_mean, running_var
-    graph = context.graph
+        return *batch_norm_in_evaluation(graph, x, weight, bias, *options), running_mean, running_var
     mean, var = _statistics(graph, x)
-    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
+    y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
     dtype = running_var.dtype or torch.float32
     size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
-    channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
-    count = graph.cast(graph.op("Div", size, channels), dtype)
+    count = graph.cast(graph.op("Div", size, graph.dimension(x, 1)), dtype)
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
+    kept, added = graph.constant(1 - momentum, dtype), graph.constant(momentum, dtype)
     pairs = ((running_mean, mean), (running_var, unbiased))
-    return y, mean, rstd, *(_running(graph, old, new, momentum) for old, new in pairs)
+    running = (graph.op("Add", graph.op("Mul", old, kept), graph.op("Mul", new, added)) for old, new in pairs)
+    return y, mean, rstd, *running
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
 def batch_norm_without_running_statistics(
-    context: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> tuple[Value, Value, Value]:
-    mean, var = _statistics(context.graph, x)
-    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
+    mean, var = _statistics(graph, x)
+    y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
     return y, mean, rstd
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_in_evaluation(
-    context: Context,
+    graph: Graph,
     x: Value,
     weight: Value | None,
     bias: Value | None,
@@ -165,14 +147,14 @@ def batch_norm_in_evaluation(
     eps: float,
 ) -> tuple[Value, Value, Value]:
     """Normalise by the running statistics; like torch, return empty statistics of the batch."""
-    y, _ = _batch_normalized(context, x, weight, bias, running_mean, running_var, eps)
-    empty = context.graph.constant([], context.out[1].dtype)
+    y, _ = _batch_normalized(graph, x, weight, bias, running_mean, running_var, eps)
+    empty = graph.constant([], graph.out[1].dtype)
     return y, empty, empty
 
 
 @lowers(aten.native_batch_norm_backward.default)
 def native_batch_norm_backward(
-    context: Context,
+    graph: Graph,
     grad: Value,
     x: Value,
     weight: Value | None,
@@ -184,46 +166,37 @@ def native_batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    graph = context.graph
-    dims = [axis for axis in range(x.rank) if axis != 1]
-    if training:
-        mean, rstd = save_mean, save_rstd
-    else:
-        mean, rstd = running_mean, _rstd(context, running_var, eps, grad.dtype)
+    dims = [0, *range(2, x.rank)]
+    mean, rstd = save_mean, save_rstd
+    if not training:
+        mean, rstd = running_mean, _rstd(graph, running_var, eps, grad.dtype)
     mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
     weight = None if weight is None else _along_channels(graph, weight, x.rank)
     return _gradients(graph, grad, normalized, rstd, weight, dims if training else None, dims, output_mask)
 
 
-def _statistics(graph: Any, x: Value) -> tuple[Value, Value]:
-    dims = [axis for axis in range(x.rank) if axis != 1]
+def _statistics(graph: Graph, x: Value) -> tuple[Value, Value]:
+    dims = [0, *range(2, x.rank)]
     mean = reduced(graph, "ReduceMean", x, dims)
     centered = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
     return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
 
 
 def _batch_normalized(
-    context: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
 ) -> tuple[Value, Value]:
     """Return ``x`` normalised, and the reciprocal of the standard deviation of each channel."""
-    graph = context.graph
-    rstd = _rstd(context, var, eps, context.out[0].dtype)
+    rstd = _rstd(graph, var, eps, graph.out[0].dtype)
     scale = rstd if weight is None else graph.op("Mul", rstd, weight)
     y = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
     y = graph.op("Mul", y, _along_channels(graph, scale, x.rank))
     return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank)), rstd
 
 
-def _rstd(context: Context, var: Any, eps: float, dtype: Any) -> Value:
-    graph = context.graph
+def _rstd(graph: Graph, var: Any, eps: float, dtype: Any) -> Value:
     return graph.op("Reciprocal", graph.op("Sqrt", graph.op("Add", var, graph.constant(eps, dtype))))
 
 
-def _along_channels(graph: Any, value: Any, rank: int) -> Value:
+def _along_channels(graph: Graph, value: Any, rank: int) -> Value:
     return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))
-
-
-def _running(graph: Any, old: Value, new: Value, momentum: float) -> Value:
-    kept = graph.op("Mul", old, graph.constant(1 - momentum, old.dtype))
-    return graph.op("Add", kept, graph.op("Mul", new, graph.constant(momentum, old.dtype)))

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from portico.ort.compiler.graph import Graph, Value, same_shape
-from portico.ort.compiler.lowerings.creation import filled
-from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.creation import full
+from portico.ort.compiler.lowerings.registry import lowers_along
 
 aten = torch.ops.aten
 
@@ -24,19 +24,15 @@ def reduced(
     return graph.op(op_type, x, axes, keepdims=int(keepdim))
 
 
-@lowers(aten.sum.dim_IntList, aten.sum.default)
-@numbers_as_vectors
-def sum_(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduced(context.graph, "ReduceSum", context.graph.cast(x, context.out.dtype), dim, keepdim)
-
-
-@lowers(aten.mean.dim, aten.mean.default)
-@numbers_as_vectors
-def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    graph, out = context.graph, context.out
-    if _is_empty(x):
-        return filled(context, out.shape, float("nan"))
-    return reduced(graph, "ReduceMean", graph.cast(x, out.dtype), dim, keepdim)
+@lowers_along(aten.sum.dim_IntList, aten.sum.default, op_type="ReduceSum")
+@lowers_along(aten.prod.default, aten.prod.dim_int, op_type="ReduceProd")
+@lowers_along(aten.mean.dim, aten.mean.default, op_type="ReduceMean")
+def accumulated(
+    graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, op_type: str
+) -> Value:
+    if op_type == "ReduceMean" and _is_empty(x):
+        return full(graph, graph.out.shape, float("nan"))
+    return reduced(graph, op_type, graph.operand(x), dim, keepdim)
 
 
 def _is_empty(x: Value) -> bool:
@@ -44,89 +40,37 @@ def _is_empty(x: Value) -> bool:
     return any(same_shape([dim], [0]) for dim in x.dims)
 
 
-def _register_extremes(name: str, extreme: str, index: str) -> None:
-    """Register ``amax``, ``max``, ``argmax`` and ``max`` along a dimension, or those of the minimum."""
-
-    @lowers(getattr(aten, f"a{name}").default, getattr(aten, name).default)
-    @numbers_as_vectors
-    def values(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        return _extreme(context, extreme, x, dim, keepdim)
-
-    @lowers(getattr(aten, f"arg{name}").default)
-    @numbers_as_vectors
-    def indices(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-        return _index_of(context, index, x, dim, keepdim)
-
-    @lowers(getattr(aten, name).dim)
-    @numbers_as_vectors
-    def both(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        return _extreme(context, extreme, x, dim, keepdim), _index_of(context, index, x, dim, keepdim)
-
-
-_register_extremes("max", "ReduceMax", "ArgMax")
-_register_extremes("min", "ReduceMin", "ArgMin")
-
-
-def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
+@lowers_along(aten.amax.default, aten.max.default, kind="Max")
+@lowers_along(aten.amin.default, aten.min.default, kind="Min")
+def extreme(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, kind: str) -> Value:
     """Return the largest or smallest element, or NaN if there is one, which ONNX Runtime would ignore."""
-    graph = context.graph
     if x.dtype is torch.bool:
-        return graph.cast(reduced(graph, op_type, graph.cast(x, torch.int32), dim, keepdim), torch.bool)
-    extreme = reduced(graph, op_type, x, dim, keepdim)
+        return graph.cast(reduced(graph, f"Reduce{kind}", graph.cast(x, torch.int32), dim, keepdim), torch.bool)
+    found = reduced(graph, f"Reduce{kind}", x, dim, keepdim)
     if not x.is_float:
-        return extreme
+        return found
     has_nan = graph.cast(reduced(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
-    return graph.op("Where", has_nan, graph.constant(float("nan"), x.dtype or context.out.dtype), extreme)
+    return graph.op("Where", has_nan, graph.constant(float("nan"), x.dtype or graph.out.dtype), found)
 
 
 def _is_nan(graph: Graph, x: Value) -> Value:
     """Return 1 where ``x`` is NaN and 0 elsewhere: ONNX Runtime has no reductions of booleans."""
-    is_nan = Value(graph.op("IsNaN", x).name, torch.bool, x.shape)
-    return graph.cast(is_nan, torch.int32)
+    return graph.cast(graph.op("IsNaN", x, shape=x.shape), torch.int32)
 
 
-@lowers(aten.prod.default, aten.prod.dim_int)
-@numbers_as_vectors
-def prod(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduced(context.graph, "ReduceProd", context.graph.cast(x, context.out.dtype), dim, keepdim)
+@lowers_along(aten.argmax.default, kind="Max")
+@lowers_along(aten.argmin.default, kind="Min")
+def index_of_extreme(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False, *, kind: str) -> Value:
+    if dim is not None:
+        return _index_along(graph, x, dim, keepdim, kind)
+    flat = graph.op("Reshape", x, graph.axes(-1), dtype=x.dtype)
+    return graph.reshape(_index_along(graph, flat, 0, False, kind), graph.out.shape)
 
 
-@lowers(aten.any.default, aten.any.dim, aten.any.dims)
-@numbers_as_vectors
-def any_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    truth = context.graph.cast(x, torch.bool)
-    return context.graph.cast(_any(context, truth, dim, keepdim), context.out.dtype)
-
-
-@lowers(aten.all.default, aten.all.dim, aten.all.dims)
-@numbers_as_vectors
-def all_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    graph = context.graph
-    is_false = Value(graph.op("Not", graph.cast(x, torch.bool)).name, torch.bool, x.shape)
-    are_all = Value(graph.op("Not", _any(context, is_false, dim, keepdim)).name, torch.bool)
-    return graph.cast(are_all, context.out.dtype)
-
-
-def _any(context: Context, truth: Value, dim: Any, keepdim: bool) -> Value:
-    """Return whether any is true, by counting; an empty list of dimensions reduces none."""
-    if dim == []:
-        return truth
-    number = reduced(context.graph, "ReduceSum", context.graph.cast(truth, torch.int32), dim, keepdim)
-    return context.graph.cast(Value(number.name, torch.int32), torch.bool)
-
-
-def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim: bool) -> Value:
-    graph = context.graph
-    if dim is None:
-        flat = Value(graph.op("Reshape", x, graph.constant([-1], torch.int64)).name, x.dtype)
-        return graph.reshape(_index_along(graph, op_type, flat, 0, False), context.out.shape)
-    return _index_along(graph, op_type, x, dim, keepdim)
-
-
-def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) -> Value:
+def _index_along(graph: Graph, x: Value, dim: int, keepdim: bool, kind: str) -> Value:
     """Return the index of the extreme, or of the first NaN if there is one, as torch does."""
     x = graph.cast(x, torch.int32) if x.dtype is torch.bool else x
-    index = graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
+    index = graph.op(f"Arg{kind}", x, axis=dim, keepdims=int(keepdim))
     if not x.is_float:
         return index
     is_nan = _is_nan(graph, x)
@@ -134,26 +78,40 @@ def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) 
     return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
 
 
-@lowers(aten.var.correction)
-@numbers_as_vectors
-def var(context: Context, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
-    graph, dtype = context.graph, context.out.dtype
+@lowers_along(aten.max.dim, kind="Max")
+@lowers_along(aten.min.dim, kind="Min")
+def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *, kind: str) -> tuple[Value, Value]:
+    return extreme(graph, x, dim, keepdim, kind=kind), index_of_extreme(graph, x, dim, keepdim, kind=kind)
+
+
+@lowers_along(aten.any.default, aten.any.dim, aten.any.dims, of_all=False)
+@lowers_along(aten.all.default, aten.all.dim, aten.all.dims, of_all=True)
+def any_or_all(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, of_all: bool) -> Value:
+    """Return whether any is true, by counting; all are if none is false."""
+    found = graph.cast(x, torch.bool)
+    if of_all:
+        found = graph.op("Not", found, dtype=torch.bool, shape=x.shape)
+    # An empty list of dimensions reduces none.
+    if dim != []:
+        found = graph.cast(reduced(graph, "ReduceSum", graph.cast(found, torch.int32), dim, keepdim), torch.bool)
+    return graph.operand(graph.op("Not", found, dtype=torch.bool) if of_all else found)
+
+
+@lowers_along(aten.var.correction)
+def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
     if _is_empty(x):
-        return filled(context, context.out.shape, float("nan"))
+        return full(graph, graph.out.shape, float("nan"))
     centered = graph.op("Sub", x, reduced(graph, "ReduceMean", x, dim, True))
     squares = graph.op("Mul", centered, centered)
     if correction in (0, 0.0):
         return reduced(graph, "ReduceMean", squares, dim, keepdim)
-    ones = graph.op("Expand", graph.constant(1, dtype), graph.op("Shape", x))
+    ones = graph.op("Expand", graph.operand(1), graph.op("Shape", x))
     count = reduced(graph, "ReduceSum", ones, dim, keepdim)
-    free = graph.op("Sub", count, graph.scalar(1 if correction is None else correction, dtype))
-    free = graph.op("Max", free, graph.constant(0, dtype))
+    free = graph.op("Sub", count, graph.operand(1 if correction is None else correction))
+    free = graph.op("Max", free, graph.operand(0))
     return graph.op("Div", reduced(graph, "ReduceSum", squares, dim, keepdim), free)
 
 
-@lowers(aten.cumsum.default)
-@numbers_as_vectors
-def cumsum(context: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
-    graph = context.graph
-    numbers = graph.cast(x, context.out.dtype)
-    return graph.op("CumSum", numbers, graph.constant(dim, torch.int64))
+@lowers_along(aten.cumsum.default)
+def cumsum(graph: Graph, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    return graph.op("CumSum", graph.operand(x), graph.constant(dim, torch.int64))

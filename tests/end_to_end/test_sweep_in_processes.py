@@ -1,0 +1,98 @@
+"""A sweep of runs in two processes each, under a sweeper that draws its values anew in every process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+SHAPE = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=32")
+
+SWEEPER = """
+import os
+import random
+
+from hydra.plugins.sweeper import Sweeper
+from hydra.core.plugins import Plugins
+
+
+class DrawingSweeper(Sweeper):
+    def __init__(self, max_batch_size, params):
+        pass
+
+    def setup(self, *, hydra_context, task_function, config):
+        arguments = {"hydra_context": hydra_context, "task_function": task_function, "config": config}
+        self.launcher = Plugins.instance().instantiate_launcher(**arguments)
+
+    def sweep(self, arguments):
+        draw = random.Random(os.getpid()).random
+        for number in range(2):
+            self.launcher.launch([[*arguments, f"args.learning_rate={draw()}"]], initial_job_idx=number)
+"""
+
+TRAINER = """
+import json
+from pathlib import Path
+
+from portico import MRCTrainer
+
+
+class Recorded(MRCTrainer):
+    def training_step(self, *args):
+        rank = Path(f"process{self.args.process_index}.jsonl").open("a")
+        print(json.dumps([self.args.output_dir, self.args.learning_rate, self.args.world_size]), file=rank)
+        return super().training_step(*args)
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Return a function that starts the sweep, optionally as one process of a launcher."""
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "drawing.py").write_text(SWEEPER, encoding="utf-8")
+    (tmp_path / "recorded.py").write_text(TRAINER, encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    sweeper = "hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"
+    small = [*(f"model.{size}" for size in SHAPE), "args.max_steps=1", "trainer._target_=recorded.Recorded"]
+    spread = ["strategy=cpu", "strategy.strategy=ddp", "strategy.devices=2"]
+    command = [sys.executable, str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default", sweeper]
+
+    def run(**launcher):
+        return subprocess.run(
+            [*command, *small, *spread, "paths.sweep_dir=drawn"],
+            env=environment | launcher,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    return run
+
+
+def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path):
+    ended = sweep()
+    assert ended.returncode == 0, ended.stderr
+    steps = [
+        [json.loads(line) for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)
+    ]
+    assert steps[0] == steps[1]
+    folders, rates, sizes = zip(*steps[0], strict=True)
+    assert [Path(folder).relative_to(tmp_path) for folder in folders] == [Path("drawn/0"), Path("drawn/1")]
+    assert rates[0] != rates[1]
+    assert set(sizes) == {2}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"drawn", "hydra_plugins"} | {
+        name for name in ("__pycache__",) if (tmp_path / name).exists()
+    }
+
+
+def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path):
+    ended = sweep(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+    assert ended.returncode == 1
+    assert "error: RANK=0 says that a launcher such as torchrun" in ended.stderr
+    assert not (tmp_path / "process0.jsonl").exists()

@@ -1,0 +1,197 @@
+"""What is left of a checkpoint after a kill, a full disk or damage, and what a resume makes of it."""
+
+import errno
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from models import toy_trainer
+from portico.checkpoint import writer
+from portico.checkpoint.manifest import MANIFEST_FILE, damage, newest_complete
+from portico.errors import InputError
+
+SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+# Files that a resume reads; the arguments in training_args.bin are not among them.
+READ = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    toy_trainer(folder, **SAVED).train()
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of a folder with checkpoints of steps 2, 4 and 6, all complete."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_every_checkpoint_is_complete(run):
+    assert [damage(run / f"checkpoint-{step}") for step in (2, 4, 6)] == [None] * 3
+    listed = json.loads((run / "checkpoint-6" / MANIFEST_FILE).read_text())
+    assert set(listed) == names(run / "checkpoint-6") - {MANIFEST_FILE}
+
+
+@pytest.mark.parametrize("name", [*READ, "training_args.bin"])
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (truncate, r"{} has \d+ bytes instead of \d+"),
+        (flip_a_bit, r"{} has changed since it was written \(its CRC-32 differs\)"),
+        (lambda file: file.unlink(), "{} is missing"),
+    ],
+    ids=["truncated", "changed", "missing"],
+)
+def test_damaged_checkpoint_is_refused_and_passed_over(run, caplog, name, spoil, what):
+    spoil(run / "checkpoint-6" / name)
+    complete = rf"Set `resume_from_checkpoint='{run}/checkpoint-4'`, the newest complete"
+    with pytest.raises(InputError, match=f"checkpoint-6 is damaged: {what.format(name)}. {complete}"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
+    assert newest_complete(run) == run / "checkpoint-4"
+    assert "checkpoint-6 is damaged and passed over" in caplog.text
+
+
+def test_damaged_manifest_is_refused(run):
+    for content in (b"", b"[1]", b'{"model.safetensors": 3}', b"\xff", b"[" * 100_000):
+        (run / "checkpoint-6" / MANIFEST_FILE).write_bytes(content)
+        with pytest.raises(InputError, match=f"{MANIFEST_FILE} cannot be read"):
+            toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_damaged_file_of_a_checkpoint_without_manifest_is_named(run, name):
+    for step in (2, 4, 6):
+        (run / f"checkpoint-{step}" / MANIFEST_FILE).unlink()
+    truncate(run / "checkpoint-6" / name)
+    with pytest.raises(InputError, match=rf"checkpoint-6/{name} cannot be read: .*checkpoint-4'`, the newest"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=True)
+
+
+def test_checkpoint_of_transformers_has_no_manifest_and_is_resumed(run):
+    (run / "checkpoint-4" / MANIFEST_FILE).unlink()
+    shutil.rmtree(run / "checkpoint-6")
+    trainer = toy_trainer(run, **SAVED)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 6
+
+
+def test_no_complete_checkpoint(run):
+    for step in (2, 4, 6):
+        truncate(run / f"checkpoint-{step}" / "optimizer.pt")
+    with pytest.raises(InputError, match="holds no complete `checkpoint-N`"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=True)
+    with pytest.raises(InputError, match="holds no other complete checkpoint; train from the start"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+class Editing(transformers.TrainerCallback):
+    def on_save(self, args, state, control, **kwargs):
+        folder = f"{args.output_dir}/checkpoint-{state.global_step}"
+        torch.save({"edited": 1}, f"{folder}/training_args.bin")
+
+
+def test_files_that_a_callback_edits_belong_to_the_checkpoint(tmp_path):
+    toy_trainer(tmp_path, parts={"callbacks": [Editing()]}, **SAVED).train()
+    assert [damage(tmp_path / f"checkpoint-{step}") for step in (2, 4, 6)] == [None] * 3
+    assert torch.load(tmp_path / "checkpoint-6" / "training_args.bin") == {"edited": 1}
+
+
+class Killed(BaseException):
+    pass
+
+
+def rotate(run_folder):
+    writer.rotate_checkpoints(run_folder, limit=1, best=f"{run_folder}/checkpoint-2", use_mtime=False)
+
+
+def keep_the_last(run_folder):
+    writer.delete_all_but_best(run_folder, f"{run_folder}/checkpoint-6")
+
+
+@pytest.mark.parametrize(("delete", "kept"), [(rotate, "checkpoint-2"), (keep_the_last, "checkpoint-4")])
+def test_killed_while_deleting_old_checkpoints(run, monkeypatch, delete, kept):
+    def half_delete(folder, **kwargs):
+        if folder.is_dir():
+            (folder / "optimizer.pt").unlink()
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer.shutil, "rmtree", half_delete)
+        with pytest.raises(Killed):
+            delete(str(run))
+    assert newest_complete(run) == run / "checkpoint-6"
+    assert {name for name in names(run) if name.startswith("checkpoint-")} == {kept, "checkpoint-6"}
+    writer.clear_leftovers(str(run))
+    assert not {name for name in names(run) if name.startswith(".")}
+
+
+def test_rotation_keeps_the_newest_and_the_best(run):
+    writer.rotate_checkpoints(str(run), limit=None, best=None, use_mtime=False)
+    writer.rotate_checkpoints(str(run), limit=3, best=None, use_mtime=False)
+    assert names(run) >= {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    writer.rotate_checkpoints(str(run), limit=2, best=str(run / "checkpoint-2"), use_mtime=False)
+    assert {name for name in names(run) if "checkpoint" in name} == {"checkpoint-2", "checkpoint-6"}
+
+
+def test_replaced_checkpoint_comes_back_after_a_kill(run):
+    (run / "checkpoint-6").rename(run / ".checkpoint-6.replaced")
+    (run / ".checkpoint-4.replaced").mkdir()
+    (run / ".partial" / "checkpoint-6").mkdir(parents=True)
+    trainer = toy_trainer(run, **SAVED | {"max_steps": 7})
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.log_history[-1]["step"] == 7
+    assert not {name for name in names(run) if name.startswith(".")}
+
+
+def test_staging_folder_that_is_a_link_is_refused(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".partial").symlink_to(precious)
+    with pytest.raises(InputError, match=r"\.partial is a link to .*precious.*; remove the link"):
+        toy_trainer(tmp_path / "run", **SAVED).train()
+    assert precious.is_dir()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        # Both as raised on a file system without space.
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["torch", "safetensors"],
+)
+def test_full_disk_is_named(tmp_path, monkeypatch, error):
+    trainer = toy_trainer(tmp_path, **SAVED)
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(trainer, "_save_optimizer_and_scheduler", fail)
+    free = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(writer.shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(OSError, match=r"No space left on device.*checkpoint-2") as raised:
+        trainer.train()
+    assert raised.value.errno == errno.ENOSPC
+    assert not any(tmp_path.glob("*checkpoint*"))
