@@ -34,6 +34,8 @@ EFFECTS = {
     "warmup_steps": "steps of linear warmup; below 1: a fraction of all steps",
     # Loss and gradients
     "average_tokens_across_devices": "divide a token loss by the labels of all processes instead of one process",
+    "corrections": "names of [deviations of transformers](corrections.md) to correct, or `all`; default: none",
+    "stop_on_nan": "end training with an error at a loss that is NaN or infinite",
     "max_grad_norm": "clip the total gradient norm to this value; 0: no clipping",
     "label_smoothing_factor": "smooth the labels; the loss is computed from the logits by the trainer",
     "neftune_noise_alpha": "add NEFTune noise of this size to the input embeddings during training",
@@ -165,7 +167,8 @@ _HEAD = """\
 # Training arguments
 
 The effect of every field of `TrainingArguments` and `Seq2SeqTrainingArguments`. Meaning and default are those of
-`transformers`, except for the Lightning fields `accelerator`, `strategy`, `devices`, `num_nodes` and `precision`.
+`transformers`, except for the Lightning fields `accelerator`, `strategy`, `devices`, `num_nodes` and `precision`, and
+for `corrections` and `stop_on_nan`, which are portico's own.
 Setting a field without effect logs a warning; a refused value raises an error before any work.
 
 This page is generated: `python docs/training_arguments.py`.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.hf_compat import AcceleratorConfig, ParallelMode
 
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
 
 
 class LightningPlacement:
-    """Reads devices and processes from a Lightning strategy instead of from accelerate."""
+    """Reads devices and processes from a Lightning strategy instead of from accelerate.
+
+    The attributes are the defaults of portico's own fields, which adopted arguments of transformers lack.
+    """
 
     accelerator: str | None = None
     strategy: str | None = None
     devices: int | str | list[int] | None = None
     num_nodes: int | None = None
     precision: str | None = None
+    corrections: str | list[str] | None = None
+    stop_on_nan: bool = False
 
     @property
     def lightning_strategy(self) -> "Strategy":
@@ -104,6 +110,9 @@ class TrainingArguments(
         devices: Devices of this machine, one process each; by default 1, or as many as ``torchrun`` started.
         num_nodes: Number of machines.
         precision: Lightning precision (``"bf16-mixed"``, ...); by default according to ``bf16`` and ``fp16``.
+        corrections: Names of deviations of transformers to correct (:data:`portico.corrections.CORRECTIONS`), in a
+            list or a string with commas, or ``"all"``; by default none.
+        stop_on_nan: End training with an error at a loss that is NaN or infinite.
 
     Arguments of ``transformers`` 4 are accepted too, with a warning: :mod:`portico.deprecated`.
     """
@@ -118,8 +127,14 @@ class TrainingArguments(
     devices: int | None = field(default=None, metadata={"help": "Devices of this machine, one process each."})
     num_nodes: int | None = field(default=None, metadata={"help": "Machines."})
     precision: str | None = field(default=None, metadata={"help": "Lightning precision."})
+    # `HfArgumentParser` takes the second type.
+    corrections: None | str | list[str] = field(  # noqa: RUF036
+        default=None, metadata={"help": "Deviations of transformers to correct, separated by commas, or 'all'."}
+    )
+    stop_on_nan: bool = field(default=False, metadata={"help": "End training at a loss that is NaN or infinite."})
 
     def __post_init__(self) -> None:
+        self.corrections = correction_names(self.corrections)
         super().__post_init__()
         config: Any = self.accelerator_config
         # Transformers drops the switch when it sets up the processes, so both write the same arguments.

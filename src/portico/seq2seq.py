@@ -328,4 +328,5 @@ class Seq2SeqTrainer(Trainer):
         self._gen_kwargs = generation_options(gen_kwargs, self.args)
         # transformers' `Seq2SeqTrainer` keeps the duplicates that fill the last batch, and the mean loss is weighted
         # accordingly.
-        self.gather_function = self.accelerator.gather
+        corrected = "eval_duplicates" in self.corrections
+        self.gather_function = self.accelerator.gather_for_metrics if corrected else self.accelerator.gather

@@ -38,6 +38,7 @@ from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.manifest import refresh_manifest
+from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
 from portico.distributed.accelerator import Accelerator, dataloader_config
@@ -184,6 +185,7 @@ class Trainer:
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks)
         self.args = prepare_arguments(args)
+        self.corrections = Corrections(self)
         self._seed_everything()
         parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
         self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
@@ -515,6 +517,8 @@ class Trainer:
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
         )
+        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
+            point = self.corrections.after_last_step(plan, point)
         self.callback_handler.train_dataloader = loader
         run = TrainingRun(
             self,
@@ -584,7 +588,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        self._total_loss_scalar += self._tr_loss.item()
+        self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -621,8 +625,12 @@ class Trainer:
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        is_summed = self._is_scaled_for_accumulation(num_items_in_batch)
+        share = None if self.module.run is None else self.module.run.share
+        num_summed = self.current_gradient_accumulation_steps if is_summed else 1
+        with self.compute_loss_context_manager(), self.corrections.applied(share, num_summed=num_summed):
+            count = self.corrections.count_for_loss(num_items_in_batch, num_summed=num_summed)
+            loss = self.compute_loss(model, inputs, num_items_in_batch=count)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
                 f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return only the loss, a "
@@ -631,7 +639,9 @@ class Trainer:
         every = self.args.torch_empty_cache_steps
         if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
             torch.accelerator.empty_cache()
-        if not self._is_scaled_for_accumulation(num_items_in_batch):
+        if share is not None:
+            loss = share.of(loss)
+        elif not is_summed:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
         # Deferred: Lightning runs backward right after this method. If a subclass overrides `training_step`, backward
@@ -662,7 +672,7 @@ class Trainer:
         # (transformers 5.23 does so for every model that accepts loss arguments).
         scales = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scales and num_items_in_batch is not None:
-            loss *= self.accelerator.num_processes
+            loss *= self.corrections.process_factor()
         return (loss, outputs) if return_outputs else loss
 
     def _forward_with_loss(
@@ -987,7 +997,7 @@ class Trainer:
         loss: torch.Tensor | None = None
         with torch.no_grad(), self.compute_loss_context_manager():
             if computes_loss:
-                num_items = self._get_num_items_in_batch([inputs], self.args.device)
+                num_items = self.corrections.count_for_loss(self._get_num_items_in_batch([inputs], self.args.device))
                 loss, outputs = self._loss_and_outputs(model, inputs, num_items)
                 loss = loss.detach().mean()
                 ignored = [*ignored, "loss"]

@@ -142,6 +142,7 @@ ELSEWHERE = {
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
     "tests/unit/test_model_setup.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
+    "tests/unit/test_corrections.py": "corrections stop_on_nan",
     "refused in tests/unit/test_validation.py": "accelerator_config deepspeed fsdp parallelism_config",
     "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp_config",

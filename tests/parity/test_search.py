@@ -71,7 +71,16 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
     }
 
 
-ADDED = ("accelerator", "strategy", "devices", "num_nodes", "precision", "accelerator_config")
+ADDED = (
+    "accelerator",
+    "strategy",
+    "devices",
+    "num_nodes",
+    "precision",
+    "corrections",
+    "stop_on_nan",
+    "accelerator_config",
+)
 
 
 def compare_searches(tmp_path, *, sampler=optuna.samplers.RandomSampler, **options):

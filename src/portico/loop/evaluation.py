@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
+from portico.corrections import EvaluationLoss
 from portico.data.datamodule import EvaluationFeed
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
@@ -53,6 +54,7 @@ class EvaluationSession:
         self.batch_size = args.eval_batch_size
         self.num_observed_examples = 0
         self.output: EvalLoopOutput | None = None
+        self.mean_loss = EvaluationLoss(trainer, self.loader)
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
         self.batch_metrics = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
@@ -77,10 +79,11 @@ class EvaluationSession:
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
-        loss, logits, labels = trainer.prediction_step(
-            self.model, inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
-        )
-        self.keep(loss, logits, labels, inputs)
+        with self.mean_loss.of_batch(inputs) as own_inputs:
+            loss, logits, labels = trainer.prediction_step(
+                self.model, own_inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
+            )
+        self.keep(loss, self.mean_loss.completed(logits), self.mean_loss.completed(labels), inputs)
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
     def keep(
@@ -115,6 +118,7 @@ class EvaluationSession:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
         if loss is None:
             return None
+        self.mean_loss.add(loss)
         # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
         gathered: torch.Tensor = self.trainer.gather_function(loss.repeat(self.batch_size))
         self.losses.add(gathered)
@@ -125,7 +129,7 @@ class EvaluationSession:
         labels, inputs = self.labels.result(), self.inputs.result()
         metrics = denumpify_detensorize(dict(self.compute_metrics(logits, labels, losses, inputs)))
         if losses is not None:
-            metrics[f"{self.metric_key_prefix}_loss"] = self._mean_loss(losses)
+            metrics[f"{self.metric_key_prefix}_loss"] = self.mean_loss.mean(self._mean_loss(losses))
         self.output = EvalLoopOutput(
             predictions=logits, label_ids=labels, metrics=self._prefixed(metrics), num_samples=self.num_samples()
         )
@@ -176,7 +180,7 @@ class EvaluationSession:
     def _mean_loss(self, losses: "Nested") -> float:
         values = np.concatenate(losses) if isinstance(losses, list) else losses
         finite = np.isfinite(values)
-        if self.trainer.args.logging_nan_inf_filter and finite.any():
+        if self.trainer.corrections.filters_losses and finite.any():
             values = values[finite]
         return float(values.mean().item())
 

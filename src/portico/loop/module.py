@@ -107,7 +107,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         run = self._training_run
         # Lightning also steps on the last batch of a stream, even inside a window, where Hugging Face does not.
-        if not run.plan.ends_window(batch_idx):
+        if not run.ends_window(batch_idx):
             optimizer_closure()
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)

@@ -84,12 +84,13 @@ from portico.distributed.placement import run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
-from portico.hf_compat import TrainOutput, get_model_param_count, logger
+from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
     from portico.annotations import Batch, Loader, NumItems, Trial
     from portico.arguments import TrainingArguments
+    from portico.corrections import BatchShare
     from portico.loop.module import TrainerModule
     from portico.trainer import Trainer
 
@@ -164,6 +165,8 @@ class TrainingRun:
         self.global_step_at_epoch_start = 0
         self.num_batches_seen = 0  # in the epoch, those skipped by resuming included
         self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
+        self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
+        self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
         self.pending_backward: tuple[torch.Tensor, Batch] | None = None  # loss and inputs of the current batch
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
@@ -196,6 +199,7 @@ class TrainingRun:
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        self.steps_on_leftover = False
         self.global_step_at_epoch_start = self.trainer.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
         self.grad_norm = None
@@ -218,11 +222,15 @@ class TrainingRun:
                 batches, plan.num_batches_in_window(update_step), trainer.args.device
             )
             trainer.current_gradient_accumulation_steps = len(window)
+            is_summed = trainer._is_scaled_for_accumulation(self.num_items_in_batch)
+            window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
+            if 0 < len(window) < plan.num_batches_in_window(update_step) and not has_length(self.loader):
+                self._end_stream(update_step, len(window))
             if late_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
                 trainer._load_rng_state(self.checkpoint)
                 late_rng = False
-            for position, batch in enumerate(window, start=1):
+            for position, (batch, self.share) in enumerate(zip(window, shares, strict=True), start=1):
                 # By what was fetched: an override of `get_batch_samples` may return fewer batches than planned, and
                 # DDP must synchronise on the last one.
                 self.closes_window = position == len(window)
@@ -244,9 +252,25 @@ class TrainingRun:
             return self.loader, 0, False
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
+    def _end_stream(self, update_step: int, num_batches: int) -> None:
+        """Let the batches that a stream leaves over for its last window make a step, if that is corrected."""
+        corrections, size = self.trainer.corrections, self.plan.gradient_accumulation_steps
+        corrections.warn(
+            "stream_leftover",
+            f"The last accumulation window of the stream has {num_batches} of {size} batches, and transformers adds "
+            "their loss and gradients to the next step",
+        )
+        self.steps_on_leftover = "stream_leftover" in corrections
+        if self.steps_on_leftover:
+            lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
+
+    def ends_window(self, batch_idx: int) -> bool:
+        """Return whether batch ``batch_idx`` of the epoch is followed by an optimizer step."""
+        return self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
+
     def begin_batch(self, batch_idx: int) -> None:
         self.num_batches_seen = batch_idx + 1
-        self.trainer.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
+        self.trainer.accelerator.sync_gradients = self.ends_window(batch_idx)
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
             self._fire("on_step_begin")
 
@@ -254,7 +278,7 @@ class TrainingRun:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
         # A loss that is not finite counts as the mean of those since the last log (transformers, `_run_epoch`).
-        if trainer.args.logging_nan_inf_filter and not torch.isfinite(loss):
+        if trainer.corrections.filters(loss):
             since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
             self.tr_loss += self.tr_loss / since_log
         else:
@@ -265,6 +289,7 @@ class TrainingRun:
 
     def before_optimizer_step(self) -> None:
         trainer = self.trainer
+        trainer.corrections.stop_if_diverged()
         # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
         norm = trainer._clip_grad_norm(trainer.model) if trainer.args.max_grad_norm > 0 else None
         self.grad_norm = trainer._get_grad_norm(trainer.model, grad_norm=norm)
@@ -278,7 +303,7 @@ class TrainingRun:
     def end_batch(self, batch_idx: int) -> None:
         """End a batch; the last of a window ends a step, which may log, evaluate and save."""
         trainer = self.trainer
-        if not self.plan.ends_window(batch_idx):
+        if not self.ends_window(batch_idx):
             self._fire("on_substep_end")
             return
         # transformers 5.23 `_run_epoch` zeroes after the step, so callbacks of `on_step_end` see no gradients.
@@ -320,6 +345,7 @@ class TrainingRun:
 
     def finish(self) -> None:
         """Log the results, load the best model if configured, and fire ``on_train_end``."""
+        self.share = None
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self) -> None:
