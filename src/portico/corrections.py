@@ -7,7 +7,7 @@ asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a lo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,6 +87,7 @@ class Corrections:
         self._trainer = trainer
         self._names = frozenset(correction_names(trainer.args.corrections))
         self._warned: set[str] = set()
+        self._begun: set[str] = set()
         # Of the batch whose loss is being computed; `None` if the loss is that of transformers.
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
@@ -95,6 +96,12 @@ class Corrections:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def is_first(self, watch: str) -> bool:
+        """Return whether this is the first time that ``watch`` begins, and note that it does."""
+        is_first = watch not in self._begun
+        self._begun.add(watch)
+        return is_first
 
     def warn(self, name: str, message: str, advice: str = "") -> None:
         """Warn once, from the first process, about a deviation that is not corrected."""
@@ -105,11 +112,11 @@ class Corrections:
     # The loss of a batch
 
     @contextmanager
-    def applied(self, share: BatchShare | None, *, num_summed: int = 1) -> Iterator[None]:
+    def applied(self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None) -> Iterator[Any]:
         """Compute a loss: a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them."""
         before, self.share, self._watched, self._factor = self.share, share, None, 1
         try:
-            yield
+            yield inputs
             if self._watched is not None and not (self._watched.uses or WatchedCount.traced):
                 self._explain(num_summed, self._factor)
         finally:
@@ -269,26 +276,31 @@ class EvaluationLoss:
         self._loader = loader
         names = ("loss_scale", "eval_duplicates", "eval_batch_means")
         self._is_corrected = any(name in trainer.corrections for name in names)
+        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
+        self._watches = trainer.accelerator.num_processes == 1 and trainer.corrections.is_first("eval_batch_means")
+        self._is_idle = trainer.accelerator.num_processes == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None
         self._batches: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # loss, items and examples of each
+        self._watched = [0.0, 0.0]  # sums of loss x items, and of items
 
-    @contextmanager
-    def of_batch(self, inputs: "Batch") -> Iterator["Batch"]:
-        """Compute the loss of a batch inside; yield its examples without those that only complete it."""
-        corrections, size = self._trainer.corrections, find_batch_size(inputs) or 1
+    def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
+        """Compute the loss of a batch inside; the context is its examples without those that only complete it."""
+        corrections, size = self._trainer.corrections, 0
+        labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
+        watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
+        if self._is_idle and not watches:
+            self._share = None
+            return nullcontext(inputs)
+        size = find_batch_size(inputs) or 1
         num_own, self._num_repeated = own_and_repeated(size, self._loader)
         evaluated = num_own or size if "eval_duplicates" in corrections else size
         self._sizes = (evaluated, size)
         inputs = with_rows(inputs, size, evaluated)
-        labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-        may_warn = self._trainer.accelerator.num_processes == 1 and getattr(labels, "ndim", 0) > 1
-        self._share = None
-        if self._is_corrected or may_warn:
-            self._share = BatchShare(corrections.num_items(inputs, num_own), num_own)
-        with corrections.applied(self._share if self._is_corrected else None):
-            yield inputs
+        needs_share = self._is_corrected or watches
+        self._share = BatchShare(corrections.num_items(inputs, num_own), num_own) if needs_share else None
+        return corrections.applied(self._share if self._is_corrected else None, inputs=inputs)
 
     def completed(self, outputs: "Nested") -> Any:
         """Return the outputs of a batch with as many rows as other processes have, the last one repeated."""
@@ -296,8 +308,11 @@ class EvaluationLoss:
 
     def add(self, loss: torch.Tensor) -> None:
         """Add the mean loss of the batch."""
-        if self._share is not None:
+        if self._share is not None and self._is_corrected:
             self._batches.append((loss.detach().mean(), self._share.num_items, self._share.num_examples))
+        elif self._share is not None:
+            items = self._share.num_items.item()
+            self._watched = [self._watched[0] + items * loss.mean().item(), self._watched[1] + items]
 
     def mean(self, reported: float) -> float:
         """Return the mean loss: ``reported``, which is that of transformers, unless it is corrected."""
@@ -308,21 +323,20 @@ class EvaluationLoss:
                 "The last batches of the evaluation are completed from its start, so transformers counts "
                 f"{self._num_repeated} of its examples twice",
             )
+        if self._watched[1]:
+            mean = self._watched[0] / self._watched[1]
+            if abs(mean - reported) > 0.01 * abs(mean):
+                corrections.warn(
+                    "eval_batch_means",
+                    f"`eval_loss` is {reported:.4g}, which depends on the size of the batches, since it is the mean "
+                    f"of their means; the mean over all labels is {mean:.4g}",
+                )
         if not self._batches:
             return reported
         losses, items, examples = map(list, zip(*self._batches, strict=True))
         columns = torch.stack(losses), torch.stack(items), torch.tensor(examples, device=items[0].device)
         table_1B3 = torch.stack([column.float() for column in columns], dim=-1)[None]
-        if self._is_corrected:
-            return self._mean_of(accelerator.gather(table_1B3), by_label="eval_batch_means" in corrections)
-        mean = self._mean_of(table_1B3, by_label=True)
-        if abs(mean - reported) > 0.01 * abs(mean):
-            corrections.warn(
-                "eval_batch_means",
-                f"`eval_loss` is {reported:.4g}, which depends on the size of the batches, since it is the mean of "
-                f"their means; the mean over all labels is {mean:.4g}",
-            )
-        return reported
+        return self._mean_of(accelerator.gather(table_1B3), by_label="eval_batch_means" in corrections)
 
     def _mean_of(self, table_PB3: torch.Tensor, *, by_label: bool) -> float:
         """Return the mean of the losses of ``P`` processes and ``B`` batches each."""
