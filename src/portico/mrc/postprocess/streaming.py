@@ -5,6 +5,7 @@ Shape suffixes: B features of a batch, E examples, F features (windows), N ranke
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,9 +16,9 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.postprocess.answers import (
+    LITERAL_EMPTY,
     Answers,
     BeamAnswers,
-    Choice,
     Shortlist,
     choose,
     span_texts,
@@ -111,9 +112,19 @@ class CandidateCollector:
         order_F = np.argsort(example_F, kind="stable")
         return candidates[order_F], example_F[order_F]
 
-    def _one_context_shortlist(self, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]) -> Shortlist:
-        zeros_N = np.zeros(len(ranked.spans), np.int64)
-        return Shortlist(self._examples, ranked, zeros_N, zeros_N, probability_N)
+    def _contexts(self, ranked: RankedSpans, candidates: Candidates) -> Int64s:
+        """Return the context of each span, ``int64 [N]``; 0 for the literal text "empty", which has none."""
+        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
+        return np.where(ranked.spans.chars_N2[:, 0] == LITERAL_EMPTY, 0, context_N)
+
+    def _shortlist(
+        self, ranked: RankedSpans, candidates: Candidates, probability_N: npt.NDArray[np.float64]
+    ) -> Shortlist:
+        passages, context_N = self._examples.passages, self._contexts(ranked, candidates)
+        passage_N = context_N
+        if passages is not None:
+            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
+        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
 
 
 class SpanPostProcessor(CandidateCollector):
@@ -200,29 +211,23 @@ class SpanPostProcessor(CandidateCollector):
         if self._ties == "hf":
             ranked, literal_E = with_literal_empty(ranked)
             # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
-            shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked, literal_E))
+            probability_N = span_probabilities(ranked, literal_E)
         else:
-            shortlist = self._shortlist(ranked, candidates)
+            ranked = self._distinct_texts(ranked, candidates) if self._own_rules else ranked
+            softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
+            probability_N = self._calibration.calibrated(softmax_N)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
-        return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
+        choice = choose(ranked, nulls, self._null_score_diff_threshold, type_E)
+        return Answers(self._shortlist(ranked, candidates, probability_N), choice)
 
-    def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
-        contexts, passages = self._examples.contexts, self._examples.passages
-        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
-        if self._own_rules:
-            # Of the spans of an example with the same text, the best is kept.
-            texts = span_texts(contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
-            keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
-            first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
-            first_N = np.isin(np.arange(len(keys)), list(first.values()))
-            ranked, context_N = ranked.select(first_N), context_N[first_N]
-        passage_N = context_N
-        if passages is not None:
-            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
-        softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
-        probability_N = self._calibration.calibrated(softmax_N)
-        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
+    def _distinct_texts(self, ranked: RankedSpans, candidates: Candidates) -> RankedSpans:
+        """Return the best of the spans of an example with the same text."""
+        context_N = self._contexts(ranked, candidates)
+        texts = span_texts(self._examples.contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
+        keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
+        first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+        return ranked.select(np.isin(np.arange(len(keys)), list(first.values())))
 
 
 class BeamPostProcessor(CandidateCollector):
@@ -253,12 +258,10 @@ class BeamPostProcessor(CandidateCollector):
         """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
-        shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked))
-        best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
-        null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
-        type_E = answer_types(candidates.type_logits_FK, example_F)
-        odds_E = null_E if self._version_2_with_negative else None
-        return BeamAnswers(shortlist, Choice(best_E, odds_E, np.inf, type_E))
+        choice = choose(ranked, None, np.inf, answer_types(candidates.type_logits_FK, example_F))
+        if self._version_2_with_negative:
+            choice = replace(choice, null_odds_E=null_spans(candidates, example_F).score_N.astype(np.float64))
+        return BeamAnswers(self._shortlist(ranked, candidates, span_probabilities(ranked)), choice)
 
 
 def postprocess_qa_predictions(
