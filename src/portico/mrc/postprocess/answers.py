@@ -32,16 +32,10 @@ _BUFFER_BYTES = 1 << 20  # an n-best list has thousands of characters; the defau
 
 @dataclass(frozen=True)
 class SpanAnswer:
-    """A possible answer.
+    """A possible answer, ``""`` for "no answer", at characters ``[start, end)`` of one of the question's contexts.
 
-    Attributes:
-        text: Its text, ``""`` for "no answer".
-        start: First character in its context.
-        end: The character after its last.
-        context_index: Which of the question's contexts contains it.
-        passage_index: Which passage of the document contains it, -1 for none.
-        score: What it was ranked by.
-        probability: Probability that it is the answer.
+    ``passage_index`` is the passage of the document that contains it, -1 for none; ``score`` is what it was ranked by,
+    ``probability`` that it is the answer.
     """
 
     text: str
@@ -55,15 +49,7 @@ class SpanAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The best spans of every example, best first.
-
-    Attributes:
-        examples: The examples.
-        ranked: Their best spans.
-        context_N: Which of the contexts contains each span, ``int64 [N]``.
-        passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
-        probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
-    """
+    """The best spans of every example, best first, with what `SpanAnswer` says of each: ``[N]`` values."""
 
     examples: ExampleColumns
     ranked: RankedSpans
@@ -164,10 +150,6 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
 
 class Answers:
     """The answers of all examples; returned by `SpanPostProcessor.compute`.
-
-    Args:
-        shortlist: The best spans of the examples.
-        choice: Which of them is the answer.
 
     Attributes:
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is

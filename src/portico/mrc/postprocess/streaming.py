@@ -189,16 +189,9 @@ class SpanPostProcessor(CandidateCollector):
         feature_indices: npt.ArrayLike,
         type_logits: npt.ArrayLike | None = None,
     ) -> None:
-        """Take the logits of one batch.
+        """Take the logits of one batch, ``float [B, L]``, and optionally of the answer types, ``float [B, 5]``.
 
-        Args:
-            start_logits: Score of each token as a start, ``float [B, L]``.
-            end_logits: Score of each token as an end, ``float [B, L]``.
-            feature_indices: Which feature each row is, ``int [B]``; see `update_outputs`.
-            type_logits: Score of each answer type, ``float [B, 5]``.
-
-        Raises:
-            InputError: See `update_outputs`.
+        For the indices and for errors see `update_outputs`.
         """
         types = [] if type_logits is None else [type_logits]
         self.update_outputs((start_logits, end_logits, *types), feature_indices)

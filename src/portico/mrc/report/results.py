@@ -8,12 +8,10 @@ Span = tuple[int, int]
 
 
 class Candidate(NamedTuple):
-    """One entry of a question's n-best list.
+    """One entry of a question's n-best list; the text is empty for "no answer".
 
-    Args:
-        text: The answer; empty for "no answer".
-        probability: Its share among the candidates of the question, in 0..1.
-        score: The model's score, as a sum of logits, or None if the run did not save it.
+    The probability is its share among the candidates of the question, in 0..1; the score is the model's, as a sum of
+    logits, or None if the run did not save it.
     """
 
     text: str
@@ -22,12 +20,7 @@ class Candidate(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How well one text answers one question.
-
-    Args:
-        exact: 1.0 if it equals an accepted answer after normalisation, else 0.0.
-        f1: Word overlap with the best accepted answer, in 0..1.
-    """
+    """How well one text answers one question; see `QuestionResult`."""
 
     exact: float
     f1: float
