@@ -24,7 +24,7 @@ from portico.mrc.postprocess.answers import (
     span_texts,
     with_literal_empty,
 )
-from portico.mrc.postprocess.calibration import AnswerCalibration
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibrated_probabilities
 from portico.mrc.postprocess.ranking import (
     RankedSpans,
     ScoreDifference,
@@ -169,7 +169,7 @@ class SpanPostProcessor(CandidateCollector):
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer
-        self._calibration = calibration or AnswerCalibration()
+        self._calibration = calibration
         # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
         self._own_rules = ties == "deterministic" and scorer is None
         if search != "top" and not (search == "exhaustive" and self._own_rules):
@@ -201,18 +201,20 @@ class SpanPostProcessor(CandidateCollector):
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
+        literal_E = None
         if self._ties == "hf":
             ranked, literal_E = with_literal_empty(ranked)
-            # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
-            probability_N = span_probabilities(ranked, literal_E)
-        else:
-            ranked = self._distinct_texts(ranked, candidates) if self._own_rules else ranked
-            softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
-            probability_N = self._calibration.calibrated(softmax_N)
+        elif self._own_rules:
+            ranked = self._distinct_texts(ranked, candidates)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         choice = choose(ranked, nulls, self._null_score_diff_threshold, type_E)
-        return Answers(self._shortlist(ranked, candidates, probability_N), choice)
+        # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
+        answers = Answers(self._shortlist(ranked, candidates, span_probabilities(ranked, literal_E)), choice)
+        if self._calibration is not None and self._ties != "hf":
+            calibrated_N = calibrated_probabilities(answers, self._calibration)
+            answers.shortlist = replace(answers.shortlist, probability_N=calibrated_N)
+        return answers
 
     def _distinct_texts(self, ranked: RankedSpans, candidates: Candidates) -> RankedSpans:
         """Return the best of the spans of an example with the same text."""
