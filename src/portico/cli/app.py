@@ -87,6 +87,8 @@ def run(config: DictConfig) -> float | None:
         settings = checked(to_plain(config))
         with _claimed(folder, settings) if _is_first_process() else nullcontext():
             experiment = experiment_of(settings, str(folder))
+            if settings["mode"] == "train" and settings["objective"]["metric"] is not None:
+                experiment.check_objective(settings["objective"]["metric"])
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
 

@@ -28,6 +28,7 @@ from portico.mrc.inference import (
     window_featurizer,
 )
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
+from portico.mrc.metrics.baselines import check_score, scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import load_trained_reader
@@ -40,6 +41,9 @@ from portico.settings import shown_settings
 
 logger = logging.getLogger(__name__)
 
+# What an evaluation reports next to the scores of its metric, and the names of what else a run reports.
+_NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second")
+_OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 # What only a training does.
 _NOT_IN_PREDICTION = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 _PREFIX = "predict"
@@ -81,22 +85,54 @@ class MRCExperiment(TrainerExperiment):
         Raises:
             InputError: If a setting or a file cannot be used.
         """
-        examples = self.examples
-        negatives = self.version_2_with_negative
-        version_2 = examples.has_unanswerable if negatives is None else negatives
-        metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
-        model, tokenizer = self._model_and_tokenizer(examples.training_texts)
+        metric = self._prepared_metric
+        if self._score_names and (best := args.metric_for_best_model) is not None:
+            key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
+            check_score(key, best.removeprefix("eval_"), [*self._score_names, *_NOT_OF_A_METRIC])
+        model, tokenizer = self._model_and_tokenizer(self.examples.training_texts)
         return self._trainer()(
             model=model,
             args=args,
             **self.preprocess.trainer_parts(self.sources, model, tokenizer),
             **teaching_parts(vars(self.model), model),
             processing_class=tokenizer,
-            post_process_function=self.postprocess.build(model, tokenizer, version_2),
+            post_process_function=self.postprocess.build(model, tokenizer, self._version_2),
             compute_metrics=metric,
             callbacks=list(self.callbacks),
             loggers=list(self.logger),
         )
+
+    def check_objective(self, name: str) -> None:
+        """Refuse an objective that the run will not report, as far as that is known before an evaluation."""
+        if not self._score_names or name.startswith(_OF_TRAINING):
+            return
+        names = [*self._score_names, *_NOT_OF_A_METRIC, "samples"]
+        if name == f"eval_{self.headline}":
+            check_score("metric.headline", self.headline, names)
+        check_score("objective.metric", name, [f"eval_{one}" for one in names])
+
+    @cached_property
+    def _version_2(self) -> bool:
+        negatives = self.version_2_with_negative
+        return self.examples.has_unanswerable if negatives is None else negatives
+
+    @cached_property
+    def _prepared_metric(self) -> Any:
+        return prepared_metric(self.metric, self.examples.validation, self._version_2, has_spans=self._gives_spans)
+
+    @cached_property
+    def _score_names(self) -> list[str]:
+        """What the metric reports of every source; none where only an evaluation can tell."""
+        if not getattr(self.trainer, "func", self.trainer).__module__.startswith("portico."):
+            return []  # a trainer of the user's own may report more
+        each = [self._baseline(source) for source in self.sources]
+        return [name for name in each[0] if all(name in scores for scores in each)]
+
+    def _baseline(self, source: Source, texts: Mapping[str, str] | None = None) -> dict[str, float]:
+        """Return the scores of these answers, or of no answer to any question."""
+        has_odds = self._version_2 and getattr(self.postprocess, "mode", None) != "primeqa"
+        odds = float(texts is None) if has_odds else None
+        return scores_of_texts(self._prepared_metric, source.validation, texts, no_answer_probability=odds)
 
     def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Write a page for each source of spans, and print the headline scores and where everything is."""

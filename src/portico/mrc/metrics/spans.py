@@ -215,8 +215,10 @@ class SpanScores:
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
     def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
-        """Return the metrics of the answers; every process has the answers to all questions."""
-        predictions = _predictions(answered.answers)
+        return self.of(_predictions(answered.answers))
+
+    def of(self, predictions: Sequence[Record]) -> dict[str, float]:
+        """Return the metrics of answers in PrimeQA's form; every process has the answers to all questions."""
         metric = self.metric.clone()
         metric.sync_on_compute = False
         metric.update(predictions, [self._references[record["example_id"]] for record in predictions])
