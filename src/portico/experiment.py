@@ -140,7 +140,7 @@ class Experiment(ABC):
     def train(self) -> dict[str, float]:
         """Train, write everything into the folder of the run, and return the metrics."""
 
-    def check_objective(self, name: str) -> None:  # noqa: B027
+    def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
         """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
 
     def placement(self) -> dict[str, Any]:

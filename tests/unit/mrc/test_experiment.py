@@ -154,6 +154,23 @@ class Own:
         return {"anything": 1.0}
 
 
+def test_report_shows_what_answering_nothing_scores_by_the_metric_of_the_run(tmp_path, capsys):
+    metrics = train(tmp_path, postprocess={"null_score_diff_threshold": -100})
+    run = tmp_path / "run"
+    for record in (json.loads((run / "report.json").read_text()), vars(read_run(run, data=questions_of(tmp_path)))):
+        declining, answering = record["baselines"].values()
+        assert declining["f1"] == metrics["eval_f1"] > answering["f1"]
+        assert declining["NoAns_exact"] == 100 > answering["NoAns_exact"]
+    assert "is no better than answering nothing, which gives" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def questions_of(folder):
+    """Write the questions that `SETTINGS` evaluates on."""
+    path = folder / "questions.json"
+    path.write_text(json.dumps(to_squad(generate(**SETTINGS["data"])[1])), encoding="utf-8")
+    return path
+
+
 def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files):
     train(tmp_path / "first")
     model = str(tmp_path / "first" / "run")

@@ -141,6 +141,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
         name=str(folder.resolve()),
         results=results,
         metrics={key: float(value) for key, value in metrics.items() if isinstance(value, int | float)},
+        baselines=recorded.get("baselines"),
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
         sections=recorded.get("sections") or {},
@@ -183,13 +184,16 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 def _read_record(path: Path) -> dict[str, Any]:
     """Return the contents of ``report.json``, whose fields other programs may have written."""
     recorded = _read_mapping(path)
-    for name in ("settings", "sections", "spans"):
+    for name in ("settings", "sections", "spans", "baselines"):
         if not isinstance(recorded.get(name) or {}, Mapping):
             raise _unusable(path, f"`{name}` is a {type(recorded[name]).__name__}, not a mapping")
     for key, span in (recorded.get("spans") or {}).items():
         is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
         if span is not None and not is_pair:
             raise _unusable(path, f"the span of question {key!r} is {span!r}, not a pair of character offsets")
+    for way, scores in (recorded.get("baselines") or {}).items():
+        if not (isinstance(scores, Mapping) and all(isinstance(score, int | float) for score in scores.values())):
+            raise _unusable(path, f"the baseline {way!r} is {scores!r}, not numbers by name")
     return recorded
 
 
