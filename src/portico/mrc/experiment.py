@@ -129,13 +129,6 @@ class MRCExperiment(TrainerExperiment):
         each = [self._baseline(source) for source in self.sources]
         return [name for name in each[0] if all(name in scores for scores in each)]
 
-    def _baselines(self, source: Source, answers: Any) -> dict[str, dict[str, float]]:
-        """Return the scores of no answer to any question, and of the best span for every question."""
-        found = {DECLINING: self._baseline(source)}
-        if answers.null_odds is not None:
-            found[ANSWERING] = self._baseline(source, answers.best_texts)
-        return found
-
     def _baseline(self, source: Source, texts: Mapping[str, str] | None = None) -> dict[str, float]:
         """Return the scores of these answers, or of no answer to any question."""
         has_odds = self._version_2 and getattr(self.postprocess, "mode", None) != "primeqa"
@@ -155,7 +148,10 @@ class MRCExperiment(TrainerExperiment):
                 title=title,
                 results=question_results(source.validation, one.answers),
                 metrics=metrics,
-                baselines=self._baselines(source, one.answers),
+                baselines={
+                    DECLINING: self._baseline(source),
+                    ANSWERING: self._baseline(source, one.answers.best_texts),
+                },
                 log_history=trainer.state.log_history,
                 settings=self._shown_settings(trainer),
                 sections=self.report_sections(trainer),

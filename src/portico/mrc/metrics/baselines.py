@@ -19,13 +19,10 @@ def scores_of_texts(
     *,
     no_answer_probability: float | None = None,
 ) -> dict[str, float]:
-    """Return what the ``compute_metrics`` of a run reports for these answers, by default none to any question.
+    """Return what the ``compute_metrics`` of a run reports for these answers, ``{id: text}``, by default none to any.
 
-    Args:
-        metric: The metric. Of a user's own, and of one of spans where there are texts, nothing is known: ``{}``.
-        examples: The questions, with ``id`` and ``answers``.
-        texts: The answer to each, ``{id: text}``.
-        no_answer_probability: That of every question, if the run predicts it.
+    Nothing, ``{}``, is known of a metric of the user's own, and of texts by a metric of spans. The examples have
+    ``id`` and ``answers``; if the run predicts probabilities of "no answer", the same one is given for all.
     """
     if isinstance(metric, SpanScores) and texts is None:
         return metric.of([{"example_id": one["id"], **_NO_SPAN, "confidence_score": 0.0} for one in examples])

@@ -106,22 +106,18 @@ def num_questions(count: int) -> str:
 
 def baselines(record: RunRecord) -> Mapping[str, Mapping[str, float]]:
     """Return the scores of answering trivially, as recorded or by the rules of SQuAD; none if all have an answer."""
-    num_unanswerable = sum(not result.golds for result in record.results)
-    if not num_unanswerable or record.baselines is not None:
+    if all(result.golds for result in record.results) or record.baselines is not None:
         return record.baselines or {}
-    declining = 100 * num_unanswerable / len(record.results)
-    found = {DECLINING: {"f1": declining, "exact": declining}}
-    thresholds = threshold_curve(record.results)
-    if thresholds:
-        found[ANSWERING] = {"f1": float(thresholds.f1_T[-1]), "exact": float(thresholds.exact_T[-1])}
-    return found
+    ends = threshold_curve(record.results)
+    if ends is None:
+        return {}
+    # The lowest threshold declines every question, the highest none.
+    rows = {DECLINING: 0, ANSWERING: -1}
+    return {way: {"f1": float(ends.f1_T[row]), "exact": float(ends.exact_T[row])} for way, row in rows.items()}
 
 
 class Tile(NamedTuple):
-    """One figure of the headline; `percent` is the length of its bar, 0..100, or None if it is not a percentage.
-
-    The baselines, 0..100, are what trivial ways to answer reach.
-    """
+    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
 
     label: str
     value: str
