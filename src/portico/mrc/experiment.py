@@ -124,8 +124,9 @@ class MRCExperiment(TrainerExperiment):
     @cached_property
     def _score_names(self) -> list[str]:
         """What the metric reports of every source; none where only an evaluation can tell."""
-        if not getattr(self.trainer, "func", self.trainer).__module__.startswith("portico."):
-            return []  # a trainer of the user's own may report more
+        parts = (getattr(self.trainer, "func", self.trainer), type(self.preprocess), type(self.postprocess))
+        if not all(part.__module__.startswith("portico.") for part in parts):
+            return []  # what the user's own class evaluates may have other scores
         each = [self._baseline(source) for source in self.sources]
         return [name for name in each[0] if all(name in scores for scores in each)]
 
