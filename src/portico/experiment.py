@@ -122,6 +122,9 @@ class Experiment(ABC):
     def train(self) -> dict[str, float]:
         """Train, write everything into the folder of the run, and return the metrics."""
 
+    def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
+        """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
+
     def placement(self) -> dict[str, Any]:
         """Return the training arguments that the strategy sets."""
         return {name: value for name, value in vars(self.strategy).items() if value is not None}

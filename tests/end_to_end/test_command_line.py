@@ -59,6 +59,8 @@ BAD = {
     "a format without a source": (["data=squad", "data.dataset_name=null"], "data.format=squad"),
     "an unknown key": (["args.learning_rat=1"], "learning_rate"),
     "too long a sequence": (["preprocess.max_seq_length=256", "model.max_position_embeddings=128"], "max_seq_length"),
+    "a headline that the metric lacks": (["metric.headline=f2"], "metric.headline=f2"),
+    "an objective that the run lacks": (["objective.metric=eval_f2"], "objective.metric=eval_f2"),
     "too wide a stride": (["preprocess.doc_stride=192", "preprocess.max_seq_length=192"], "doc_stride"),
 }
 

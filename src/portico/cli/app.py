@@ -91,6 +91,8 @@ def run(config: DictConfig) -> float | None:
         yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
         with recorded_config(folder, yaml) if is_first else nullcontext():
             experiment = experiment_of(settings, str(folder))
+            if settings["mode"] == "train" and settings["objective"]["metric"] is not None:
+                experiment.check_objective(settings["objective"]["metric"])
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
 

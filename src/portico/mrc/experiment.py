@@ -29,6 +29,7 @@ from portico.mrc.inference import (
     read_questions,
 )
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
+from portico.mrc.metrics.baselines import check_score, scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import load_trained_reader
@@ -36,11 +37,15 @@ from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
 from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
+from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
 from portico.settings import shown_settings
 
 logger = logging.getLogger(__name__)
 
+# What an evaluation reports next to the scores of its metric, and the names of what else a run reports.
+_NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second")
+_OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 # What only a training does.
 _NOT_IN_PREDICTION = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 _PREFIX = "predict"
@@ -78,11 +83,11 @@ class MRCExperiment(TrainerExperiment):
 
     def make_trainer(self, args: Any) -> Any:
         """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
-        examples = self.examples
-        negatives = self.version_2_with_negative
-        version_2 = has_unanswerable(chain(*examples)) if negatives is None else negatives
-        metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
-        texts = [text for example in examples.train for text in (*contexts_of(example), example["question"])]
+        metric = self._prepared_metric
+        if self._score_names and (best := args.metric_for_best_model) is not None:
+            key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
+            check_score(key, best.removeprefix("eval_"), [*self._score_names, *_NOT_OF_A_METRIC])
+        texts = [text for example in self.examples.train for text in (*contexts_of(example), example["question"])]
         loaded = self.model.load(texts, self.preprocess)
         if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
             raise InputError(
@@ -95,11 +100,44 @@ class MRCExperiment(TrainerExperiment):
             **self.preprocess.trainer_parts(self.sources, model, tokenizer),
             **teaching_parts(vars(self.model), model),
             processing_class=tokenizer,
-            post_process_function=self.postprocess.build(model, tokenizer, version_2),
+            post_process_function=self.postprocess.build(model, tokenizer, self._version_2),
             compute_metrics=metric,
             callbacks=list(self.callbacks),
             loggers=list(self.logger),
         )
+
+    def check_objective(self, name: str) -> None:
+        """Refuse an objective that the run will not report, as far as that is known before an evaluation."""
+        if not self._score_names or name.startswith(_OF_TRAINING):
+            return
+        names = [*self._score_names, *_NOT_OF_A_METRIC, "samples"]
+        if name == f"eval_{self.headline}":
+            check_score("metric.headline", self.headline, names)
+        check_score("objective.metric", name, [f"eval_{one}" for one in names])
+
+    @cached_property
+    def _version_2(self) -> bool:
+        negatives = self.version_2_with_negative
+        return has_unanswerable(chain(*self.examples)) if negatives is None else negatives
+
+    @cached_property
+    def _prepared_metric(self) -> Any:
+        return prepared_metric(self.metric, self.examples.validation, self._version_2, has_spans=self._gives_spans)
+
+    @cached_property
+    def _score_names(self) -> list[str]:
+        """What the metric reports of every source; none where only an evaluation can tell."""
+        parts = (getattr(self.trainer, "func", self.trainer), type(self.preprocess), type(self.postprocess))
+        if not all(part.__module__.startswith("portico.") for part in parts):
+            return []  # what the user's own class evaluates may have other scores
+        each = [self._baseline(source) for source in self.sources]
+        return [name for name in each[0] if all(name in scores for scores in each)]
+
+    def _baseline(self, source: Source, texts: Mapping[str, str] | None = None) -> dict[str, float]:
+        """Return the scores of these answers, or of no answer to any question."""
+        has_odds = self._version_2 and getattr(self.postprocess, "mode", None) != "primeqa"
+        odds = float(texts is None) if has_odds else None
+        return scores_of_texts(self._prepared_metric, source.validation, texts, no_answer_probability=odds)
 
     def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Write a page for each source of spans, and print the headline scores and where everything is."""
@@ -114,6 +152,10 @@ class MRCExperiment(TrainerExperiment):
                 title=title,
                 results=question_results(source.validation, one.answers),
                 metrics=metrics,
+                baselines={
+                    DECLINING: self._baseline(source),
+                    ANSWERING: self._baseline(source, one.answers.best_texts),
+                },
                 log_history=trainer.state.log_history,
                 settings=self._shown_settings(trainer),
                 sections=self.report_sections(trainer),

@@ -56,7 +56,7 @@ class Answer:
         end: The character after its last; ``None`` if it is not a span.
         context_index: Index of its context among those of the question; ``None`` if it is not a span.
         score: The score it was ranked by.
-        probability: Probability that it is correct.
+        probability: Probability that it is correct; with those of all other candidates it adds up to at most 1.
         answer_type: The type of the answer.
         null_odds: Score of "no answer" minus that of the best span; ``None`` if "no answer" is not allowed.
         candidates: The best answers, best first, including "no answer" if it is allowed.

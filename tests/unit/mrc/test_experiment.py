@@ -12,6 +12,7 @@ from portico import InputError
 from portico.cli import compose
 from portico.experiment import build_experiment
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
+from portico.mrc.config import EncoderModel
 from portico.mrc.corpus import generate
 from portico.mrc.experiment import prepared_metric, print_summary
 from portico.mrc.metrics.spans import SpanScores
@@ -80,6 +81,94 @@ def test_run_writes_everything_and_returns_the_metrics(tmp_path, capsys):
     assert results["eval_f1"] == metrics["eval_f1"]
     assert results["train_loss"] == metrics["train_loss"]
     assert "Exact match" in capsys.readouterr().out
+
+
+NOT_OF_A_METRIC = {f"eval_{name}" for name in ("loss", "runtime", "samples", "samples_per_second", "steps_per_second")}
+TYDI = {"metric": {"_target_": "portico.mrc.TydiF1", "passage_non_null_threshold": 1, "minimal_non_null_threshold": 1}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"metric": {"version_2_with_negative": True, "_target_": "portico.mrc.SquadV2", "average_precision": True}},
+        {"postprocess": {"mode": "primeqa", "scorer_type": "score_diff_based"}},
+        TYDI,
+    ],
+)
+def test_scores_are_known_before_the_training(tmp_path, changes):
+    experiment = build_experiment(settings(**changes), str(tmp_path / "run"))
+    known = {f"eval_{name}" for name in experiment._score_names}
+    reported = {name for name in experiment.train() if name.startswith("eval_")}
+    assert reported - known == NOT_OF_A_METRIC
+    assert known <= reported
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"args": {"metric_for_best_model": "f2"}, "metric": {"headline": "f2"}},
+            r"`metric.headline=f2` is not a score of this run; set it to one of f1, best_f1, ",
+        ),
+        (
+            {"args": {"metric_for_best_model": "eval_exakt"}},
+            r"`args.metric_for_best_model=exakt` is not a score of this run; set it to one of exact, ",
+        ),
+    ],
+)
+def test_an_unknown_score_is_refused_before_the_training(tmp_path, changes, message, monkeypatch):
+    monkeypatch.setattr(EncoderModel, "load", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(InputError, match=message):
+        train(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "message"),
+    [
+        ({"metric": {"headline": "f2"}}, "eval_f2", r"`metric.headline=f2` is .* one of f1, "),
+        ({}, "eval_f2", r"`objective.metric=eval_f2` is .* one of eval_f1, "),
+        ({}, "f1", r"`objective.metric=f1` is not a score of this run; set it to one of eval_f1, "),
+        (TYDI, "eval_avg_f1", r"`objective.metric=eval_avg_f1` is .* one of eval_avg_"),
+    ],
+)
+def test_an_unknown_objective_is_refused_before_the_training(tmp_path, changes, name, message):
+    with pytest.raises(InputError, match=message):
+        build_experiment(settings(**changes), str(tmp_path)).check_objective(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["eval_f1", "eval_loss", "eval_samples", "train_loss", "epoch", "eval_mem_cpu_alloc_delta"]
+)
+def test_what_a_run_reports_can_be_its_objective(tmp_path, name):
+    build_experiment(settings(), str(tmp_path)).check_objective(name)
+
+
+def test_only_an_evaluation_tells_what_a_metric_of_ones_own_reports(tmp_path):
+    experiment = build_experiment(settings(metric={"_target_": f"{__name__}.Own"}), str(tmp_path))
+    experiment.check_objective("eval_anything")
+
+
+class Own:
+    def __call__(self, answered):
+        return {"anything": 1.0}
+
+
+def test_report_shows_what_answering_nothing_scores_by_the_metric_of_the_run(tmp_path, capsys):
+    metrics = train(tmp_path, postprocess={"null_score_diff_threshold": -100})
+    run = tmp_path / "run"
+    for record in (json.loads((run / "report.json").read_text()), vars(read_run(run, data=questions_of(tmp_path)))):
+        declining, answering = record["baselines"].values()
+        assert declining["f1"] == metrics["eval_f1"] > answering["f1"]
+        assert declining["NoAns_exact"] == 100 > answering["NoAns_exact"]
+    assert "is no better than answering nothing, which gives" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def questions_of(folder):
+    """Write the questions that `SETTINGS` evaluates on."""
+    path = folder / "questions.json"
+    path.write_text(json.dumps(to_squad(generate(**SETTINGS["data"])[1])), encoding="utf-8")
+    return path
 
 
 def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files):

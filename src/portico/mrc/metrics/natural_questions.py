@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
-from portico.mrc.metrics.thresholds import PrefixSweep, QuestionRows, quality_of_all
+from portico.mrc.metrics.thresholds import PrefixSweep, QuestionRows
 
 _TASKS = ("long_answer", "short_answer")
 
@@ -50,19 +50,10 @@ class NqF1(QuestionRows):
         self.add_rows("outcomes", len(_TASKS), 4)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add a batch.
-
-        Args:
-            predictions: The records of an official predictions file; or PrimeQA's ``{"example_id", "start_position",
-                "end_position", "passage_index", "yes_no_answer", "confidence_score"}``, where the passage is the long
-                answer and ``"passage_score"`` may differ from the confidence. Of several with one id the last counts.
-            references: Official records with their ``"annotations"``; or for each question PrimeQA's record of every
-                annotator, with the fields of its predictions except the confidence (or one record of lists). Of
-                several with one id the last counts.
+        """Add a batch, in a form that `TydiF1.update` takes; the passage is the long answer.
 
         Raises:
-            InputError: If the questions differ, a span does not end after its start, or a prediction is yes or no and
-                a span.
+            InputError: As there, or if a span does not end after its start.
         """
         thresholds = self.long_non_null_threshold, self.short_non_null_threshold
         outcomes, _ = _RULES.outcomes(predictions, references, *thresholds)
@@ -74,7 +65,7 @@ class NqF1(QuestionRows):
         scores: dict[str, float] = {}
         for task, outcomes_E4 in zip(_TASKS, outcomes.swapaxes(0, 1), strict=True):
             sweep = PrefixSweep(outcomes_E4)
-            of_all, best = quality_of_all(outcomes_E4), sweep.best()
+            of_all, best = sweep.of_all(), sweep.best()
             scores |= {f"{task}_n": len(outcomes_E4), f"{task}_f1": of_all.f1}
             scores |= {f"{task}_precision": of_all.precision, f"{task}_recall": of_all.recall}
             scores |= {f"{task}_best_{name}": value for name, value in best._asdict().items()}

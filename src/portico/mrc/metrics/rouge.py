@@ -77,11 +77,7 @@ class Rouge(Metric):
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch.
-
-        Args:
-            predictions: ``{"id", "prediction_text"}``.
-            references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``; at least one each.
+        """Add a batch, given as to `AnswerTexts.update`.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.

@@ -9,6 +9,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from portico.errors import InputError
@@ -41,42 +42,34 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ENGLISH_ARTICLES.sub(" ", text.lower().translate(_NO_ASCII_PUNCTUATION)).split())
 
 
-class MlqaNormalization:
-    """MLQA's normalisation for a language: removes its articles and all Unicode punctuation.
+def mlqa_normalization(language: str | None) -> Normalize:
+    """Return MLQA's normalisation for a language: it removes its articles and all Unicode punctuation.
 
     Every Chinese character becomes a word.
 
-    Args:
-        language: Two letters, such as ``"de"``.
-
     Raises:
-        InputError: If the language is neither in MLQA nor in XQuAD.
+        InputError: If the language, two letters such as ``"de"``, is neither in MLQA nor in XQuAD.
     Source: the official evaluation script of MLQA, arXiv:1910.07475.
     """
-
-    def __init__(self, language: str | None) -> None:
-        if language not in _ARTICLES:
-            raise InputError(
-                f"`language={language!r}` is not a language of MLQA or XQuAD; expected one of {', '.join(_ARTICLES)}. "
-                "Score other languages by the rules of SQuAD (`metric=squad`)."
-            )
-        self.language = language
-
-    def __call__(self, text: str) -> str:
-        # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
-        articles = _ARTICLES[self.language]
-        text = "".join(
-            char
-            for char in text.lower()
-            # ASCII has marks such as "$" and "+" that Unicode files under symbols.
-            if char not in string.punctuation and not unicodedata.category(char).startswith("P")
+    if language not in _ARTICLES:
+        raise InputError(
+            f"`language={language!r}` is not a language of MLQA or XQuAD; expected one of {', '.join(_ARTICLES)}. "
+            "Score other languages by the rules of SQuAD (`metric=squad`)."
         )
-        if articles is not None:
-            text = articles.sub(" ", text)
-        if self.language == "zh":
-            # The script's `mixed_segmentation`: a Chinese character is a token, other text is split at white space.
-            text = _HAN.sub(r" \g<0> ", text)
-        return " ".join(text.split())
+    return partial(_normalize_mlqa, language=language)
+
+
+def _normalize_mlqa(text: str, language: str) -> str:
+    # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last. ASCII has marks such
+    # as "$" and "+" that Unicode files under symbols.
+    kept = [char for char in text.lower() if char not in string.punctuation and unicodedata.category(char)[0] != "P"]
+    articles, text = _ARTICLES[language], "".join(kept)
+    if articles is not None:
+        text = articles.sub(" ", text)
+    if language == "zh":
+        # The script's `mixed_segmentation`: a Chinese character is a token, other text is split at white space.
+        text = _HAN.sub(r" \g<0> ", text)
+    return " ".join(text.split())
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:

@@ -84,12 +84,9 @@ def checked_yes_no(value: Any, *, key: object) -> str:
 
 
 class GivenAnswer(NamedTuple, Generic[LongT, SpanT]):
-    """The answer of one annotator or of the model.
+    """The answer of one annotator or of the model: a passage, ``None`` for none, and the short answer.
 
-    Attributes:
-        long: The long answer, a passage; ``None`` for none.
-        spans: The spans of the short answer.
-        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the short answer is neither.
+    That is its spans, or ``"yes"`` or ``"no"``; ``yes_no`` is ``"none"`` if it is neither.
     """
 
     long: LongT | None
@@ -204,12 +201,9 @@ class SpanRules(Generic[LongT, SpanT]):
 class SpanScores:
     """``compute_metrics`` that scores the spans of answered questions with `TydiF1` or `NqF1`.
 
-    These metrics find the threshold for "no answer" themselves, so each question is scored with its best span.
-
-    Args:
-        metric: The metric.
-        examples: The evaluated examples, with ``id``, optionally ``language``, and the annotators' answers as
-            ``target`` in PrimeQA's base schema; otherwise each of SQuAD's ``answers`` counts as one annotator.
+    These metrics find the threshold for "no answer" themselves, so each question is scored with its best span. The
+    examples have ``id``, optionally ``language``, and the annotators' answers as ``target`` in PrimeQA's base schema;
+    otherwise each of SQuAD's ``answers`` counts as one annotator.
     """
 
     def __init__(self, metric: "Metric", examples: Sequence[Record]) -> None:
@@ -221,8 +215,10 @@ class SpanScores:
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
     def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
-        """Return the metrics of the answers; every process has the answers to all questions."""
-        predictions = _predictions(answered.answers)
+        return self.of(_predictions(answered.answers))
+
+    def of(self, predictions: Sequence[Record]) -> dict[str, float]:
+        """Return the metrics of answers in PrimeQA's form; every process has the answers to all questions."""
         metric = self.metric.clone()
         metric.sync_on_compute = False
         metric.update(predictions, [self._references[record["example_id"]] for record in predictions])

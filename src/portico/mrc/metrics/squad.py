@@ -13,9 +13,9 @@ from torchmetrics import Metric
 
 from portico.errors import InputError
 from portico.mrc.metrics.scores import (
-    MlqaNormalization,
     Normalize,
     exact_match,
+    mlqa_normalization,
     normalize_answer,
     text_scores,
     token_f1,
@@ -79,8 +79,8 @@ class AnswerTexts(Metric):
         """Add a batch.
 
         Args:
-            predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
-                one id the last counts.
+            predictions: ``{"id", "prediction_text"}``. Those without a reference are ignored; of several with one id
+                the last counts.
             references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
 
         Raises:
@@ -160,7 +160,7 @@ class Mlqa(AnswerTexts):
     """
 
     def __init__(self, language: str | None, **kwargs: Any) -> None:
-        super().__init__(MlqaNormalization(language), **kwargs)
+        super().__init__(mlqa_normalization(language), **kwargs)
 
 
 class SquadV2(QuestionRows):
@@ -192,11 +192,9 @@ class SquadV2(QuestionRows):
         self.add_rows("sweep", 5)
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch.
+        """Add a batch, given as to `AnswerTexts.update`, optionally with ``"no_answer_probability"``.
 
-        Args:
-            predictions: As in `squad_metrics`; those without a reference are ignored.
-            references: As in `squad_metrics`. Of several records with one id the last counts.
+        Of several references with one id the last counts as well.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.

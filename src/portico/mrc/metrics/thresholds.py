@@ -51,27 +51,15 @@ class QuestionRows(Metric):
 
 
 class Quality(NamedTuple):
-    """Scores of answering only from a threshold up, each in 0..1.
+    """Scores in 0..1 of answering only from a threshold up, the lowest confidence that counts as an answer.
 
-    Attributes:
-        f1: Harmonic mean of precision and recall.
-        precision: Worth of the predicted answers over their number.
-        recall: Worth of the predicted answers over the number of gold answers.
-        threshold: Lowest confidence that counts as an answer.
+    Precision is the worth of the predicted answers over their number, recall over the number of gold answers.
     """
 
     f1: float
     precision: float
     recall: float
     threshold: float
-
-
-def quality_of_all(outcomes_E4: Doubles) -> Quality:
-    """Return the quality of all predicted answers, whatever their confidence, given as to `PrefixSweep`."""
-    num_gold, num_predicted, worth = (float(outcomes_E4[:, column].sum()) for column in range(3))
-    precision, recall = (worth / number if number else 0.0 for number in (num_predicted, num_gold))
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return Quality(f1, precision, recall, -np.inf)
 
 
 class PrefixSweep:
@@ -91,14 +79,17 @@ class PrefixSweep:
         self.threshold_T = score_E[last_T]
         self.precision_T = _safe_divide(worth_T, running_sums(has_prediction_E)[last_T])
         self.recall_T = _safe_divide(worth_T, has_gold_E.sum())
+        self.f1_T = _safe_divide(2 * self.precision_T * self.recall_T, self.precision_T + self.recall_T)
 
     def best(self) -> Quality:
         """Return the threshold with the best F1, the highest of several; all zeros where no F1 is positive."""
-        f1_T = _safe_divide(2 * self.precision_T * self.recall_T, self.precision_T + self.recall_T)
-        if not f1_T.any():
+        return self.of_all(int(self.f1_T.argmax()) if len(self.f1_T) else -1)
+
+    def of_all(self, t: int = -1) -> Quality:
+        """Return the quality of all answers, or of those from a threshold up; all zeros where no F1 is positive."""
+        if not self.f1_T.any():
             return Quality(0.0, 0.0, 0.0, 0.0)
-        t = int(f1_T.argmax())
-        return Quality(*map(float, (f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
+        return Quality(*map(float, (self.f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
 
     def recall_at_precision(self, target: float) -> tuple[float, float]:
         """Return the best recall with at least this precision, and the precision there; zeros if it is not reached."""
@@ -110,12 +101,10 @@ class PrefixSweep:
 
 
 class Curve(NamedTuple):
-    """Precision and recall of SQuAD 2.0 at every threshold for "no answer".
+    """Precision and recall of SQuAD 2.0, in 0..1, at every threshold for "no answer".
 
-    Attributes:
-        precision_T: In 0..1; the first is 1, of answering no question.
-        recall_T: In 0..1; the first is 0.
-        threshold_T: Highest probability of "no answer" at which a question is answered; the first is minus infinity.
+    A question is answered up to that probability of "no answer"; the first threshold, minus infinity, answers none,
+    with a precision of 1 and a recall of 0.
     """
 
     precision_T: Doubles

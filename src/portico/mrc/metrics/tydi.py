@@ -4,12 +4,10 @@ Shape suffixes: E questions.
 """
 
 import operator
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from portico.mrc.metrics.scores import overlap_f1
@@ -18,7 +16,7 @@ from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
 _ENGLISH = ("english", "en")
-_NAME_END = b"\0"
+_LONGEST_NAME = 64
 
 
 class TydiF1(QuestionRows):
@@ -42,8 +40,7 @@ class TydiF1(QuestionRows):
     """
 
     outcomes: list[torch.Tensor] | torch.Tensor
-    language_keys: list[torch.Tensor] | torch.Tensor
-    language_names: list[torch.Tensor] | torch.Tensor
+    languages: list[torch.Tensor] | torch.Tensor
 
     def __init__(
         self,
@@ -59,9 +56,8 @@ class TydiF1(QuestionRows):
         self.include_english = include_english
         # A row for each task, with the columns of `PrefixSweep`.
         self.add_rows("outcomes", len(_TASKS), 4)
-        # Processes can exchange only tensors: languages travel as hashes, with their names as bytes.
-        self.add_rows("language_keys", dtype=torch.int64)
-        self.add_rows("language_names", dtype=torch.uint8)
+        # Processes can exchange only tensors: the characters of numpy's strings of fixed length.
+        self.add_rows("languages", _LONGEST_NAME, dtype=torch.int32)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
         """Add a batch.
@@ -69,27 +65,27 @@ class TydiF1(QuestionRows):
         Args:
             predictions: PrimeQA's ``{"example_id", "start_position", "end_position", "passage_index",
                 "yes_no_answer", "confidence_score"}``, where ``"passage_score"`` may differ from the confidence; or
-                the records of an official predictions file. Of several with one id the last counts.
-            references: For each question one record per annotator, with PrimeQA's ``"example_id"``, ``"language"``,
-                ``"start_position"``, ``"end_position"``, ``"passage_index"`` and ``"yes_no_answer"`` (or one record of
-                lists); or an official record with its ``"annotations"``. Of several with one id the last counts.
+                the records of the data set's official predictions file. Of several with one id the last counts.
+            references: For each question one record per annotator, with the fields of PrimeQA's predictions except the
+                confidence, and ``"language"`` (or one record of lists); or an official record with its
+                ``"annotations"``. Of several with one id the last counts.
 
         Raises:
             InputError: If the questions differ, a span ends before it starts, or a prediction is yes or no and a span.
         """
         thresholds = self.passage_non_null_threshold, self.minimal_non_null_threshold
         outcomes, shared = _RULES.outcomes(predictions, references, *thresholds)
-        languages = [language for _, language in shared]
+        languages = np.array([language for _, language in shared], f"U{_LONGEST_NAME}")
         self.append_rows("outcomes", torch.tensor(outcomes, dtype=torch.float64))
-        self.append_rows("language_keys", [_language_key(language) for language in languages])
-        self.append_rows("language_names", _pack_names(languages))
+        self.append_rows("languages", languages.view(np.int32))
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far; means over no language are 0."""
-        outcomes, keys_E = self.rows("outcomes").numpy(), self.rows("language_keys").numpy()
+        outcomes = self.rows("outcomes").numpy()
+        language_E = self.rows("languages").numpy().view(f"U{_LONGEST_NAME}")[:, 0]
         qualities: dict[str, dict[str, Quality]] = {
-            language: {task: PrefixSweep(outcomes[keys_E == key, row]).best() for row, task in enumerate(_TASKS)}
-            for key, language in _unpack_names(self.rows("language_names").numpy()).items()
+            name: {task: PrefixSweep(outcomes[language_E == name, row]).best() for row, task in enumerate(_TASKS)}
+            for name in np.unique(language_E).tolist()
         }
         # tydi_eval.py leaves English out of its macro averages.
         others = [language for language in qualities if language.lower() not in _ENGLISH]
@@ -151,19 +147,3 @@ _RULES = SpanRules(
     is_same_long=operator.eq,
     spans_worth=_spans_worth,
 )
-
-
-def _language_key(name: str) -> int:
-    """Return a 64-bit number for a name, the same in every process and run."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
-
-
-def _pack_names(names: Iterable[str]) -> npt.NDArray[np.uint8]:
-    """Return the distinct names as bytes, each followed by `_NAME_END`, ``uint8 [N]``."""
-    return np.frombuffer(b"".join(name.encode() + _NAME_END for name in sorted(set(names))), np.uint8).copy()
-
-
-def _unpack_names(packed: npt.NDArray[np.uint8]) -> dict[int, str]:
-    """Return the names by their keys in alphabetical order, from concatenated results of `_pack_names`."""
-    names = sorted({name.decode() for name in packed.tobytes().split(_NAME_END)[:-1]})
-    return {_language_key(name): name for name in names}

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
+from portico.mrc.arrays import Bools, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
 from portico.mrc.postprocess.token_offsets import ExampleColumns
@@ -27,22 +27,15 @@ LITERAL_EMPTY = -1
 """Start and end of the span that represents the literal text "empty"."""
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
-_EXAMPLES_PER_BLOCK = 512  # bounds the memory for texts
 _BUFFER_BYTES = 1 << 20  # an n-best list has thousands of characters; the default buffer of 8 KiB holds one or two
 
 
 @dataclass(frozen=True)
 class SpanAnswer:
-    """A possible answer.
+    """A possible answer, ``""`` for "no answer", at characters ``[start, end)`` of one of the question's contexts.
 
-    Attributes:
-        text: Its text, ``""`` for "no answer".
-        start: First character in its context.
-        end: The character after its last.
-        context_index: Which of the question's contexts contains it.
-        passage_index: Which passage of the document contains it, -1 for none.
-        score: What it was ranked by.
-        probability: Probability that it is the answer.
+    ``passage_index`` is the passage of the document that contains it, -1 for none; ``score`` is what it was ranked by,
+    ``probability`` that it is the answer.
     """
 
     text: str
@@ -56,15 +49,7 @@ class SpanAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The best spans of every example, best first.
-
-    Attributes:
-        examples: The examples.
-        ranked: Their best spans.
-        context_N: Which of the contexts contains each span, ``int64 [N]``.
-        passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
-        probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
-    """
+    """The best spans of every example, best first, with what `SpanAnswer` says of each: ``[N]`` values."""
 
     examples: ExampleColumns
     ranked: RankedSpans
@@ -166,10 +151,6 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
 class Answers:
     """The answers of all examples; returned by `SpanPostProcessor.compute`.
 
-    Args:
-        shortlist: The best spans of the examples.
-        choice: Which of them is the answer.
-
     Attributes:
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
             the answer type.
@@ -262,12 +243,11 @@ class Answers:
         start = f"{prefix}_" if prefix else ""
         _write_json(folder / f"{start}predictions.json", self.predictions)
         path = folder / f"{start}nbest_predictions.json"
-        examples, separator = list(self.shortlist.rows()), "{\n"
+        separator = "{\n"
         with path.open("w", encoding="ascii", buffering=_BUFFER_BYTES) as file:
-            for first in range(0, len(examples), _EXAMPLES_PER_BLOCK):
-                for example_id, records in self._block_json(examples[first : first + _EXAMPLES_PER_BLOCK]):
-                    file.write(f"{separator}    {example_id}: {records}")
-                    separator = ",\n"
+            for example_id, rows in self.shortlist.rows():
+                file.write(f"{separator}    {json.dumps(example_id)}: {_records_json(self._records(rows))}")
+                separator = ",\n"
             file.write("\n}\n")
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", self.null_odds)
@@ -291,23 +271,6 @@ class Answers:
             records[0] = {"text": "empty", **records[0]}
         return records or [*self.nbest_of_no_span]
 
-    def _block_json(self, examples: Sequence[tuple[str, slice]]) -> Iterator[tuple[str, str]]:
-        """Yield identifier and n-best list of each example, as JSON within a mapping of indent 4."""
-        rows = slice(examples[0][1].start, examples[-1][1].stop)
-        spans, values = self.shortlist.ranked.spans, [""] * (4 * (rows.stop - rows.start))
-        values[0::4] = _repeated_numbers_json(spans.start_logit_N[rows])
-        values[1::4] = _repeated_numbers_json(spans.end_logit_N[rows])
-        values[2::4] = _scalars_json(self.shortlist.texts(rows))
-        values[3::4] = _scalars_json(self.shortlist.probability_N[rows].tolist())
-        begins = spans.chars_N2[rows, 0].tolist()
-        ids = _scalars_json([example_id for example_id, _ in examples])
-        for example_id, (_, own) in zip(ids, examples, strict=True):
-            first, last = own.start - rows.start, own.stop - rows.start
-            if first == last or begins[first] == LITERAL_EMPTY:
-                yield example_id, json.dumps(self._records(own), indent=4).replace("\n", "\n    ")
-            else:
-                yield example_id, _list_template(self.logit_names, last - first) % tuple(values[4 * first : 4 * last])
-
 
 class BeamAnswers(Answers):
     """The answers of models with a beam-search head, as in the QA example of transformers for them.
@@ -320,33 +283,22 @@ class BeamAnswers(Answers):
     nbest_of_no_span = ({"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0},)
 
 
-# With an indent, json encodes in Python; without one it encodes in C, several times as fast, and takes any separator.
-
-
 def _write_json(path: Path, values: Mapping[str, str | float]) -> None:
-    """Write a mapping that is not empty as ``json.dumps(values, indent=4)`` and a newline, byte for byte."""
-    entries = json.dumps(values, separators=(",\n    ", ": "))[1:-1]
-    path.write_text(f"{{\n    {entries}\n}}\n", encoding="ascii")
+    path.write_text(json.dumps(values, indent=4) + "\n", encoding="ascii")
 
 
-def _scalars_json(values: Sequence[str | float]) -> list[str]:
-    if not values:
-        return []
-    return json.dumps(values, separators=("\n", ": "))[1:-1].split("\n")  # JSON escapes line breaks within strings
-
-
-def _repeated_numbers_json(numbers_N: Floats) -> list[str]:
-    """Return every number of an array as JSON, ``N`` of them; equal ones are converted once."""
-    # As bits, because 0.0 and -0.0 are equal but written differently.
-    bits, place_N = np.unique(numbers_N.astype(np.float64).view(np.int64), return_inverse=True)
-    distinct = np.array(_scalars_json(bits.view(np.float64).tolist()), object)
-    strings: list[str] = distinct[place_N].tolist()
-    return strings
+def _records_json(records: Sequence[NBestRecord]) -> str:
+    """Return a list of records as ``json.dumps(..., indent=4)`` writes it within a mapping."""
+    if not records:
+        return "[]"
+    # With an indent, json encodes in Python; without one it encodes in C, several times as fast, and takes any
+    # separator. JSON escapes line breaks within strings.
+    values = json.dumps([value for record in records for value in record.values()], separators=("\n", ": "))
+    return _list_template(tuple(map(tuple, records))) % tuple(values[1:-1].split("\n"))
 
 
 @cache
-def _list_template(logit_names: tuple[str, str], count: int) -> str:
-    """Return the JSON of a list of so many records, with ``%s`` for each value."""
-    values = (f'"{name}": %s' for name in (*logit_names, "text", "probability"))
-    record = "{\n            " + ",\n            ".join(values) + "\n        }"
-    return "[\n        " + ",\n        ".join([record] * count) + "\n    ]"
+def _list_template(names: tuple[tuple[str, ...], ...]) -> str:
+    """Return the JSON of a list of records with these names, with ``%s`` for each value."""
+    records = json.dumps([dict.fromkeys(of_record, 0) for of_record in names], indent=4)
+    return records.replace(": 0", ": %s").replace("\n", "\n    ")

@@ -15,7 +15,7 @@ from portico.mrc.arrays import Bools, Floats, Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.metrics import exact_match, token_f1
 from portico.mrc.postprocess.answers import Answers
-from portico.mrc.postprocess.ranking import RankedSpans
+from portico.mrc.postprocess.ranking import RankedSpans, span_probabilities
 
 Float64s = npt.NDArray[np.float64]
 
@@ -28,7 +28,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class AnswerCalibration:
-    """Maps the scores of an example's spans to the probability that each is right.
+    """Maps the scores of an example's spans to the probability that its answer is right.
 
     Args:
         temperature: What the scores are divided by before their softmax.
@@ -70,6 +70,22 @@ class AnswerCalibration:
             raise InputError(
                 f"{path} is not a valid answer calibration ({error}); delete it, or calibrate the reader again."
             ) from error
+
+
+def calibrated_probabilities(answers: Answers, calibration: AnswerCalibration) -> Float64s:
+    """Return the probability of every candidate to be right, ``float64 [N]``; those of an example add up to at most 1.
+
+    The calibration is fitted to answers, so an answer keeps its probability, and the other candidates share at most
+    what it leaves. The rest is the probability that none of them is right.
+    """
+    ranked, rows_E = answers.shortlist.ranked, answers.rows_E
+    probability_N = calibration.calibrated(span_probabilities(ranked, temperature=calibration.temperature))
+    answer_E = np.append(probability_N, 0.0)[rows_E]  # -1, no candidate, takes the appended one
+    others_E = np.bincount(ranked.example_N, probability_N, minlength=len(rows_E)) - answer_E
+    share_E = np.minimum(1.0, (1 - answer_E) / np.maximum(others_E, _TINY))
+    shared_N: Float64s = probability_N * share_E[ranked.example_N]
+    shared_N[rows_E[rows_E >= 0]] = answer_E[rows_E >= 0]
+    return shared_N
 
 
 def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:

@@ -4,7 +4,7 @@ Shape suffixes: E examples, F features (windows) grouped by example, N spans of 
 feature, K answer types, M pairs of a span and a passage.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -91,9 +91,7 @@ class SupportedSpanScorers(StrEnum):
 class ScoreDifference:
     """Scores a span by its margin over "no answer" in its own feature, and by its feature's answer-type logits.
 
-    Args:
-        scorer_type: How the two are combined.
-        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
+    ``target_type_weight``, 0 to 1, is that of the answer type in a weighted sum.
     """
 
     scorer_type: SupportedSpanScorers
@@ -103,21 +101,24 @@ class ScoreDifference:
     def needs_types(self) -> bool:
         return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
 
-    def __call__(
-        self, span_score: float, null_span_score: float, target_type_logits: Sequence[float] | None = None
-    ) -> float:
-        """Return the score of one span; PrimeQA's call.
+    def __call__(self, span_score: Any, null_span_score: Any, target_type_logits: Any = None) -> Any:
+        """Return the score of a span, as PrimeQA calls it, or with arrays the scores of many, ``[N]``.
 
         Args:
             span_score: Sum of the logits of its first and last token.
             null_span_score: Sum of the start and end logit of the first token of its feature.
-            target_type_logits: Logits of the answer types of its feature; not read by ``score_diff_based``.
+            target_type_logits: Logits of the answer types of its feature, the types first; not read by
+                ``score_diff_based``.
         """
-        if self.needs_types and target_type_logits is None:
+        difference = span_score - null_span_score
+        if not self.needs_types:
+            return difference
+        if target_type_logits is None:
             raise InputError(f"`scorer_type={self.scorer_type}` needs answer-type logits; give `target_type_logits`.")
-        type_logit = 0.0 if target_type_logits is None else target_type_logits[TargetType.SPAN_ANSWER]
-        score: float = self._combined(span_score - null_span_score, type_logit)
-        return score
+        type_logit = target_type_logits[TargetType.SPAN_ANSWER]
+        if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
+            return difference * type_logit
+        return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
 
     def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
         """Return the scores of spans of these rows of the features, ``float64 [N]``."""
@@ -127,17 +128,9 @@ class ScoreDifference:
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER] if self.needs_types else np.zeros_like(null_F)
-        sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
-        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N].astype(np.float64))
+        types_KN = features.type_logits_FK[feature_N].astype(np.float64).T
+        scores: Floats = self(start_logit_N.astype(np.float64) + end_logit_N, null_F[feature_N], types_KN)
         return scores
-
-    def _combined(self, difference: Any, type_logit: Any) -> Any:
-        if not self.needs_types:
-            return difference
-        if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
-            return difference * type_logit
-        return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:

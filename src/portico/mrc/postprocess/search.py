@@ -49,14 +49,11 @@ class Candidates(Columns):
 
     Attributes:
         feature_index_F: Which features, ``int64 [F]``.
-        start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``.
-        start_logit_Fn: Their logits, in the dtype of the model's outputs, ``[F, n]``.
+        start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``;
+            what follows is in the dtype of the model's outputs, and ends are as starts.
+        start_logit_Fn: Their logits, ``[F, n]``.
         null_start_F: Start logit of token 0, which represents "no answer", ``[F]``.
         start_stdev_Fn: Standard deviations of the start logits, ``[F, n]``, or ``[F, 0]`` without a confidence head.
-        end_token_Fn: End tokens, as for starts.
-        end_logit_Fn: Their logits.
-        null_end_F: End logit of token 0.
-        end_stdev_Fn: Standard deviations of the end logits.
         type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``;
             ``K`` is 0 without a classifier of answer types.
         similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` without a confidence head.
@@ -230,7 +227,7 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     kept_RL[unclear_R] = np.arange(num_tokens) < n  # any n tokens; replaced below
     ascending_Rn = np.flatnonzero(kept_RL).reshape(-1, n) % num_tokens
     logits_Rn = np.take_along_axis(logits_RL, ascending_Rn, axis=1)
-    order_Rn = _stable_order(logits_Rn)
+    order_Rn = _SORTS["deterministic"](logits_Rn)
     if order != "deterministic":
         unclear_R |= (np.diff(np.take_along_axis(logits_Rn, order_Rn, axis=1), axis=1) == 0).any(axis=1)
     top_Rn = np.take_along_axis(ascending_Rn, order_Rn, axis=1)
@@ -238,12 +235,8 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     return top_Rn
 
 
-def _stable_order(logits_RL: Floats) -> Int64s:
-    return np.argsort(-logits_RL, axis=1, kind="stable")
-
-
 _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
-    "deterministic": _stable_order,
+    "deterministic": lambda logits_RL: np.argsort(-logits_RL, axis=1, kind="stable"),
     "hf": lambda logits_RL: np.argsort(logits_RL, axis=1)[:, ::-1],
     "primeqa": lambda logits_RL: np.argsort(logits_RL.astype(np.float64), axis=1)[:, ::-1],
 }

@@ -26,12 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class AnsweredQuestions(EvalPrediction):
-    """Answers with their references, as ``compute_metrics`` takes them.
-
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
-        calibrate: Whether :meth:`write` also writes a calibration.
+    """Answers to SQuAD records with their references, as ``compute_metrics`` takes them.
 
     Attributes:
         predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
@@ -83,16 +78,14 @@ class StreamedAnswers:
 class SpanPostProcessing:
     """A ``post_process_function`` for extractive models; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
 
+    The arguments that are not listed are those of :class:`~portico.mrc.SpanPostProcessor`.
+
     Args:
-        version_2_with_negative: Whether "no answer" can be predicted.
-        n_best_size: Number of starts, ends and spans to consider.
-        max_answer_length: Longest answer, in tokens.
-        null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this;
-            ``"best"`` uses the threshold with the best F1 on the labelled questions themselves.
+        null_score_diff_threshold: ``"best"`` uses the threshold with the best F1 on the labelled questions themselves.
         mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
             no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
             the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.
-        search: ``"exhaustive"`` finds the best of all spans; in mode ``"portico"`` only.
+        search: ``"exhaustive"`` in mode ``"portico"`` only.
         scorer_type: What mode ``"primeqa"`` ranks spans by.
         calibrate: Write a calibration of the scores, fitted on the labelled questions, next to the answers;
             :class:`~portico.mrc.inference.Reader` loads it with the model.
@@ -158,16 +151,11 @@ class SpanPostProcessing:
 
 @dataclass(frozen=True)
 class SquadMetrics:
-    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
-
-    Args:
-        version_2_with_negative: Whether some questions have no answer.
-    """
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD, in 0..100; see `squad_metrics`."""
 
     version_2_with_negative: bool
 
     def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
-        """Return the metrics of all questions, in 0..100."""
         predictions: Any = answered.predictions
         references: Any = answered.label_ids
         return squad_metrics(predictions, references, self.version_2_with_negative)

@@ -5,6 +5,7 @@ Shape suffixes: B features of a batch, E examples, F features (windows), N ranke
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,15 +16,15 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.postprocess.answers import (
+    LITERAL_EMPTY,
     Answers,
     BeamAnswers,
-    Choice,
     Shortlist,
     choose,
     span_texts,
     with_literal_empty,
 )
-from portico.mrc.postprocess.calibration import AnswerCalibration
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibrated_probabilities
 from portico.mrc.postprocess.ranking import (
     RankedSpans,
     ScoreDifference,
@@ -111,9 +112,19 @@ class CandidateCollector:
         order_F = np.argsort(example_F, kind="stable")
         return candidates[order_F], example_F[order_F]
 
-    def _one_context_shortlist(self, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]) -> Shortlist:
-        zeros_N = np.zeros(len(ranked.spans), np.int64)
-        return Shortlist(self._examples, ranked, zeros_N, zeros_N, probability_N)
+    def _contexts(self, ranked: RankedSpans, candidates: Candidates) -> Int64s:
+        """Return the context of each span, ``int64 [N]``; 0 for the literal text "empty", which has none."""
+        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
+        return np.where(ranked.spans.chars_N2[:, 0] == LITERAL_EMPTY, 0, context_N)
+
+    def _shortlist(
+        self, ranked: RankedSpans, candidates: Candidates, probability_N: npt.NDArray[np.float64]
+    ) -> Shortlist:
+        passages, context_N = self._examples.passages, self._contexts(ranked, candidates)
+        passage_N = context_N
+        if passages is not None:
+            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
+        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
 
 
 class SpanPostProcessor(CandidateCollector):
@@ -158,7 +169,7 @@ class SpanPostProcessor(CandidateCollector):
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer
-        self._calibration = calibration or AnswerCalibration()
+        self._calibration = calibration
         # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
         self._own_rules = ties == "deterministic" and scorer is None
         if search != "top" and not (search == "exhaustive" and self._own_rules):
@@ -178,16 +189,9 @@ class SpanPostProcessor(CandidateCollector):
         feature_indices: npt.ArrayLike,
         type_logits: npt.ArrayLike | None = None,
     ) -> None:
-        """Take the logits of one batch.
+        """Take the logits of one batch, ``float [B, L]``, and optionally of the answer types, ``float [B, 5]``.
 
-        Args:
-            start_logits: Score of each token as a start, ``float [B, L]``.
-            end_logits: Score of each token as an end, ``float [B, L]``.
-            feature_indices: Which feature each row is, ``int [B]``; see `update_outputs`.
-            type_logits: Score of each answer type, ``float [B, 5]``.
-
-        Raises:
-            InputError: See `update_outputs`.
+        For the indices and for errors see `update_outputs`.
         """
         types = [] if type_logits is None else [type_logits]
         self.update_outputs((start_logits, end_logits, *types), feature_indices)
@@ -197,32 +201,28 @@ class SpanPostProcessor(CandidateCollector):
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
+        literal_E = None
         if self._ties == "hf":
             ranked, literal_E = with_literal_empty(ranked)
-            # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
-            shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked, literal_E))
-        else:
-            shortlist = self._shortlist(ranked, candidates)
+        elif self._own_rules:
+            ranked = self._distinct_texts(ranked, candidates)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
-        return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
+        choice = choose(ranked, nulls, self._null_score_diff_threshold, type_E)
+        # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
+        answers = Answers(self._shortlist(ranked, candidates, span_probabilities(ranked, literal_E)), choice)
+        if self._calibration is not None and self._ties != "hf":
+            calibrated_N = calibrated_probabilities(answers, self._calibration)
+            answers.shortlist = replace(answers.shortlist, probability_N=calibrated_N)
+        return answers
 
-    def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
-        contexts, passages = self._examples.contexts, self._examples.passages
-        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
-        if self._own_rules:
-            # Of the spans of an example with the same text, the best is kept.
-            texts = span_texts(contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
-            keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
-            first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
-            first_N = np.isin(np.arange(len(keys)), list(first.values()))
-            ranked, context_N = ranked.select(first_N), context_N[first_N]
-        passage_N = context_N
-        if passages is not None:
-            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
-        softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
-        probability_N = self._calibration.calibrated(softmax_N)
-        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
+    def _distinct_texts(self, ranked: RankedSpans, candidates: Candidates) -> RankedSpans:
+        """Return the best of the spans of an example with the same text."""
+        context_N = self._contexts(ranked, candidates)
+        texts = span_texts(self._examples.contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
+        keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
+        first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+        return ranked.select(np.isin(np.arange(len(keys)), list(first.values())))
 
 
 class BeamPostProcessor(CandidateCollector):
@@ -253,12 +253,10 @@ class BeamPostProcessor(CandidateCollector):
         """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
-        shortlist = self._one_context_shortlist(ranked, span_probabilities(ranked))
-        best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
-        null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
-        type_E = answer_types(candidates.type_logits_FK, example_F)
-        odds_E = null_E if self._version_2_with_negative else None
-        return BeamAnswers(shortlist, Choice(best_E, odds_E, np.inf, type_E))
+        choice = choose(ranked, None, np.inf, answer_types(candidates.type_logits_FK, example_F))
+        if self._version_2_with_negative:
+            choice = replace(choice, null_odds_E=null_spans(candidates, example_F).score_N.astype(np.float64))
+        return BeamAnswers(self._shortlist(ranked, candidates, span_probabilities(ranked)), choice)
 
 
 def postprocess_qa_predictions(

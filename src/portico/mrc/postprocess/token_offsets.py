@@ -23,9 +23,8 @@ Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 class ExampleColumns:
     """The columns of the examples that post-processing reads.
 
-    Args:
-        examples: With ``id`` (or PrimeQA's ``example_id``), ``context``, a string or a list of strings, and optionally
-            ``passage_candidates``.
+    They are ``id`` (or PrimeQA's ``example_id``), ``context``, a string or a list of strings, and optionally
+    ``passage_candidates``.
 
     Raises:
         InputError: If there are no examples, or two have the same identifier.

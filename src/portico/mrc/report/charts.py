@@ -89,9 +89,7 @@ def reliability_chart(measured: Calibration) -> Markup:
 class Frame:
     """The axes of a chart, mapped onto a drawing of 100 x 100 with y pointing down.
 
-    Args:
-        x_range: First and last x, not equal.
-        y_ticks: Values with a grid line, ascending; the first and the last are the chart's edges.
+    The ends of the x range are not equal; the y ticks, values with a grid line, ascend from edge to edge.
     """
 
     x_range: tuple[float, float]

@@ -70,15 +70,10 @@ def write_page(
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
 ) -> Path:
-    """Write the report of a run, or the comparison with another, and return the file.
+    """Write the report of a run, or the comparison with another, and return the file; the arguments are the command's.
 
-    Args:
-        run: Folder of a run.
-        other: Folder of the run to compare with it.
-        data: SQuAD file of the questions; by default the data that the runs' own configuration names.
-        output: The file to write; by default ``report.html`` in the folder of the run, and for a comparison
-            ``comparison-with-<run>.html`` in that of the other.
-        max_megabytes: Limit for the size of the questions to read, above 0.
+    By default it is ``report.html`` in the folder of the run, and for a comparison ``comparison-with-<run>.html`` in
+    that of the other.
 
     Raises:
         InputError: If a run cannot be read, the runs cannot be compared or the file cannot be written. Only pages of
@@ -116,10 +111,9 @@ def _is_ours(path: Path) -> bool:
 def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
-    Args:
-        folder: The folder of a run, with at least its predictions; n-best lists, null odds, metrics, log history and
-            configuration are used if they are there. The answer files of Hugging Face's example work too.
-        data: File of the questions, in any supported format; by default what the run's ``config.yaml`` names.
+    The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
+    they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
+    supported format; by default what the run's ``config.yaml`` names.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
@@ -147,6 +141,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
         name=str(folder.resolve()),
         results=results,
         metrics={key: float(value) for key, value in metrics.items() if isinstance(value, int | float)},
+        baselines=recorded.get("baselines"),
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
         sections=recorded.get("sections") or {},
@@ -177,9 +172,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}); restore the file, or remove it to do without."
-        ) from error
+        raise _unusable(path, f"cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(value, Mapping):
         raise InputError(
             f"{path}: contains a {type(value).__name__}, not a mapping; expected a file as the post-processing of "
@@ -191,20 +184,21 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 def _read_record(path: Path) -> dict[str, Any]:
     """Return the contents of ``report.json``, whose fields other programs may have written."""
     recorded = _read_mapping(path)
-    for name in ("settings", "sections", "spans"):
+    for name in ("settings", "sections", "spans", "baselines"):
         if not isinstance(recorded.get(name) or {}, Mapping):
-            raise InputError(
-                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove "
-                "it to do without."
-            )
+            raise _unusable(path, f"`{name}` is a {type(recorded[name]).__name__}, not a mapping")
     for key, span in (recorded.get("spans") or {}).items():
         is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
         if span is not None and not is_pair:
-            raise InputError(
-                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the "
-                "file, or remove it to do without."
-            )
+            raise _unusable(path, f"the span of question {key!r} is {span!r}, not a pair of character offsets")
+    for way, scores in (recorded.get("baselines") or {}).items():
+        if not (isinstance(scores, Mapping) and all(isinstance(score, int | float) for score in scores.values())):
+            raise _unusable(path, f"the baseline {way!r} is {scores!r}, not numbers by name")
     return recorded
+
+
+def _unusable(path: Path, why: str) -> InputError:
+    return InputError(f"{path}: {why}; restore the file, or remove it to do without.")
 
 
 def _answered_examples(
@@ -240,10 +234,8 @@ def _read_by_question(path: Path, predictions: Mapping[str, str]) -> dict[str, A
     found = _read_mapping(path)
     missing = predictions.keys() - found.keys()
     if found and missing:
-        raise InputError(
-            f"{path}: lacks {len(missing):,} of the {len(predictions):,} answered questions, such as "
-            f"{min(missing)!r}, so it belongs to another evaluation; restore the file, or remove it to do without."
-        )
+        lacking = f"lacks {len(missing):,} of the {len(predictions):,} answered questions, such as {min(missing)!r}"
+        raise _unusable(path, f"{lacking}, so it belongs to another evaluation")
     return found
 
 

@@ -76,11 +76,8 @@ def write_comparison(
 ) -> None:
     """Write what changed from one run to another: one HTML file that needs no network and no other file.
 
-    Args:
-        path: The file to write, UTF-8; its folder must exist.
-        first: The baseline.
-        second: The run compared with it; its `results` are of the same questions in the same order, at least one.
-        max_megabytes: Limit for the size of the questions to read.
+    ``first`` is the baseline; the results of both are of the same questions in the same order, at least one. The
+    other arguments are those of `write_report`.
     """
     write_text(path, comparison_page(first, second, max_megabytes=max_megabytes))
 

@@ -32,15 +32,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """Questions to read, each answered by one run or by two.
+    """Questions to read, each answered by one run or by two: the same questions in the same order.
 
-    Args:
-        runs: Names of the runs.
-        answered: The results of each run, all of the same questions in the same order.
-        kinds: The kind of each question.
-        ranking: All kinds; questions of the first ones are the last to be left out.
-        groupings: Ways to group the questions.
-        max_bytes: Limit for the size of the questions; those beyond it are left out.
+    ``kinds`` has the kind of each question, ``ranking`` all of them: questions of the first ones are the last to be
+    left out where there are more than ``max_bytes`` of them.
     """
 
     runs: Sequence[str]

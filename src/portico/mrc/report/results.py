@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 Span = tuple[int, int]
 
+# Baselines of a run: no answer to any question, and the run's best span for every question.
+DECLINING, ANSWERING = "answering nothing", "always answering"
+
 
 class Candidate(NamedTuple):
-    """One entry of a question's n-best list.
+    """One entry of a question's n-best list; the text is empty for "no answer".
 
-    Args:
-        text: The answer; empty for "no answer".
-        probability: Its share among the candidates of the question, in 0..1.
-        score: The model's score, as a sum of logits, or None if the run did not save it.
+    The probability is its share among the candidates of the question, in 0..1; the score is the model's, as a sum of
+    logits, or None if the run did not save it.
     """
 
     text: str
@@ -22,12 +23,7 @@ class Candidate(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How well one text answers one question.
-
-    Args:
-        exact: 1.0 if it equals an accepted answer after normalisation, else 0.0.
-        f1: Word overlap with the best accepted answer, in 0..1.
-    """
+    """How well one text answers one question; see `QuestionResult`."""
 
     exact: float
     f1: float
@@ -98,6 +94,7 @@ class RunRecord:
         results: Every evaluated question; may be empty.
         metrics: Scores of the whole set, 0..100, under SQuAD's names with any prefix; also the loss, and run times in
             seconds. Missing scores are computed from `results`.
+        baselines: Metrics of answering trivially, such as `DECLINING`, by name; None computes them from `results`.
         log_history: The entries of a `TrainerState`; those with a `step` are plotted.
         settings: The settings of the run; each nested mapping becomes a table.
         sections: More HTML by heading, shown after the learning curves. Markup that could execute or load anything is
@@ -109,6 +106,7 @@ class RunRecord:
     name: str = ""
     results: Sequence[QuestionResult]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] | None = None
     log_history: Sequence[Mapping[str, Any]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)

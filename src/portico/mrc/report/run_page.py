@@ -13,7 +13,7 @@ from portico.mrc.report.charts import Mark, Point, Series, line_chart, reliabili
 from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
 from portico.mrc.report.figures import Difference, Group, Grouping, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.page import Section, harmless_markup, macros, panels, render, render_page, settings_panels
-from portico.mrc.report.results import QuestionResult, RunRecord
+from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Interval, ThresholdCurve, calibration, threshold_curve
 
 REPORT_PAGE = "report.html"
@@ -35,6 +35,7 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "title": record.title,
         "settings": record.settings,
         "sections": record.sections,
+        "baselines": record.baselines,
         "spans": {result.id: result.predicted_span for result in record.results},
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
@@ -60,7 +61,7 @@ def write_text(path: str | Path, text: str) -> None:
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
     results = record.results
-    ways = groupings(results)
+    ways, headline = groupings(results), tiles(results, record.metrics, record.log_history, baselines(record))
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
@@ -77,7 +78,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     return render_page(
         record.title,
         lead(results),
-        parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
+        parts.remark(remark(headline)) + parts.tiles(headline) + parts.missing(record.missing),
         [
             Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
@@ -103,17 +104,42 @@ def num_questions(count: int) -> str:
     return "1 question" if count == 1 else f"{count:,} questions"
 
 
+def baselines(record: RunRecord) -> Mapping[str, Mapping[str, float]]:
+    """Return the scores of answering trivially, as recorded or by the rules of SQuAD; none if all have an answer."""
+    if all(result.golds for result in record.results) or record.baselines is not None:
+        return record.baselines or {}
+    ends = threshold_curve(record.results)
+    if ends is None:
+        return {}
+    # The lowest threshold declines every question, the highest none.
+    rows = {DECLINING: 0, ANSWERING: -1}
+    return {way: {"f1": float(ends.f1_T[row]), "exact": float(ends.exact_T[row])} for way, row in rows.items()}
+
+
 class Tile(NamedTuple):
-    """One figure of the headline; `percent` is the length of its bar, 0..100, or None if it is not a percentage."""
+    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
 
     label: str
     value: str
     percent: float | None = None
     interval: Interval | None = None
+    baselines: Mapping[str, float] = {}
+
+
+def remark(headline: Sequence[Tile]) -> str:
+    """Return a sentence on the first score that does not exceed the best of its baselines; empty if all do."""
+    for tile in headline:
+        way = max(tile.baselines, key=lambda name: tile.baselines[name], default=None)
+        if way is not None and tile.percent is not None and tile.percent < tile.baselines[way] + _SAME:
+            return f"{tile.label} {tile.value} is no better than {way}, which gives {tile.baselines[way]:.1f}."
+    return ""
 
 
 def tiles(
-    results: Sequence[QuestionResult], metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]
+    results: Sequence[QuestionResult],
+    metrics: Mapping[str, float],
+    log_history: Sequence[Mapping[str, Any]],
+    baselines: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
     """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
 
@@ -140,7 +166,9 @@ def tiles(
         if percent is not None:
             is_mean = mean is not None and abs(percent - mean) < _SAME
             interval = getattr(group, f"{name}_interval") if is_mean else None
-            scores.append(Tile(label, f"{percent:.1f}", percent, interval))
+            trivial = baselines if scored is results else {}
+            known = {way: reached[key] for way, reached in trivial.items() for key in names if key in reached}
+            scores.append(Tile(label, f"{percent:.1f}", percent, interval, known))
     loss = _metric(metrics, "loss")
     loss = last_value(log_history, "eval_loss") if loss is None else loss
     training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))

@@ -5,7 +5,7 @@ import pytest
 
 from portico.errors import InputError
 from portico.mrc.features.labels import TargetType
-from portico.mrc.postprocess import SpanPostProcessor
+from portico.mrc.postprocess import BeamPostProcessor, SpanPostProcessor
 from portico.mrc.postprocess.ranking import initialize_scorer
 
 CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
@@ -32,15 +32,33 @@ def logits(rows, seed=0):
     return np.random.default_rng(seed).normal(size=(2, len(rows), LENGTH)).astype(np.float32)
 
 
-def test_answer_comes_from_the_best_of_several_contexts():
+@pytest.mark.parametrize("rules", [{}, {"ties": "hf"}, {"scorer": initialize_scorer("score_diff_based")}])
+def test_answer_comes_from_the_best_of_several_contexts(rules):
     examples = [{"id": "a", "context": CONTEXTS}]
     rows = [row("a", 0), row("a", 1)]
-    answers = post_process(examples, rows, [peak(1, 5.0), peak(3)], [peak(2, 5.0), peak(4)])
+    answers = post_process(examples, rows, [peak(1, 5.0), peak(3)], [peak(2, 5.0), peak(4)], **rules)
     assert answers.predictions == {"a": "kk ll"}
     assert answers.spans == {"a": (6, 11)}
     assert (answers.context_indices, answers.passages) == ({"a": 1}, {"a": 1})
     for candidate in answers.candidates["a"]:
         assert candidate.text == CONTEXTS[candidate.context_index][candidate.start : candidate.end]
+
+
+def test_beam_search_answers_from_the_best_of_several_contexts():
+    post_processor = BeamPostProcessor(
+        [{"id": "a", "context": CONTEXTS}], [row("a", 0), row("a", 1)], version_2_with_negative=False
+    )
+    scores, tokens = np.array([[-3.0], [-1.0]], np.float32), np.array([[3], [3]])
+    post_processor.update_outputs((scores, tokens, scores, tokens + 1, scores[:, 0]), np.arange(2))
+    answers = post_processor.compute()
+    assert (answers.predictions, answers.context_indices) == ({"a": "kk ll"}, {"a": 1})
+
+
+def test_literal_empty_is_in_no_other_context():
+    examples = [{"id": "a", "context": CONTEXTS}, {"id": "b", "context": CONTEXTS[0]}]
+    rows = [row("a", 1), row("a", 0), row("b", 0, words=[None] * 8)]
+    answers = post_process(examples, rows, *logits(rows), ties="hf")
+    assert (answers.predictions["b"], answers.context_indices["b"]) == ("empty", 0)
 
 
 def test_each_text_is_listed_once():

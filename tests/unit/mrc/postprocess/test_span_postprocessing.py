@@ -1,11 +1,13 @@
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from portico.errors import InputError
-from portico.mrc import SpanPostProcessing, postprocess_qa_predictions, squad_metrics
+from portico.mrc import AnswerCalibration, SpanPostProcessing, postprocess_qa_predictions, squad_metrics
+from portico.mrc.postprocess.ranking import span_probabilities
 
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
 EXAMPLES = [
@@ -55,6 +57,24 @@ def test_calibration_is_written_next_to_the_answers(tmp_path, caplog):
         SpanPostProcessing(False, calibrate=True)(wrong, ROWS, outputs()).write(tmp_path / "new", "eval")
     assert "The answers are not calibrated. None of the candidates of any question is right" in caplog.text
     assert not (tmp_path / "new" / "answer_calibration.json").exists()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 3.0])
+def test_calibrated_probabilities_of_a_question_add_up_to_at_most_1(threshold):
+    rules = SpanPostProcessing(True, null_score_diff_threshold=threshold)
+    calibration = AnswerCalibration(temperature=2.0, slope=0.5, intercept=0.5)
+    plain = rules(EXAMPLES, ROWS, outputs()).answers
+    calibrated = replace(rules, calibration=calibration)(EXAMPLES, ROWS, outputs()).answers
+    alone_N = calibration.calibrated(span_probabilities(plain.shortlist.ranked, temperature=2.0))
+    shared_N = calibrated.shortlist.probability_N
+    sums_E, old_sums_E = (
+        np.add.reduceat(each, plain.shortlist.ranked.row_starts[:-1]) for each in (shared_N, alone_N)
+    )
+    assert old_sums_E.max() > 1.5
+    assert sums_E.max() == pytest.approx(1)
+    # The answer keeps the probability that was fitted to it.
+    assert shared_N[plain.rows_E].tolist() == alone_N[plain.rows_E].tolist()
+    assert (shared_N <= alone_N).all()
 
 
 def test_hf_mode_equals_the_hf_example():

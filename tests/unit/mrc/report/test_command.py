@@ -232,6 +232,7 @@ def test_broken_files(make_run, name, text, message):
         ({"settings": [1]}, "report.json: `settings` is a list, not a mapping"),
         ({"spans": {"a": 7}}, "report.json: the span of question 'a' is 7, not a pair of character offsets"),
         ({"spans": {"a": ["0", "5"]}}, "the span of question 'a' is .* not a pair"),
+        ({"baselines": {"a": {"f1": "b"}}}, "the baseline 'a' is {'f1': 'b'}, not numbers by name"),
     ],
 )
 def test_a_record_of_another_form(make_run, recorded, message):

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from portico.mrc.report import write_report
-from portico.mrc.report.run_page import curve, duration, last_value, lead, run_page, tiles
+from portico.mrc.report import Scores, write_report
+from portico.mrc.report.results import ANSWERING, DECLINING
+from portico.mrc.report.run_page import baselines, curve, duration, last_value, lead, run_page, tiles
 from portico.mrc.report.statistics import Interval
 from reading_results import HISTORY, HOSTILE, RESULTS, record, result, shown
 
@@ -106,7 +108,7 @@ def test_lone_surrogates_are_replaced(tmp_path):
 
 
 def labelled(*arguments):
-    return {tile.label: tile.value for tile in tiles(*arguments)}
+    return {tile.label: tile.value for tile in tiles(*arguments, {})}
 
 
 def test_tiles_show_the_metrics():
@@ -143,10 +145,46 @@ def test_tiles_of_squad_1_have_no_figures_for_missing_answers():
 
 
 def test_only_a_mean_of_the_questions_has_an_interval():
-    intervals = {tile.label: tile.interval for tile in tiles(RESULTS, {"eval_f1": 60.0, "eval_exact": 33.33}, [])}
+    intervals = {tile.label: tile.interval for tile in tiles(RESULTS, {"eval_f1": 60.0, "eval_exact": 33.33}, [], {})}
     assert intervals["F1"] is None
     assert isinstance(intervals["Exact match"], Interval)
     assert intervals["Exact match"].low < 33.3 < intervals["Exact match"].high
+
+
+DECLINED = [
+    result(number, gold=gold, predicted="", if_answered=Scores(0, 0)) for number, gold in enumerate(["Turku", "", ""])
+]
+
+
+def test_a_run_that_never_answers_is_no_better_than_answering_nothing():
+    written = shown(DECLINED, metrics={"eval_f1": 66.7, "eval_exact": 66.7})
+    text = "".join(written.text)
+    assert "F1 66.7 is no better than answering nothing, which gives 66.7." in text
+    assert text.count("answering nothing: 66.7") == 2
+    assert len(written.having("baseline")) == 4
+
+
+def test_a_score_above_its_baselines_is_not_remarked():
+    written = shown(metrics={"eval_f1": 60.0, "eval_exact": 40.0})
+    assert written.having("remark") == []
+    assert len(written.having("baseline")) == 4
+
+
+@pytest.mark.parametrize(
+    ("results", "recorded", "expected"),
+    [
+        (DECLINED, None, {DECLINING: {"f1": 200 / 3, "exact": 200 / 3}, ANSWERING: {"f1": 0.0, "exact": 0.0}}),
+        ([replace(one, if_answered=None) for one in DECLINED], None, {}),
+        (DECLINED, {DECLINING: {"f1": 50.0}}, {DECLINING: {"f1": 50.0}}),
+        (DECLINED, {}, {}),
+        ([result()], None, {}),
+        ([], None, {}),
+    ],
+)
+def test_baselines_are_those_of_the_run_or_of_the_rules_of_squad(results, recorded, expected):
+    found = baselines(record(results, baselines=recorded))
+    assert found.keys() == expected.keys()
+    assert all(found[way] == pytest.approx(scores) for way, scores in expected.items())
 
 
 def test_lead():
