@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from portico.gradient_descent.construction import Registrable, takes_any
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable, parameters_of, takes_any
 from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.tensorboard import TensorboardWriter
 
@@ -50,18 +49,15 @@ def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool
             f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
-    signature = inspect.signature(callback)
-    wanted = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        wanted[name] = _OLDER_NAMES.get(name, name)
-        if wanted[name] not in known and parameter.default is parameter.empty:
+    parameters = parameters_of(callback)
+    wanted = {name: _OLDER_NAMES.get(name, name) for name in parameters}
+    for name, source in wanted.items():
+        if source not in known and parameters[name].default is inspect.Parameter.empty:
             raise ConfigurationError(
                 f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
                 f"{', '.join(known)}."
             )
-    return wanted, takes_any(signature)
+    return wanted, takes_any(inspect.signature(callback))
 
 
 # AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods.

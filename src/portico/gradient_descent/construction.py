@@ -18,7 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from portico.gradient_descent.errors import ConfigurationError
+from portico.errors import InputError
+from portico.settings import suggestion
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 # Types that a plain value may have for an annotation. Strings are not parsed as numbers: AllenNLP 2 refuses them too.
 _PRIMITIVES: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str, Path)}
 _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
+
+
+class ConfigurationError(InputError):
+    """A configuration, or the arguments of a trainer, cannot be used; the message says what to set."""
 
 
 class Registrable:
@@ -195,7 +200,15 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
         return value
     if origin in (Union, UnionType):
-        return _first_that_fits(inner, value, name, extras)
+        reasons = []
+        for kind in inner:
+            if kind is type(None):
+                continue
+            try:
+                return convert(kind, value, name, extras)
+            except ConfigurationError as error:
+                reasons.append(str(error))
+        raise ConfigurationError(" ".join(reasons))
     if annotation is Lazy or origin is Lazy:
         return as_lazy(inner[0] if inner else Registrable, value)
     if annotation in _PRIMITIVES:
@@ -206,7 +219,10 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
             )
         return value
     if origin is tuple and inner and isinstance(value, list | tuple):
-        return _convert_tuple(inner, value, name, extras)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) != len(value):
+            raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
+        return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
     if origin in _SEQUENCES and isinstance(value, str | Mapping):
         raise ConfigurationError(f"`{name}={value!r}` is a {type(value).__name__}; set it to a list.")
     if origin in _SEQUENCES and isinstance(value, list | tuple | set):
@@ -253,7 +269,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         from rjsonnet import evaluate_file
     except ImportError:
-        config = _read_json(file)
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
+                "with `pip install 'portico[allennlp]'`, or correct the file."
+            ) from error
     else:
         try:
             # Jsonnet takes text only; an environment variable may hold other bytes.
@@ -313,31 +335,10 @@ def _refuse_unknown(constructor: Callable[..., Any], configured: Mapping[str, An
     known = parameters_of(constructor)
     unknown = [name for name in configured if name not in known]
     if unknown:
-        nearest = get_close_matches(unknown[0], known, n=3)
-        meant = f"; the nearest valid names are: {', '.join(nearest)}" if nearest else ""
         raise ConfigurationError(
-            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{meant}. It takes: {', '.join(known)}."
+            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{suggestion(unknown[0], known)} "
+            f"It takes: {', '.join(known)}."
         )
-
-
-def _first_that_fits(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> Any:
-    reasons = []
-    for kind in kinds:
-        if kind is type(None):
-            continue
-        try:
-            return convert(kind, value, name, extras)
-        except ConfigurationError as error:
-            reasons.append(str(error))
-    raise ConfigurationError(" ".join(reasons))
-
-
-def _convert_tuple(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> tuple[Any, ...]:
-    if kinds[-1] is Ellipsis:
-        return tuple(convert(kinds[0], item, name, extras) for item in value)
-    if len(kinds) != len(value):
-        raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
-    return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
 
 
 def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -357,13 +358,3 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(target)
     except (NameError, TypeError):
         return {}
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
-            "with `pip install 'portico[allennlp]'`, or correct the file."
-        ) from error

@@ -13,8 +13,13 @@ import torch
 from torch import nn
 
 from portico.experiment import Experiment, Placement, group
-from portico.gradient_descent.construction import Registrable, from_params, parameters_of, read_config
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import (
+    ConfigurationError,
+    Registrable,
+    from_params,
+    parameters_of,
+    read_config,
+)
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import Adafactor
 
-from portico.gradient_descent.construction import Lazy, Registrable, as_lazy, parameters_of
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy, parameters_of
 from portico.optim import ParameterwiseOptimizer
 
 logger = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ from portico.gradient_descent.batches import (
     share_batches,
 )
 from portico.gradient_descent.checkpointer import restore_callbacks
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
 from portico.hf_compat import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.lightning_compat import continue_from, end_epoch_after

@@ -23,8 +23,7 @@ from transformers import (
 )
 from typing_extensions import override
 
-from portico.gradient_descent.construction import Lazy, Registrable, as_lazy
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy
 
 logger = logging.getLogger(__name__)
 
@@ -143,37 +142,18 @@ def as_learning_rate_scheduler(scheduler: Any) -> Any:
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
 
-# torch's own signatures are not used: their annotations cannot be resolved at run time.
-@LearningRateScheduler.register("step")
-def step_lr(
-    optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
-) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` every ``step_size`` epochs."""
-    if step_size < 1:
-        raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
-    return TorchScheduler(StepLR(optimizer, step_size, gamma, last_epoch))
+def _register(name: str, make_schedule: Callable[..., LRScheduler], **annotations: Any) -> None:
+    """Register a schedule; ``annotations`` replace those of torch, which cannot be resolved at run time."""
 
-
-@LearningRateScheduler.register("multi_step")
-def multi_step_lr(
-    optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
-) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` after each epoch of ``milestones``."""
-    return TorchScheduler(MultiStepLR(optimizer, milestones, gamma, last_epoch))
-
-
-@LearningRateScheduler.register("exponential")
-def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` after each epoch."""
-    return TorchScheduler(ExponentialLR(optimizer, gamma, last_epoch))
-
-
-def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
     @LearningRateScheduler.register(name)
-    @functools.wraps(make_schedule)
+    @functools.wraps(make_schedule, updated=())
     def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
         _refuse_own_rates(optimizer)
+        if (step_size := options.get("step_size", 1)) < 1:
+            raise ConfigurationError(f"The scheduler '{name}' got `step_size={step_size}`; set it to 1 epoch or more.")
         return TorchScheduler(make_schedule(optimizer, *args, **options))
+
+    make.__annotations__ = make.__annotations__ | annotations
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
@@ -181,6 +161,15 @@ _register("constant", get_constant_schedule)
 _register("constant_with_warmup", get_constant_schedule_with_warmup)
 _register("cosine_with_warmup", get_cosine_schedule_with_warmup)
 _register("cosine_hard_restarts_with_warmup", get_cosine_with_hard_restarts_schedule_with_warmup)
+_register("step", StepLR, step_size=int, gamma=float, last_epoch=int)
+_register("multi_step", MultiStepLR, milestones=list[int], gamma=float, last_epoch=int)
+
+
+def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> ExponentialLR:
+    return ExponentialLR(optimizer, gamma, last_epoch)
+
+
+_register("exponential", exponential_lr)
 
 
 @LearningRateScheduler.register("reduce_on_plateau")

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from portico.gradient_descent.construction import Registrable
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.hf_compat import find_batch_size
 
 if TYPE_CHECKING:

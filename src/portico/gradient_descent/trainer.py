@@ -45,8 +45,7 @@ from portico.gradient_descent.checkpointer import (
     restore_training,
     training_state,
 )
-from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
 from portico.gradient_descent.metrics import (
     MetricTracker,
     ModelMetrics,
