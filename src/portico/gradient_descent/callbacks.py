@@ -211,9 +211,7 @@ class TrackEpochTrainerCallback(TrainerCallback):
         super().on_start(trainer, is_primary, **kwargs)
         trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
 
-    @override
-    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
-        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
+    on_epoch = TrackEpochCallback.__call__  # type: ignore[assignment]
 
 
 @TrainerCallback.register("should_validate_callback")

@@ -142,34 +142,42 @@ def as_learning_rate_scheduler(scheduler: Any) -> Any:
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
 
-def _register(name: str, make_schedule: Callable[..., LRScheduler], **annotations: Any) -> None:
-    """Register a schedule; ``annotations`` replace those of torch, which cannot be resolved at run time."""
-
-    @LearningRateScheduler.register(name)
-    @functools.wraps(make_schedule, updated=())
-    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
-        _refuse_own_rates(optimizer)
-        if (step_size := options.get("step_size", 1)) < 1:
-            raise ConfigurationError(f"The scheduler '{name}' got `step_size={step_size}`; set it to 1 epoch or more.")
-        return TorchScheduler(make_schedule(optimizer, *args, **options))
-
-    make.__annotations__ = make.__annotations__ | annotations
+# torch's own signatures are not used: their annotations cannot be resolved at run time.
+def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> StepLR:
+    if step_size < 1:
+        raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
+    return StepLR(optimizer, step_size, gamma, last_epoch)
 
 
-# As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
-_register("constant", get_constant_schedule)
-_register("constant_with_warmup", get_constant_schedule_with_warmup)
-_register("cosine_with_warmup", get_cosine_schedule_with_warmup)
-_register("cosine_hard_restarts_with_warmup", get_cosine_with_hard_restarts_schedule_with_warmup)
-_register("step", StepLR, step_size=int, gamma=float, last_epoch=int)
-_register("multi_step", MultiStepLR, milestones=list[int], gamma=float, last_epoch=int)
+def multi_step_lr(
+    optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
+) -> MultiStepLR:
+    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
 
 
 def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> ExponentialLR:
     return ExponentialLR(optimizer, gamma, last_epoch)
 
 
-_register("exponential", exponential_lr)
+def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
+    @LearningRateScheduler.register(name)
+    @functools.wraps(make_schedule)
+    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
+        _refuse_own_rates(optimizer)
+        return TorchScheduler(make_schedule(optimizer, *args, **options))
+
+
+# As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
+for _name, _make_schedule in {
+    "step": step_lr,
+    "multi_step": multi_step_lr,
+    "exponential": exponential_lr,
+    "constant": get_constant_schedule,
+    "constant_with_warmup": get_constant_schedule_with_warmup,
+    "cosine_with_warmup": get_cosine_schedule_with_warmup,
+    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
+}.items():
+    _register(_name, _make_schedule)
 
 
 @LearningRateScheduler.register("reduce_on_plateau")
