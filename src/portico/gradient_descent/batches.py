@@ -41,10 +41,6 @@ class EpochPlan(RunPlan):
         """Return whether batch ``batch_idx`` of the current epoch is the last of its accumulation window."""
         return batch_idx + 1 == self.window.end
 
-    @property
-    def is_sized(self) -> bool:
-        return self.steps_in_epoch < sys.maxsize
-
 
 def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
     """Return the optimizer steps of an epoch that ``world_size`` processes share; ``None`` without a length."""

@@ -218,10 +218,7 @@ class TrackEpochTrainerCallback(TrainerCallback):
 class ShouldValidateCallback(TrainerCallback):
     """Skips validation in some epochs; these neither count towards the patience nor can be the best.
 
-    Args:
-        serialization_dir: Folder of the run.
-        validation_start: First epoch with validation, from 0.
-        validation_interval: Epochs from one validation to the next.
+    The first validation is in epoch ``validation_start``, from 0, the next ``validation_interval`` epochs later.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
-for _name, _make_schedule in {
+_SCHEDULES: dict[str, Callable[..., LRScheduler]] = {
     "step": step_lr,
     "multi_step": multi_step_lr,
     "exponential": exponential_lr,
@@ -176,7 +176,8 @@ for _name, _make_schedule in {
     "constant_with_warmup": get_constant_schedule_with_warmup,
     "cosine_with_warmup": get_cosine_schedule_with_warmup,
     "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
-}.items():
+}
+for _name, _make_schedule in _SCHEDULES.items():
     _register(_name, _make_schedule)
 
 
@@ -222,11 +223,7 @@ class NoamLR(LearningRateScheduler):
     """Rises over the warm-up steps, then falls with the inverse square root of the step.
 
     The initial learning rate of the optimizer is not used; ``last_epoch`` counts steps, as in AllenNLP.
-
-    Args:
-        model_size: Hidden size of the model.
-        warmup_steps: Optimizer steps of the rise.
-        factor: Scale of all learning rates.
+    ``model_size`` is the hidden size of the model, ``factor`` scales all learning rates.
 
     Source: Attention is all you need, arXiv:1706.03762, section 5.3.
     """
@@ -264,15 +261,9 @@ class NoamLR(LearningRateScheduler):
 
 @LearningRateScheduler.register("polynomial_decay")
 class PolynomialDecay(LearningRateScheduler):
-    """Rises linearly over the warm-up steps, then falls along a polynomial until the last step.
+    """Rises linearly over the warm-up steps, then falls along a polynomial of degree ``power`` until the last step.
 
-    Args:
-        num_epochs: Epochs of the training.
-        num_steps_per_epoch: Optimizer steps of an epoch.
-        power: Degree of the polynomial.
-        warmup_steps: Optimizer steps of the rise.
-        end_learning_rate: Learning rate of the last step.
-        total_steps: Optimizer steps of the training, AllenNLP 1's argument; overrides epochs times steps.
+    All steps are optimizer steps. ``total_steps``, AllenNLP 1's argument, overrides epochs times steps per epoch.
     """
 
     def __init__(
@@ -399,7 +390,6 @@ class SlantedTriangular(LearningRateScheduler):
     parameter groups, of which the last must be the empty default group.
 
     Args:
-        num_epochs: Epochs of the training.
         num_steps_per_epoch: Optimizer steps of an epoch; replaced by the number counted in the first epochs.
         cut_frac: Part of the steps in which the learning rate rises.
         ratio: Highest over lowest learning rate.
@@ -430,14 +420,25 @@ class SlantedTriangular(LearningRateScheduler):
         self.num_layers_to_unfreeze = self.last_batch_num_total = 0
         # Steps completed at the end of each epoch, the start included.
         self.batch_num_total_epoch_end: list[int] = []
-        self._check_layers()
+        groups = self.optimizer.param_groups
+        if self.gradual_unfreezing and groups[-1]["params"]:
+            raise ConfigurationError(
+                "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but "
+                f"it holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every "
+                "layer."
+            )
+        if (self.gradual_unfreezing or self.discriminative_fine_tuning) and len(groups) < 3:
+            raise ConfigurationError(
+                f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
+                "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
+            )
         super().__init__(self.optimizer, self.last_epoch)
         self.step()
         if self.discriminative_fine_tuning:
-            layers = [index for index, group in enumerate(self.optimizer.param_groups) if group["params"]]
+            layers = [index for index, group in enumerate(groups) if group["params"]]
             for exponent, index in enumerate(reversed(layers)):
                 self.base_values[index] *= self.decay_factor**exponent
-                self.optimizer.param_groups[index]["lr"] = self.base_values[index]
+                groups[index]["lr"] = self.base_values[index]
         self.step_batch(0)
 
     @override
@@ -489,20 +490,6 @@ class SlantedTriangular(LearningRateScheduler):
         for index, group in enumerate(reversed(self.optimizer.param_groups)):
             for parameter in group["params"]:
                 parameter.requires_grad = index <= self.num_layers_to_unfreeze
-
-    def _check_layers(self) -> None:
-        groups = self.optimizer.param_groups
-        if self.gradual_unfreezing and groups[-1]["params"]:
-            raise ConfigurationError(
-                "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but "
-                f"it holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every "
-                "layer."
-            )
-        if (self.gradual_unfreezing or self.discriminative_fine_tuning) and len(groups) < 3:
-            raise ConfigurationError(
-                f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
-                "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
-            )
 
 
 @LearningRateScheduler.register("combined")

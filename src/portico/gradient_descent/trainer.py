@@ -67,12 +67,6 @@ class RegistrableTrainer(Registrable):
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    data_loader: Any
-    accelerator: Any
-    tensorboard_writer: TensorboardWriter | None
-
     @property
     @abstractmethod
     def is_primary(self) -> bool:
