@@ -301,12 +301,7 @@ class TrainingReport:
 def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics`` as indented JSON, numbers of torch and numpy as plain ones."""
     with replace_file(path) as staging:
-        staging.write_text(
-            json.dumps(
-                metrics, indent=2, default=lambda value: value.item() if hasattr(value, "item") else str(value)
-            ),
-            encoding="utf-8",
-        )
+        staging.write_text(json.dumps(denumpify_detensorize(metrics), indent=2, default=str), encoding="utf-8")
 
 
 def _counts(model: nn.Module) -> dict[str, Any]:

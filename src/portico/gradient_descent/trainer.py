@@ -46,13 +46,7 @@ from portico.gradient_descent.checkpointer import (
     training_state,
 )
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
-from portico.gradient_descent.metrics import (
-    MetricTracker,
-    ModelMetrics,
-    TrainingReport,
-    dump_metrics,
-    epoch_metrics,
-)
+from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
