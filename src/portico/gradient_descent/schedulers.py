@@ -457,7 +457,16 @@ class SlantedTriangular(LearningRateScheduler):
 
     @override
     def get_values(self) -> list[float]:
-        step, num_steps = self._position()
+        ends, groups = self.batch_num_total_epoch_end, self.optimizer.param_groups
+        num_steps = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
+        if len(ends) > 1:
+            num_steps = int(ends[-1] / (len(ends) - 1))
+        # The step before the triangle: one spans each epoch with frozen layers, the last one all other steps.
+        first = ends[-1]
+        if not self.freezing_current:
+            first = ends[len(groups) - 2] if self.gradual_unfreezing else 0
+            num_steps = self.num_epochs * num_steps - first
+        step = min(self.last_batch_num_total - first, num_steps)
         cut = int(num_steps * self.cut_frac)
         share = step / cut if step < cut else 1 - (step - cut) / (num_steps - cut)
         return [base * (1 + share * (self.ratio - 1)) / self.ratio for base in self.base_values]
@@ -467,19 +476,6 @@ class SlantedTriangular(LearningRateScheduler):
         super().load_state_dict(state_dict)
         if self.gradual_unfreezing:
             self._freeze()
-
-    def _position(self) -> tuple[int, int]:
-        """Return the current step of the current triangle, and the number of its steps."""
-        ends = self.batch_num_total_epoch_end
-        if len(ends) > 1:
-            steps_per_epoch = int(ends[-1] / (len(ends) - 1))
-        else:
-            steps_per_epoch = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
-        if self.freezing_current:
-            return min(self.last_batch_num_total - ends[-1], steps_per_epoch), steps_per_epoch
-        frozen_steps = ends[len(self.optimizer.param_groups) - 2] if self.gradual_unfreezing else 0
-        num_steps = self.num_epochs * steps_per_epoch - frozen_steps
-        return min(self.last_batch_num_total - frozen_steps, num_steps), num_steps
 
     def _freeze(self) -> None:
         if self.freezing_current:
