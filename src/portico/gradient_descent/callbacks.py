@@ -9,6 +9,8 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
+import transformers
 from typing_extensions import override
 
 from portico.gradient_descent.construction import ConfigurationError, Registrable, parameters_of, takes_any
@@ -166,6 +168,9 @@ class TrainerCallback(Registrable):
     when training is recovered. Its methods may leave out parameters that they do not use; those of ``on_batch``,
     ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
     """
+
+    # The trainer takes all of these as `callbacks`.
+    _accepted = (transformers.TrainerCallback, pl.Callback)
 
     def __init__(self, serialization_dir: str | None = None) -> None:
         self.serialization_dir = serialization_dir

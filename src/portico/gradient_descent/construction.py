@@ -39,10 +39,12 @@ class Registrable:
     """A base class whose implementations are found by name; ``default_implementation`` is used without a ``"type"``.
 
     A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
-    ``Base`` is expected; so can any class by its dotted path.
+    ``Base`` is expected. So can any subclass, and any function that is annotated to return one, by its dotted path.
     """
 
     _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
+    # Classes of other libraries whose subclasses a dotted path may name too.
+    _accepted: ClassVar[tuple[type, ...]] = ()
     default_implementation: ClassVar[str | None] = None
 
     @classmethod
@@ -84,12 +86,14 @@ class Registrable:
         if "." in name:
             module, _, attribute = name.rpartition(".")
             try:
-                return getattr(import_module(module), attribute), None
+                found = getattr(import_module(module), attribute)
             except (ImportError, AttributeError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."
                 ) from error
+            check_kind(cls, found, name)
+            return found, None
         available = cls.list_available()
         # AllenNLP's names mix hyphens and underscores.
         spelled = {known.replace("-", "_"): known for known in available}
@@ -107,6 +111,23 @@ class Registrable:
         names = list(Registrable._registry[cls])
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
+
+
+def check_kind(base: type[Registrable], found: Any, name: Any) -> None:
+    """Refuse ``found`` unless it is known to build a ``base``, which has to be known before it is called."""
+    kinds = (base, *base._accepted)
+    # A parameter of a function may have an annotation that cannot be resolved.
+    hints = _hints(found) or getattr(found, "__annotations__", {})
+    made = found if inspect.isclass(found) else hints.get("return")
+    made = get_origin(made) or made
+    # By inheritance: an abstract class such as `Iterable` would accept every class with its methods, such as a file.
+    is_kind = inspect.isclass(made) and any(kind in made.__mro__ for kind in kinds)
+    if not is_kind and not any(found is known for known, _ in Registrable._registry[base].values()):
+        raise ConfigurationError(
+            f"'{name}' does not build a {role_of(base)}; name a class that derives from "
+            f"{' or '.join(kind.__qualname__ for kind in kinds)}, a function whose return annotation is such a class, "
+            f"or a registered name: {', '.join(base.list_available()) or 'there is none yet'}."
+        )
 
 
 def role_of(base: type) -> str:
@@ -210,7 +231,11 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
                 reasons.append(str(error))
         raise ConfigurationError(" ".join(reasons))
     if annotation is Lazy or origin is Lazy:
-        return as_lazy(inner[0] if inner else Registrable, value)
+        base = inner[0] if inner else Registrable
+        # A partial of Hydra, which a configuration has named.
+        if isinstance(value, functools.partial) and inspect.isclass(base) and issubclass(base, Registrable):
+            check_kind(base, value.func, getattr(value.func, "__qualname__", value.func))
+        return as_lazy(base, value)
     if annotation in _PRIMITIVES:
         # Python counts a bool as an int.
         if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):

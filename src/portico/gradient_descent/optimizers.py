@@ -91,6 +91,7 @@ class RegistrableOptimizer(Registrable):
     ``params``, as the classes of ``torch.optim`` are, and with the rest of its configuration.
     """
 
+    _accepted = (torch.optim.Optimizer,)
     default_implementation = "adam"
 
 

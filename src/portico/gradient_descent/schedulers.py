@@ -80,6 +80,8 @@ class Scheduler:
 class LearningRateScheduler(Scheduler, Registrable):
     """Sets the learning rate of every parameter group; arguments out of range raise ``ConfigurationError``."""
 
+    _accepted = (LRScheduler,)
+
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
         _refuse_own_rates(optimizer)
         super().__init__(optimizer, "lr", last_epoch)
