@@ -101,14 +101,14 @@ class ModelMetrics:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._initial = map_tensors(torch.Tensor.tolist, _counts(model))
+        self._initial = map_tensors(_content, _counts(model))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of this process, those on another device than the CPU, and the metrics they make."""
         counts = {
             path: count
             for path, count in _counts(self._model).items()
-            if map_tensors(torch.Tensor.tolist, count) != self._initial.get(path)
+            if map_tensors(_content, count) != self._initial.get(path)
         }
         on_cpu, index = map_tensors(torch.Tensor.cpu, counts), torch.Tensor.get_device
         return {
@@ -312,6 +312,12 @@ def _counts(model: nn.Module) -> dict[str, Any]:
             with suppress(TypeError):
                 counts[f"{path}/{name}"] = _plain(vars(counter)[name])
     return counts
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    # Nested values with bytes are compared by `==`, NaN included. A copy has the strides that `view` needs.
+    flat = tensor.cpu().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
