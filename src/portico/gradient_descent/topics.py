@@ -62,7 +62,11 @@ class TopicData:
 class BagOfWordsClassifier(nn.Module):
     """Averages the vectors of a sentence's words and classifies the average.
 
-    Word 0 of ``vocab_size`` is padding; ``dropout`` is the part of the average that is dropped in training.
+    Args:
+        vocab_size: Words; number 0 is padding.
+        num_labels: Classes.
+        embedding_dim: Size of a word's vector.
+        dropout: Part of the average that is dropped in training.
     """
 
     def __init__(self, vocab_size: int, num_labels: int, embedding_dim: int = 16, dropout: float = 0.2) -> None:
