@@ -124,7 +124,7 @@ def check_kind(base: type[Registrable], found: Any, name: Any) -> None:
     is_kind = inspect.isclass(made) and any(kind in made.__mro__ for kind in kinds)
     if not is_kind and not any(found is known for known, _ in Registrable._registry[base].values()):
         raise ConfigurationError(
-            f"'{name}' does not build a {role_of(base)}; name a class that derives from "
+            f"'{name}' is not a valid type for {role_of(base)}; name a class that derives from "
             f"{' or '.join(kind.__qualname__ for kind in kinds)}, a function whose return annotation is such a class, "
             f"or a registered name: {', '.join(base.list_available()) or 'there is none yet'}."
         )

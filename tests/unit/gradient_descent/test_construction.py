@@ -135,7 +135,7 @@ def test_dotted_path_of_the_expected_kind(base, name):
     ],
 )
 def test_dotted_path_of_another_kind_is_refused(base, name, kinds):
-    with pytest.raises(ConfigurationError, match=f"'{name}' does not build a .* derives from {kinds}"):
+    with pytest.raises(ConfigurationError, match=f"'{name}' is not a valid type for .* derives from {kinds}"):
         base.by_name(name)
 
 

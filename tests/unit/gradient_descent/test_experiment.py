@@ -166,7 +166,7 @@ def test_file_that_names_a_command_is_refused(tmp_path, place):
     content = place({"type": "os.system", "command": f"touch {tmp_path}/called"})
     file = tmp_path / "config.json"
     file.write_text(json.dumps(content))
-    with pytest.raises(ConfigurationError, match=r"'os.system' does not build a .* or a registered name: "):
+    with pytest.raises(ConfigurationError, match=r"'os.system' is not a valid type for .* or a registered name: "):
         train(tmp_path / "run", allennlp_config=file)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
@@ -178,7 +178,7 @@ def leave_a_trace(path):
 @pytest.mark.parametrize("name", ["optimizer", "checkpointer"])
 def test_partial_of_another_function_is_refused(tmp_path, name):
     call = {"_target_": f"{__name__}.leave_a_trace", "_partial_": True, "path": str(tmp_path / "called")}
-    with pytest.raises(ConfigurationError, match=f"'leave_a_trace' does not build a {name.title()}; name a class"):
+    with pytest.raises(ConfigurationError, match=f"'leave_a_trace' is not a valid type for {name.title()}"):
         train(tmp_path, trainer={name: call})
     assert not list(tmp_path.iterdir())
 
