@@ -6,10 +6,10 @@ from portico.gradient_descent.callbacks import TensorboardBatchMemoryUsage as Te
 from portico.gradient_descent.callbacks import TrackEpochCallback as TrackEpochCallback
 from portico.gradient_descent.callbacks import TrainerCallback as TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
+from portico.gradient_descent.construction import ConfigurationError as ConfigurationError
 from portico.gradient_descent.construction import Lazy as Lazy
 from portico.gradient_descent.construction import Registrable as Registrable
 from portico.gradient_descent.construction import from_params as from_params
-from portico.gradient_descent.errors import ConfigurationError as ConfigurationError
 from portico.gradient_descent.metrics import MetricTracker as MetricTracker
 from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
 from portico.gradient_descent.moving_average import MovingAverage as MovingAverage

@@ -12,8 +12,7 @@ from torch import nn
 from portico.gradient_descent.batches import steps_per_epoch
 from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
-from portico.gradient_descent.construction import Lazy, as_lazy, convert
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, as_lazy, convert
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler

@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 from transformers import TrainingArguments
 
 from portico.checkpoint.resume import present_rng_states, set_rng_states
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.hf_compat import has_length
 from portico.plan import RunPlan
 
@@ -40,10 +40,6 @@ class EpochPlan(RunPlan):
     def ends_window(self, batch_idx: int) -> bool:
         """Return whether batch ``batch_idx`` of the current epoch is the last of its accumulation window."""
         return batch_idx + 1 == self.window.end
-
-    @property
-    def is_sized(self) -> bool:
-        return self.steps_in_epoch < sys.maxsize
 
 
 def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
+import transformers
 from typing_extensions import override
 
-from portico.gradient_descent.construction import Registrable, takes_any
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable, parameters_of, takes_any
 from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.tensorboard import TensorboardWriter
 
@@ -50,18 +51,15 @@ def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool
             f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
-    signature = inspect.signature(callback)
-    wanted = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        wanted[name] = _OLDER_NAMES.get(name, name)
-        if wanted[name] not in known and parameter.default is parameter.empty:
+    parameters = parameters_of(callback)
+    wanted = {name: _OLDER_NAMES.get(name, name) for name in parameters}
+    for name, source in wanted.items():
+        if source not in known and parameters[name].default is inspect.Parameter.empty:
             raise ConfigurationError(
                 f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
                 f"{', '.join(known)}."
             )
-    return wanted, takes_any(signature)
+    return wanted, takes_any(inspect.signature(callback))
 
 
 # AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods.
@@ -171,6 +169,9 @@ class TrainerCallback(Registrable):
     ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
     """
 
+    # The trainer takes all of these as `callbacks`.
+    _accepted = (transformers.TrainerCallback, pl.Callback)
+
     def __init__(self, serialization_dir: str | None = None) -> None:
         self.serialization_dir = serialization_dir
         self.trainer: GradientDescentTrainer | None = None
@@ -215,19 +216,14 @@ class TrackEpochTrainerCallback(TrainerCallback):
         super().on_start(trainer, is_primary, **kwargs)
         trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
 
-    @override
-    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
-        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
+    on_epoch = TrackEpochCallback.__call__  # type: ignore[assignment]
 
 
 @TrainerCallback.register("should_validate_callback")
 class ShouldValidateCallback(TrainerCallback):
     """Skips validation in some epochs; these neither count towards the patience nor can be the best.
 
-    Args:
-        serialization_dir: Folder of the run.
-        validation_start: First epoch with validation, from 0.
-        validation_interval: Epochs from one validation to the next.
+    The first validation is in epoch ``validation_start``, from 0, the next ``validation_interval`` epochs later.
     """
 
     def __init__(

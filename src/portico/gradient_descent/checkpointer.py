@@ -21,8 +21,7 @@ from transformers import TrainerCallback
 
 from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
 from portico.gradient_descent.batches import random_states, steps_per_epoch
-from portico.gradient_descent.construction import Registrable
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.hf_compat import safe_globals
 
 if TYPE_CHECKING:

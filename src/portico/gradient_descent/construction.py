@@ -18,7 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from portico.gradient_descent.errors import ConfigurationError
+from portico.errors import InputError
+from portico.settings import suggestion
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +31,20 @@ _PRIMITIVES: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float
 _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 
 
+class ConfigurationError(InputError):
+    """A configuration, or the arguments of a trainer, cannot be used; the message says what to set."""
+
+
 class Registrable:
     """A base class whose implementations are found by name; ``default_implementation`` is used without a ``"type"``.
 
     A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
-    ``Base`` is expected; so can any class by its dotted path.
+    ``Base`` is expected. So can any subclass, and any function that is annotated to return one, by its dotted path.
     """
 
     _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
+    # Classes of other libraries whose subclasses a dotted path may name too.
+    _accepted: ClassVar[tuple[type, ...]] = ()
     default_implementation: ClassVar[str | None] = None
 
     @classmethod
@@ -79,12 +86,14 @@ class Registrable:
         if "." in name:
             module, _, attribute = name.rpartition(".")
             try:
-                return getattr(import_module(module), attribute), None
+                found = getattr(import_module(module), attribute)
             except (ImportError, AttributeError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."
                 ) from error
+            check_kind(cls, found, name)
+            return found, None
         available = cls.list_available()
         # AllenNLP's names mix hyphens and underscores.
         spelled = {known.replace("-", "_"): known for known in available}
@@ -102,6 +111,23 @@ class Registrable:
         names = list(Registrable._registry[cls])
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
+
+
+def check_kind(base: type[Registrable], found: Any, name: Any) -> None:
+    """Refuse ``found`` unless it is known to build a ``base``, which has to be known before it is called."""
+    kinds = (base, *base._accepted)
+    # A parameter of a function may have an annotation that cannot be resolved.
+    hints = _hints(found) or getattr(found, "__annotations__", {})
+    made = found if inspect.isclass(found) else hints.get("return")
+    made = get_origin(made) or made
+    # By inheritance: an abstract class such as `Iterable` would accept every class with its methods, such as a file.
+    is_kind = inspect.isclass(made) and any(kind in made.__mro__ for kind in kinds)
+    if not is_kind and not any(found is known for known, _ in Registrable._registry[base].values()):
+        raise ConfigurationError(
+            f"'{name}' is not a valid type for {role_of(base)}; name a class that derives from "
+            f"{' or '.join(kind.__qualname__ for kind in kinds)}, a function whose return annotation is such a class, "
+            f"or a registered name: {', '.join(base.list_available()) or 'there is none yet'}."
+        )
 
 
 def role_of(base: type) -> str:
@@ -195,9 +221,21 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
         return value
     if origin in (Union, UnionType):
-        return _first_that_fits(inner, value, name, extras)
+        reasons = []
+        for kind in inner:
+            if kind is type(None):
+                continue
+            try:
+                return convert(kind, value, name, extras)
+            except ConfigurationError as error:
+                reasons.append(str(error))
+        raise ConfigurationError(" ".join(reasons))
     if annotation is Lazy or origin is Lazy:
-        return as_lazy(inner[0] if inner else Registrable, value)
+        base = inner[0] if inner else Registrable
+        # A partial of Hydra, which a configuration has named.
+        if isinstance(value, functools.partial) and inspect.isclass(base) and issubclass(base, Registrable):
+            check_kind(base, value.func, getattr(value.func, "__qualname__", value.func))
+        return as_lazy(base, value)
     if annotation in _PRIMITIVES:
         # Python counts a bool as an int.
         if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):
@@ -206,7 +244,10 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
             )
         return value
     if origin is tuple and inner and isinstance(value, list | tuple):
-        return _convert_tuple(inner, value, name, extras)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) != len(value):
+            raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
+        return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
     if origin in _SEQUENCES and isinstance(value, str | Mapping):
         raise ConfigurationError(f"`{name}={value!r}` is a {type(value).__name__}; set it to a list.")
     if origin in _SEQUENCES and isinstance(value, list | tuple | set):
@@ -253,7 +294,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         from rjsonnet import evaluate_file
     except ImportError:
-        config = _read_json(file)
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
+                "with `pip install 'portico[allennlp]'`, or correct the file."
+            ) from error
     else:
         try:
             # Jsonnet takes text only; an environment variable may hold other bytes.
@@ -313,31 +360,10 @@ def _refuse_unknown(constructor: Callable[..., Any], configured: Mapping[str, An
     known = parameters_of(constructor)
     unknown = [name for name in configured if name not in known]
     if unknown:
-        nearest = get_close_matches(unknown[0], known, n=3)
-        meant = f"; the nearest valid names are: {', '.join(nearest)}" if nearest else ""
         raise ConfigurationError(
-            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{meant}. It takes: {', '.join(known)}."
+            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{suggestion(unknown[0], known)} "
+            f"It takes: {', '.join(known)}."
         )
-
-
-def _first_that_fits(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> Any:
-    reasons = []
-    for kind in kinds:
-        if kind is type(None):
-            continue
-        try:
-            return convert(kind, value, name, extras)
-        except ConfigurationError as error:
-            reasons.append(str(error))
-    raise ConfigurationError(" ".join(reasons))
-
-
-def _convert_tuple(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> tuple[Any, ...]:
-    if kinds[-1] is Ellipsis:
-        return tuple(convert(kinds[0], item, name, extras) for item in value)
-    if len(kinds) != len(value):
-        raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
-    return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
 
 
 def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -357,13 +383,3 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(target)
     except (NameError, TypeError):
         return {}
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
-            "with `pip install 'portico[allennlp]'`, or correct the file."
-        ) from error

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from portico.experiment import Experiment, Placement, group
-from portico.gradient_descent.construction import Registrable, from_params, parameters_of, read_config
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import (
+    ConfigurationError,
+    Registrable,
+    from_params,
+    parameters_of,
+    read_config,
+)
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
@@ -31,9 +37,13 @@ _FILE_KEYS = ("trainer", "model", "data_loader", "validation_data_loader", *_SEE
 class Model(Registrable):
     """Registry of models that a configuration names."""
 
+    _accepted = (nn.Module,)
+
 
 class BatchLoader(Registrable):
     """Registry of functions and classes that make the batches a configuration names."""
+
+    _accepted = (DataLoader, Iterable, list)
 
 
 _TOPIC_MODEL = "bag_of_words"
@@ -157,7 +167,7 @@ def _check_sections(config: Mapping[str, Any], path: str) -> None:
         raise ConfigurationError(
             f"{path} has the sections {', '.join(unknown)}, which need AllenNLP itself; portico reads "
             f"{', '.join(_FILE_KEYS)}. Instead of a dataset reader, set 'data_loader' and 'validation_data_loader' "
-            "with the dotted path of a function or class as their 'type'."
+            "with the dotted path of a class, or of a function with a return annotation, as their 'type'."
         )
     if not isinstance(config.get("trainer"), Mapping):
         raise ConfigurationError(f"{path} has no section 'trainer'; add one with the arguments of the trainer.")

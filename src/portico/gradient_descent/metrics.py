@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from portico.gradient_descent.checkpointer import replace_file
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.hf_compat import denumpify_detensorize
 from portico.tree import map_tensors
 
@@ -28,8 +28,7 @@ _MB = 1024 * 1024
 _COUNTER_METHODS = (("get_metrics",), ("get_metric", "reset"), ("update", "compute", "reset"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 _SIGNS = {"+": 1.0, "-": -1.0}
-_STATE: tuple[str, ...] = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
-_STATE += ("best_epoch", "best_epoch_metrics")
+_SETTINGS = {"tracked_metrics", "_patience"}
 
 
 @dataclass
@@ -102,16 +101,22 @@ class ModelMetrics:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._initial = _counts(model)
+        self._initial = map_tensors(_content, _counts(model))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of this process, those on another device than the CPU, and the metrics they make."""
-        now, initial = _counts(self._model), self._initial
-        counts = {path: count for path, count in now.items() if not _is_same(count, initial.get(path))}
+        counts = {
+            path: count
+            for path, count in _counts(self._model).items()
+            if map_tensors(_content, count) != self._initial.get(path)
+        }
+        on_cpu, index = map_tensors(torch.Tensor.cpu, counts), torch.Tensor.get_device
         return {
-            "counts": map_tensors(torch.Tensor.cpu, counts),
-            "elsewhere": [path for path, count in counts.items() if _devices(count) - {"cpu"}],
-            "metrics": map_tensors(torch.Tensor.cpu, _plain_values(_model_metrics(self._model, reset=False))),
+            "counts": on_cpu,
+            "elsewhere": [
+                path for path in counts if map_tensors(index, counts[path]) != map_tensors(index, on_cpu[path])
+            ],
+            "metrics": {name: repr(value) for name, value in _model_metrics(self._model, reset=False).items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None, device: torch.device) -> None:
@@ -120,36 +125,31 @@ class ModelMetrics:
         ``None`` is the state in the checkpoint of an older version.
         """
         if state is None:
-            incomplete = ["all metrics"] if hasattr(self._model, "get_metrics") else []
-        else:
-            self._restore(state["counts"], state["elsewhere"], device)
-            try:
-                metrics = _plain_values(_model_metrics(self._model, reset=False))
-            except Exception:  # whatever a model raises that has counted nothing, such as a division by zero
-                metrics = {}
-            expected = state["metrics"]
-            incomplete = [name for name in expected if not _is_same(expected[name], metrics.get(name))]
-        if incomplete:
+            counted = {"all metrics": ""} if hasattr(self._model, "get_metrics") else {}
+            state = {"counts": {}, "elsewhere": [], "metrics": counted}
+        attributes_of = {path: vars(counter) for path, counter in _counters(self._model)}
+        for path, count in state["counts"].items():
+            owner, _, name = path.rpartition("/")
+            attributes = attributes_of.get(owner, {})
+            if path in state["elsewhere"]:
+                count = map_tensors(lambda tensor: tensor.to(device), count)
+            if isinstance(current := attributes.get(name), dict):
+                # In place: it may be a Counter or a defaultdict.
+                current.clear()
+                current.update(count)
+            else:
+                attributes[name] = count.numpy() if isinstance(current, np.ndarray) else count
+        try:
+            metrics = _model_metrics(self._model, reset=False)
+        except Exception:  # whatever a model raises that has counted nothing, such as a division by zero
+            metrics = {}
+        if incomplete := [name for name, value in state["metrics"].items() if repr(metrics.get(name)) != value]:
             logger.warning(
                 "The checkpoint does not contain all that the model has counted for %s: in the current epoch its "
                 "training metrics cover only the batches after the resume. Count in buffers of the model, in plain "
                 "attributes of a module with `get_metrics`, or in a metric of AllenNLP or torchmetrics.",
                 ", ".join(incomplete),
             )
-
-    def _restore(self, counts: Mapping[str, Any], elsewhere: Sequence[str], device: torch.device) -> None:
-        attributes_of = {path: vars(counter) for path, counter in _counters(self._model)}
-        for path, saved in counts.items():
-            owner, _, name = path.rpartition("/")
-            attributes = attributes_of.get(owner, {})
-            current = attributes.get(name)
-            count = map_tensors(lambda tensor: tensor.to(device), saved) if path in elsewhere else saved
-            if isinstance(current, dict):
-                # In place: it may be a Counter or a defaultdict.
-                current.clear()
-                current.update(count)
-            else:
-                attributes[name] = count.numpy() if isinstance(current, np.ndarray) else count
 
 
 def peak_memory_mb(accelerator: Any) -> dict[int, float]:
@@ -249,10 +249,10 @@ class MetricTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the configuration."""
-        return {name.removeprefix("_"): copy(getattr(self, name)) for name in _STATE}
+        return {name.removeprefix("_"): copy(value) for name, value in vars(self).items() if name not in _SETTINGS}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        for name in _STATE:
+        for name in vars(self).keys() - _SETTINGS:
             setattr(self, name, copy(state_dict[name.removeprefix("_")]))
 
 
@@ -301,18 +301,23 @@ class TrainingReport:
 def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics`` as indented JSON, numbers of torch and numpy as plain ones."""
     with replace_file(path) as staging:
-        staging.write_text(
-            json.dumps(
-                metrics, indent=2, default=lambda value: value.item() if hasattr(value, "item") else str(value)
-            ),
-            encoding="utf-8",
-        )
+        staging.write_text(json.dumps(denumpify_detensorize(metrics), indent=2, default=str), encoding="utf-8")
 
 
 def _counts(model: nn.Module) -> dict[str, Any]:
     """Return copies of the plain attributes of all counters, by path."""
-    found = {f"{path}/{name}": value for path, counter in _counters(model) for name, value in vars(counter).items()}
-    return _plain_values({path: value for path, value in found.items() if path.rpartition("/")[2] not in _OF_MODULES})
+    counts = {}
+    for path, counter in _counters(model):
+        for name in vars(counter).keys() - _OF_MODULES:
+            with suppress(TypeError):
+                counts[f"{path}/{name}"] = _plain(vars(counter)[name])
+    return counts
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    # Nested values with bytes are compared by `==`, NaN included. A copy has the strides that `view` needs.
+    flat = tensor.cpu().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
@@ -335,49 +340,20 @@ def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Itera
         yield from _counters(part, f"{path}/{name}", seen)
 
 
-def _plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the values that a checkpoint can contain."""
-    copies = {}
-    for name, value in values.items():
-        with suppress(TypeError):
-            copies[name] = _plain(value)
-    return copies
-
-
 def _plain(value: Any) -> Any:
     """Return a copy of a plain value, numpy's as Python's or torch's; raise ``TypeError`` for anything else."""
     # Exact types, because checkpoints are loaded with `weights_only=True`. A gradient means an activation.
     if type(value) is torch.Tensor and not value.requires_grad:
         return value.clone()
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
+    if isinstance(value, np.generic | np.ndarray):
+        return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value.item()
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if type(value) in (list, tuple, set):
-        return type(value)(_plain(item) for item in value)
+        return type(value)(map(_plain, value))
+    if value is None or type(value) in (bool, int, float, str):
+        return value
     raise TypeError(f"a {type(value).__name__} is not a plain value")
-
-
-def _devices(value: Any) -> set[str]:
-    found: list[str] = []
-    map_tensors(lambda tensor: found.append(tensor.device.type), value)
-    return set(found)
-
-
-def _is_same(left: Any, right: Any) -> bool:
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left.cpu(), right.cpu())
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_is_same(item, right[key]) for key, item in left.items())
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(_is_same, left, right))
-    return bool(left == right) or (left != left and right != right)  # NaN
 
 
 def _signed(name: Any) -> tuple[float, str]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from portico.gradient_descent.construction import Registrable
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable
 
 
 class MovingAverage(Registrable, ABC):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import Adafactor
 
-from portico.gradient_descent.construction import Lazy, Registrable, as_lazy, parameters_of
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy, parameters_of
 from portico.optim import ParameterwiseOptimizer
 
 logger = logging.getLogger(__name__)
@@ -92,6 +91,7 @@ class RegistrableOptimizer(Registrable):
     ``params``, as the classes of ``torch.optim`` are, and with the rest of its configuration.
     """
 
+    _accepted = (torch.optim.Optimizer,)
     default_implementation = "adam"
 
 
@@ -194,14 +194,14 @@ def _register(name: str, optimizer_class: Any) -> None:
             )
         return optimizer
 
-    own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
+    torch_options = parameters_of(optimizer_class)
+    del torch_options["params"]
     # Without annotations: torch accepts lists for tuples, and floats where it says tensors.
-    options = [
+    further = [
         parameter.replace(annotation=inspect.Parameter.empty, kind=inspect.Parameter.KEYWORD_ONLY)
-        for key, parameter in parameters_of(optimizer_class).items()
-        if key != "params"
+        for parameter in torch_options.values()
     ]
-    make.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    make.__signature__ = inspect.Signature([*parameters_of(make).values(), *further])  # type: ignore[attr-defined]
     make.__name__ = make.__qualname__ = optimizer_class.__name__
     make.__annotations__ = {}
     RegistrableOptimizer.register(name)(make)

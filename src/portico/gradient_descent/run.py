@@ -41,6 +41,7 @@ the optimizer step, from 1::
         <on_end> <end callbacks>                          # also after an error
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -62,7 +63,7 @@ from portico.gradient_descent.batches import (
     share_batches,
 )
 from portico.gradient_descent.checkpointer import restore_callbacks
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
 from portico.hf_compat import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.lightning_compat import continue_from, end_epoch_after
@@ -175,7 +176,7 @@ class DescentRun(TrainingRun):
         batches = self._open_epoch()
         while group := list(islice(batches, plan.gradient_accumulation_steps)):
             plan.window.end += len(group)
-            if len(group) < plan.gradient_accumulation_steps and not plan.is_sized:
+            if len(group) < plan.gradient_accumulation_steps and plan.steps_in_epoch == sys.maxsize:
                 # Lightning steps at the last batch of an epoch, which it cannot know without a length.
                 end_epoch_after(trainer.lightning_trainer, plan.window.end)
             trainer.current_gradient_accumulation_steps = len(group)

@@ -23,8 +23,7 @@ from transformers import (
 )
 from typing_extensions import override
 
-from portico.gradient_descent.construction import Lazy, Registrable, as_lazy
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +79,8 @@ class Scheduler:
 
 class LearningRateScheduler(Scheduler, Registrable):
     """Sets the learning rate of every parameter group; arguments out of range raise ``ConfigurationError``."""
+
+    _accepted = (LRScheduler,)
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
         _refuse_own_rates(optimizer)
@@ -144,28 +145,20 @@ def as_learning_rate_scheduler(scheduler: Any) -> Any:
 
 
 # torch's own signatures are not used: their annotations cannot be resolved at run time.
-@LearningRateScheduler.register("step")
-def step_lr(
-    optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
-) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` every ``step_size`` epochs."""
+def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> StepLR:
     if step_size < 1:
         raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
-    return TorchScheduler(StepLR(optimizer, step_size, gamma, last_epoch))
+    return StepLR(optimizer, step_size, gamma, last_epoch)
 
 
-@LearningRateScheduler.register("multi_step")
 def multi_step_lr(
     optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
-) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` after each epoch of ``milestones``."""
-    return TorchScheduler(MultiStepLR(optimizer, milestones, gamma, last_epoch))
+) -> MultiStepLR:
+    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
 
 
-@LearningRateScheduler.register("exponential")
-def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> TorchScheduler:
-    """Multiply the learning rate by ``gamma`` after each epoch."""
-    return TorchScheduler(ExponentialLR(optimizer, gamma, last_epoch))
+def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> ExponentialLR:
+    return ExponentialLR(optimizer, gamma, last_epoch)
 
 
 def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
@@ -177,10 +170,17 @@ def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
-_register("constant", get_constant_schedule)
-_register("constant_with_warmup", get_constant_schedule_with_warmup)
-_register("cosine_with_warmup", get_cosine_schedule_with_warmup)
-_register("cosine_hard_restarts_with_warmup", get_cosine_with_hard_restarts_schedule_with_warmup)
+_SCHEDULES: dict[str, Callable[..., LRScheduler]] = {
+    "step": step_lr,
+    "multi_step": multi_step_lr,
+    "exponential": exponential_lr,
+    "constant": get_constant_schedule,
+    "constant_with_warmup": get_constant_schedule_with_warmup,
+    "cosine_with_warmup": get_cosine_schedule_with_warmup,
+    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
+}
+for _name, _make_schedule in _SCHEDULES.items():
+    _register(_name, _make_schedule)
 
 
 @LearningRateScheduler.register("reduce_on_plateau")
@@ -225,11 +225,7 @@ class NoamLR(LearningRateScheduler):
     """Rises over the warm-up steps, then falls with the inverse square root of the step.
 
     The initial learning rate of the optimizer is not used; ``last_epoch`` counts steps, as in AllenNLP.
-
-    Args:
-        model_size: Hidden size of the model.
-        warmup_steps: Optimizer steps of the rise.
-        factor: Scale of all learning rates.
+    ``model_size`` is the hidden size of the model, ``factor`` scales all learning rates.
 
     Source: Attention is all you need, arXiv:1706.03762, section 5.3.
     """
@@ -267,15 +263,9 @@ class NoamLR(LearningRateScheduler):
 
 @LearningRateScheduler.register("polynomial_decay")
 class PolynomialDecay(LearningRateScheduler):
-    """Rises linearly over the warm-up steps, then falls along a polynomial until the last step.
+    """Rises linearly over the warm-up steps, then falls along a polynomial of degree ``power`` until the last step.
 
-    Args:
-        num_epochs: Epochs of the training.
-        num_steps_per_epoch: Optimizer steps of an epoch.
-        power: Degree of the polynomial.
-        warmup_steps: Optimizer steps of the rise.
-        end_learning_rate: Learning rate of the last step.
-        total_steps: Optimizer steps of the training, AllenNLP 1's argument; overrides epochs times steps.
+    All steps are optimizer steps. ``total_steps``, AllenNLP 1's argument, overrides epochs times steps per epoch.
     """
 
     def __init__(
@@ -402,7 +392,6 @@ class SlantedTriangular(LearningRateScheduler):
     parameter groups, of which the last must be the empty default group.
 
     Args:
-        num_epochs: Epochs of the training.
         num_steps_per_epoch: Optimizer steps of an epoch; replaced by the number counted in the first epochs.
         cut_frac: Part of the steps in which the learning rate rises.
         ratio: Highest over lowest learning rate.
@@ -433,14 +422,25 @@ class SlantedTriangular(LearningRateScheduler):
         self.num_layers_to_unfreeze = self.last_batch_num_total = 0
         # Steps completed at the end of each epoch, the start included.
         self.batch_num_total_epoch_end: list[int] = []
-        self._check_layers()
+        groups = self.optimizer.param_groups
+        if self.gradual_unfreezing and groups[-1]["params"]:
+            raise ConfigurationError(
+                "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but "
+                f"it holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every "
+                "layer."
+            )
+        if (self.gradual_unfreezing or self.discriminative_fine_tuning) and len(groups) < 3:
+            raise ConfigurationError(
+                f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
+                "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
+            )
         super().__init__(self.optimizer, self.last_epoch)
         self.step()
         if self.discriminative_fine_tuning:
-            layers = [index for index, group in enumerate(self.optimizer.param_groups) if group["params"]]
+            layers = [index for index, group in enumerate(groups) if group["params"]]
             for exponent, index in enumerate(reversed(layers)):
                 self.base_values[index] *= self.decay_factor**exponent
-                self.optimizer.param_groups[index]["lr"] = self.base_values[index]
+                groups[index]["lr"] = self.base_values[index]
         self.step_batch(0)
 
     @override
@@ -459,7 +459,16 @@ class SlantedTriangular(LearningRateScheduler):
 
     @override
     def get_values(self) -> list[float]:
-        step, num_steps = self._position()
+        ends, groups = self.batch_num_total_epoch_end, self.optimizer.param_groups
+        num_steps = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
+        if len(ends) > 1:
+            num_steps = int(ends[-1] / (len(ends) - 1))
+        # The step before the triangle: one spans each epoch with frozen layers, the last one all other steps.
+        first = ends[-1]
+        if not self.freezing_current:
+            first = ends[len(groups) - 2] if self.gradual_unfreezing else 0
+            num_steps = self.num_epochs * num_steps - first
+        step = min(self.last_batch_num_total - first, num_steps)
         cut = int(num_steps * self.cut_frac)
         share = step / cut if step < cut else 1 - (step - cut) / (num_steps - cut)
         return [base * (1 + share * (self.ratio - 1)) / self.ratio for base in self.base_values]
@@ -470,19 +479,6 @@ class SlantedTriangular(LearningRateScheduler):
         if self.gradual_unfreezing:
             self._freeze()
 
-    def _position(self) -> tuple[int, int]:
-        """Return the current step of the current triangle, and the number of its steps."""
-        ends = self.batch_num_total_epoch_end
-        if len(ends) > 1:
-            steps_per_epoch = int(ends[-1] / (len(ends) - 1))
-        else:
-            steps_per_epoch = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
-        if self.freezing_current:
-            return min(self.last_batch_num_total - ends[-1], steps_per_epoch), steps_per_epoch
-        frozen_steps = ends[len(self.optimizer.param_groups) - 2] if self.gradual_unfreezing else 0
-        num_steps = self.num_epochs * steps_per_epoch - frozen_steps
-        return min(self.last_batch_num_total - frozen_steps, num_steps), num_steps
-
     def _freeze(self) -> None:
         if self.freezing_current:
             logger.info("Gradual unfreezing. Training only the top %d layers.", self.num_layers_to_unfreeze)
@@ -492,20 +488,6 @@ class SlantedTriangular(LearningRateScheduler):
         for index, group in enumerate(reversed(self.optimizer.param_groups)):
             for parameter in group["params"]:
                 parameter.requires_grad = index <= self.num_layers_to_unfreeze
-
-    def _check_layers(self) -> None:
-        groups = self.optimizer.param_groups
-        if self.gradual_unfreezing and groups[-1]["params"]:
-            raise ConfigurationError(
-                "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but "
-                f"it holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every "
-                "layer."
-            )
-        if (self.gradual_unfreezing or self.discriminative_fine_tuning) and len(groups) < 3:
-            raise ConfigurationError(
-                f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
-                "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
-            )
 
 
 @LearningRateScheduler.register("combined")

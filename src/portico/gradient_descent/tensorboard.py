@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from portico.gradient_descent.construction import Registrable
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.hf_compat import find_batch_size
 
 if TYPE_CHECKING:
@@ -125,7 +124,14 @@ class TensorboardWriter(Registrable):
             self.log_histograms(model)
             self.log_gradient_updates(model, param_updates)
         if self.batch_size_interval:
-            self._log_batch_size(batch_group, self.batch_size_interval)
+            size = sum(find_batch_size(batch) or 0 for batch in batch_group)
+            self._batches_this_epoch += 1
+            self._cumulative_batch_group_size += size
+            if (self._batches_this_epoch - 1) % self.batch_size_interval == 0:
+                mean = self._cumulative_batch_group_size / self._batches_this_epoch
+                logger.info("current batch size: %d, mean batch size: %s", size, mean)
+                self.add_train_scalar("current_batch_size", size)
+                self.add_train_scalar("mean_batch_size", mean)
 
     def log_parameter_and_gradient_statistics(
         self, model: nn.Module, batch_grad_norm: torch.Tensor | float | None
@@ -165,10 +171,7 @@ class TensorboardWriter(Registrable):
             self.add_train_scalar(f"gradient_update/{name}", update / (norm + torch.finfo(norm.dtype).tiny))
 
     def log_metrics(
-        self,
-        train_metrics: Mapping[str, Any],
-        val_metrics: Mapping[str, Any] | None = None,
-        epoch: int | None = None,
+        self, train_metrics: Mapping[str, Any], val_metrics: Mapping[str, Any] | None = None, epoch: int | None = None
     ) -> None:
         """Write metrics of training and validation, at the current step or at ``epoch``."""
         for name, value in train_metrics.items():
@@ -224,16 +227,6 @@ class TensorboardWriter(Registrable):
         named = {f"_{key}": one for key, one in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
         for suffix, output in named.items():
             self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
-
-    def _log_batch_size(self, batch_group: Iterable[Any], interval: int) -> None:
-        size = sum(find_batch_size(batch) or 0 for batch in batch_group)
-        self._batches_this_epoch += 1
-        self._cumulative_batch_group_size += size
-        if (self._batches_this_epoch - 1) % interval == 0:
-            mean = self._cumulative_batch_group_size / self._batches_this_epoch
-            logger.info("current batch size: %d, mean batch size: %s", size, mean)
-            self.add_train_scalar("current_batch_size", size)
-            self.add_train_scalar("mean_batch_size", mean)
 
 
 TensorboardWriter.register("default")(TensorboardWriter)

@@ -45,15 +45,8 @@ from portico.gradient_descent.checkpointer import (
     restore_training,
     training_state,
 )
-from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
-from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.metrics import (
-    MetricTracker,
-    ModelMetrics,
-    TrainingReport,
-    dump_metrics,
-    epoch_metrics,
-)
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
+from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
@@ -67,12 +60,6 @@ class RegistrableTrainer(Registrable):
     """Base class of the trainers that a configuration can name."""
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    data_loader: Any
-    accelerator: Any
-    tensorboard_writer: TensorboardWriter | None
 
     @property
     @abstractmethod

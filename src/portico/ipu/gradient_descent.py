@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from portico.annotations import Batch
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 from portico.hf_compat import TrainOutput

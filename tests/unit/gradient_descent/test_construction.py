@@ -20,8 +20,9 @@ from portico.gradient_descent import (
     Trainer,
     from_params,
 )
-from portico.gradient_descent.callbacks import BatchCallback
+from portico.gradient_descent.callbacks import BatchCallback, TrainerCallback
 from portico.gradient_descent.construction import parameters_of, read_config
+from portico.gradient_descent.experiment import BatchLoader, Model
 
 
 class Shape(Registrable):
@@ -93,6 +94,55 @@ def test_public_names():
 
 def test_dotted_path_as_name():
     assert Optimizer.by_name("torch.optim.NAdam") is torch.optim.NAdam
+
+
+def annotated_momentum(optimizer: "Unresolved") -> MomentumScheduler:  # noqa: F821
+    """A function that a dotted path may name."""
+
+
+def bare_momentum():
+    """A function that a dotted path may name once it is registered."""
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        (Shape, "Group"),
+        (MomentumScheduler, "annotated_momentum"),
+        (LearningRateScheduler, "torch.optim.lr_scheduler.CosineAnnealingLR"),
+        (TrainerCallback, "transformers.EarlyStoppingCallback"),
+        (TrainerCallback, "lightning.pytorch.callbacks.EarlyStopping"),
+        (BatchLoader, "torch.utils.data.DataLoader"),
+        (Model, "torch.nn.Linear"),
+    ],
+)
+def test_dotted_path_of_the_expected_kind(base, name):
+    assert callable(base.by_name(name if "." in name else f"{__name__}.{name}"))
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "kinds"),
+    [
+        (Shape, "os.system", "Shape, a function .* or a registered name: square"),
+        (Trainer, "subprocess.Popen", "RegistrableTrainer, a function"),
+        (Optimizer, "torch.optim.lr_scheduler.StepLR", "RegistrableOptimizer or Optimizer, a"),
+        (LearningRateScheduler, "torch.optim.SGD", "LearningRateScheduler or LRScheduler, a"),
+        (MomentumScheduler, f"{__name__}.bare_momentum", "MomentumScheduler, a function whose return annotation"),
+        (Model, "subprocess.Popen", "Model or Module, a function"),
+        (BatchLoader, "io.FileIO", "BatchLoader or DataLoader or Iterable or list, .*: there is none yet"),
+        (BatchLoader, "os.listdir", "BatchLoader or DataLoader"),
+        (BatchCallback, "transformers.EarlyStoppingCallback", "BatchCallback, a function"),
+    ],
+)
+def test_dotted_path_of_another_kind_is_refused(base, name, kinds):
+    with pytest.raises(ConfigurationError, match=f"'{name}' is not a valid type for .* derives from {kinds}"):
+        base.by_name(name)
+
+
+def test_dotted_path_of_a_registered_function(monkeypatch):
+    monkeypatch.setitem(Registrable._registry, Shape, dict(Registrable._registry[Shape]))
+    Shape.register("bare")(bare_momentum)
+    assert Shape.by_name(f"{__name__}.bare_momentum") is bare_momentum
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -147,6 +148,39 @@ def test_invalid_file_is_refused(tmp_path, content, match):
     with pytest.raises(ConfigurationError, match=match):
         train(tmp_path / "run", allennlp_config=file)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda call: {"model": call, "data_loader": call, "trainer": {}},
+        lambda call: {"model": "bag_of_words", "data_loader": call, "trainer": {}},
+        lambda call: {"trainer": call},
+        lambda call: {"trainer": {"optimizer": call}},
+        lambda call: {"trainer": {"checkpointer": call}},
+        lambda call: {"trainer": {"epoch_callbacks": [call]}},
+        lambda call: {"trainer": {"optimizer": {"type": "multi", "parameter_groups": [], "optimizers": {"x": call}}}},
+    ],
+)
+def test_file_that_names_a_command_is_refused(tmp_path, place):
+    content = place({"type": "os.system", "command": f"touch {tmp_path}/called"})
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match=r"'os.system' is not a valid type for .* or a registered name: "):
+        train(tmp_path / "run", allennlp_config=file)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def leave_a_trace(path):
+    Path(path).touch()
+
+
+@pytest.mark.parametrize("name", ["optimizer", "checkpointer"])
+def test_partial_of_another_function_is_refused(tmp_path, name):
+    call = {"_target_": f"{__name__}.leave_a_trace", "_partial_": True, "path": str(tmp_path / "called")}
+    with pytest.raises(ConfigurationError, match=f"'leave_a_trace' is not a valid type for {name.title()}"):
+        train(tmp_path, trainer={name: call})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 import portico
 from portico.errors import InputError
 from portico.gradient_descent import GradientDescentTrainer
-from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.schedulers import LearningRateScheduler
 from portico.ipu.config import IPUConfig
 
