@@ -193,12 +193,16 @@ def duration(seconds: float) -> str:
 
 
 def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
-    """Return the first of the metrics that is there, under any prefix but that of training."""
+    """Return the first of the metrics that is there, by itself or after the prefix that the evaluation's share."""
+    evaluated = [key for key in metrics if "_" in key and not key.startswith(("train_", "total_"))]
     for name in names:
-        keys = [key for key in metrics if key == name or (key.endswith(f"_{name}") and not key.startswith("train_"))]
-        if keys:
-            # The shortest key is the plain score: "eval_f1", not "eval_HasAns_f1".
-            return float(metrics[min(keys, key=len)])
+        if name in metrics:
+            return float(metrics[name])
+        for key in evaluated:
+            prefix = key.removesuffix(name)
+            # "eval_f1", but neither "eval_HasAns_f1" nor "eval_avg_passage_f1".
+            if prefix.endswith("_") and prefix != key and all(other.startswith(prefix) for other in evaluated):
+                return float(metrics[key])
     return None
 
 

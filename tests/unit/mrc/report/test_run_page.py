@@ -136,6 +136,13 @@ def test_missing_metrics_are_computed():
     }
 
 
+def test_scores_of_another_scale_do_not_pass_for_f1():
+    metrics = {"eval_avg_passage_f1": 0.57, "eval_avg_minimal_f1": 0.31, "eval_loss": 1.0, "train_loss": 2.0}
+    shown = labelled(RESULTS, metrics, [])
+    assert shown["F1"] == "44.5", "computed from the answers"
+    assert shown["Loss"] == "1.000"
+
+
 def test_tiles_of_squad_1_have_no_figures_for_missing_answers():
     assert labelled([result()], {"f1": 90.0, "exact_match": 80.0}, []) == {
         "F1": "90.0",
