@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
+from transformers import TrainingArguments as HFTrainingArguments
 
 from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
@@ -98,9 +98,7 @@ class LightningPlacement:
 
 @dataclass
 @with_old_names
-class TrainingArguments(
-    LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=AcceptsOldNames
-):
+class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):
     """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
 
     Args:
@@ -154,9 +152,11 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
     """
     if isinstance(args, LightningPlacement):
         return args  # type: ignore[return-value]
-    if not isinstance(args, transformers.TrainingArguments):
+    # The class as imported: a script may have put another one in its place in transformers since.
+    if not isinstance(args, HFTrainingArguments):
         raise TypeError(
-            f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
+            f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give `portico.TrainingArguments` or "
+            "`transformers.TrainingArguments`."
         )
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
@@ -180,11 +180,11 @@ def _new_adopted(own_class: type) -> Any:
     return object.__new__(_adopting_class(own_class))
 
 
-def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
+def as_transformers_arguments(args: Any) -> HFTrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
-    plain: transformers.TrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
+    plain: HFTrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)

@@ -79,6 +79,18 @@ def test_other_argument_types_are_rejected(args):
         adopt_arguments(args)
 
 
+def test_foreign_arguments_of_the_same_name_are_told_apart():
+    foreign = type("TrainingArguments", (), {"__module__": "elsewhere"})()
+    with pytest.raises(TypeError, match=r"`args` is an instance of elsewhere\.TrainingArguments; give"):
+        adopt_arguments(foreign)
+
+
+def test_genuine_arguments_are_adopted_after_the_name_was_replaced(tmp_path, monkeypatch):
+    genuine = toy_arguments(tmp_path, transformers.TrainingArguments)
+    monkeypatch.setattr(transformers, "TrainingArguments", portico.TrainingArguments)
+    assert adopt_arguments(genuine) is genuine
+
+
 def test_adopting_is_idempotent(tmp_path):
     args = adopt_arguments(toy_arguments(tmp_path, OwnArguments))
     before = type(args)
