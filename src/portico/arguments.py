@@ -155,8 +155,8 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
     # The class as imported: a script may have put another one in its place in transformers since.
     if not isinstance(args, HFTrainingArguments):
         raise TypeError(
-            f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give `portico.TrainingArguments` or "
-            "`transformers.TrainingArguments`."
+            f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
+            "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
