@@ -201,7 +201,7 @@ class GeneratedAnswerSession(AnswerSession):
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
 
 
-class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):
+class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `evaluate` takes examples
     """Trains encoder-decoders to answer and evaluates the answers they generate.
 
     With ``args.predict_with_generate`` an evaluation generates from features, turns the tokens into answers with
@@ -215,20 +215,6 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):
 
     args: Seq2SeqTrainingArguments
     _session_class = GeneratedAnswerSession
-
-    def evaluate(  # type: ignore[override]
-        self,
-        eval_dataset: Any = None,
-        eval_examples: Examples | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
-    ) -> dict[str, float]:
-        """Evaluate like :meth:`portico.mrc.trainer.MRCTrainer.evaluate`.
-
-        ``gen_kwargs`` are keywords of ``generate`` for this evaluation, which override the training arguments.
-        """
-        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def predict(  # type: ignore[override]
         self,

@@ -164,6 +164,7 @@ class MRCTrainer(Trainer):
         eval_examples: Examples | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
@@ -174,11 +175,35 @@ class MRCTrainer(Trainer):
                 are a dict.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of metric names and file names.
+            **gen_kwargs: Keywords of ``generate`` for this evaluation, if the trainer generates answers; they override
+                the training arguments.
 
         Raises:
             InputError: If the examples are missing, or do not belong to the features.
         """
-        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
+        features = self.eval_dataset if eval_dataset is None else eval_dataset
+        examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
+        if not isinstance(features, Mapping):
+            # Typed loosely: the next class may take keywords of generation.
+            evaluate: Callable[..., dict[str, float]] = super().evaluate
+            with self._answering(examples, features):
+                return evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        examples = dict.fromkeys(features) if examples is None else examples
+        if not isinstance(examples, Mapping) or set(examples) != set(features):
+            named = (
+                f"a dict of {', '.join(map(repr, examples))}"
+                if isinstance(examples, Mapping)
+                else f"a {type(examples).__name__} without names"
+            )
+            raise InputError(
+                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
+                f"{named}; give a dict of the examples of each, with the same names."
+            )
+        metrics: dict[str, float] = {}
+        for name, part in features.items():
+            metrics |= self.evaluate(part, examples[name], ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
+        return metrics
 
     def predict(  # type: ignore[override]
         self,
@@ -279,35 +304,6 @@ class MRCTrainer(Trainer):
             yield
         finally:
             self._answering_options = enclosing
-
-    def _evaluated(
-        self, eval_dataset: Any, eval_examples: Any, ignore_keys: list[str] | None, prefix: str, **gen_kwargs: Any
-    ) -> dict[str, float]:
-        """Evaluate with answers: one data set, or each of a dict."""
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        self._check_examples(examples)
-        if not isinstance(features, Mapping):
-            # Typed loosely: the next class may take keywords of generation, and the subclass takes examples.
-            evaluate: Callable[..., dict[str, float]] = super().evaluate
-            with self._answering(examples, features):
-                return evaluate(eval_dataset, ignore_keys, prefix, **gen_kwargs)
-        examples = dict.fromkeys(features) if examples is None else examples
-        if not isinstance(examples, Mapping) or set(examples) != set(features):
-            named = (
-                f"a dict of {', '.join(map(repr, examples))}"
-                if isinstance(examples, Mapping)
-                else f"a {type(examples).__name__} without names"
-            )
-            raise InputError(
-                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
-                f"{named}; give a dict of the examples of each, with the same names."
-            )
-        evaluate_part: Callable[..., dict[str, float]] = self.evaluate
-        metrics: dict[str, float] = {}
-        for name, part in features.items():
-            metrics |= evaluate_part(part, examples[name], ignore_keys, f"{prefix}_{name}", **gen_kwargs)
-        return metrics
 
     def _check_examples(self, examples: Any) -> None:
         if examples is None and self.post_process_function is not None:
