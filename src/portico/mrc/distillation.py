@@ -68,13 +68,11 @@ class Distillation:
 
 
 class DistillationMixin(Trainer):
-    """Adds a teacher to a trainer of extractive models; put it before the trainer.
+    """Adds a teacher to a trainer of extractive models; put it before the trainer, which takes all other arguments.
 
     Args:
-        *args: See the trainer.
         teacher: A model with the same tokens as the student; without one the loss is the usual one.
         distillation: Loss against the teacher; by default that of PrimeQA.
-        **kwargs: See the trainer.
     """
 
     def __init__(

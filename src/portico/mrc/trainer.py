@@ -121,10 +121,9 @@ class MRCTrainer(Trainer):
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
     ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
     post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
-    the whole set.
+    the whole set. Arguments that are not listed are those of :class:`~portico.trainer.Trainer`.
 
     Args:
-        *args: See :class:`~portico.trainer.Trainer`.
         eval_examples: The examples of ``eval_dataset``.
         eval_dataset: Features to evaluate on.
         post_process_function: ``f(examples, features, predictions)`` or, for predictions,
@@ -132,7 +131,6 @@ class MRCTrainer(Trainer):
             result has ``update(logits, feature_indices)`` and ``compute()``.
         legacy_metrics: Return and log only the metrics of ``compute_metrics``, ``{}`` without one, as PrimeQA's
             trainer does; by default loss and speed are added.
-        **kwargs: See :class:`~portico.trainer.Trainer`.
 
     Attributes:
         answered: Result of the last post-processing.
