@@ -68,13 +68,11 @@ class Distillation:
 
 
 class DistillationMixin(Trainer):
-    """Adds a teacher to a trainer of extractive models; put it before the trainer.
+    """Adds a teacher to a trainer of extractive models; put it before the trainer, which takes all other arguments.
 
     Args:
-        *args: See the trainer.
         teacher: A model with the same tokens as the student; without one the loss is the usual one.
         distillation: Loss against the teacher; by default that of PrimeQA.
-        **kwargs: See the trainer.
     """
 
     def __init__(
@@ -127,7 +125,14 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: An
     """
     try:
         config = AutoConfig.from_pretrained(config_path or model_path)
-        teacher = _pretrained_teacher(model_path, config, student)
+        heads = getattr(student, "task_heads", None)
+        if heads is None and not getattr(config, "task_heads", None):
+            teacher: Any = AutoModelForQuestionAnswering.from_pretrained(model_path, config=config)
+        else:
+            # The student's head classes also load a teacher whose configuration records no heads, as PrimeQA's do not.
+            classes = None if heads is None else {name: type(head) for name, head in heads.items()}
+            teacher = ModelForDownstreamTasks.from_config(config, model_path, task_heads=classes)
+            teacher.set_task_head(teacher.config.task_head if heads is None else student.config.task_head)
     except (OSError, ValueError) as error:
         raise InputError(
             f"The teacher `{model_path}` cannot be loaded ({' '.join(str(error).split())[:300]}); give a folder "
@@ -139,17 +144,6 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: An
             f"{student.config.vocab_size}; give a teacher with the tokenizer of the student."
         )
     return teacher.eval().requires_grad_(False)
-
-
-def _pretrained_teacher(model_path: str, config: Any, student: Any) -> Any:
-    heads = getattr(student, "task_heads", None)
-    if heads is None and not getattr(config, "task_heads", None):
-        return AutoModelForQuestionAnswering.from_pretrained(model_path, config=config)
-    # The student's head classes also load a teacher whose configuration records no heads, as PrimeQA's do not.
-    classes = None if heads is None else {name: type(head) for name, head in heads.items()}
-    teacher = ModelForDownstreamTasks.from_config(config, model_path, task_heads=classes)
-    teacher.set_task_head(teacher.config.task_head if heads is None else student.config.task_head)
-    return teacher
 
 
 def teaching_parts(model: Mapping[str, Any], student: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from portico.mrc.datasets.examples import Examples
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.models.small_bert import explained_fields, train_wordpiece_tokenizer
-from portico.mrc.trainer import AnswerEvaluationMixin, AnswerSession
+from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 SMALL_T5 = {
@@ -201,7 +201,7 @@ class GeneratedAnswerSession(AnswerSession):
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
 
 
-class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
+class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `evaluate` takes examples
     """Trains encoder-decoders to answer and evaluates the answers they generate.
 
     With ``args.predict_with_generate`` an evaluation generates from features, turns the tokens into answers with
@@ -215,20 +215,6 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
 
     args: Seq2SeqTrainingArguments
     _session_class = GeneratedAnswerSession
-
-    def evaluate(  # type: ignore[override]
-        self,
-        eval_dataset: Any = None,
-        eval_examples: Examples | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
-    ) -> dict[str, float]:
-        """Evaluate like :meth:`portico.mrc.trainer.MRCTrainer.evaluate`.
-
-        ``gen_kwargs`` are keywords of ``generate`` for this evaluation, which override the training arguments.
-        """
-        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def predict(  # type: ignore[override]
         self,
@@ -252,8 +238,7 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        plain = examples is not None and self._has_primeqa_post_processing()
-        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain, **gen_kwargs)
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:

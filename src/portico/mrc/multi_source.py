@@ -111,12 +111,9 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
     Evaluation answers each data set separately: the files of number ``i`` end in ``_i``, its metrics are in
     ``eval_i_results.json``, and the mean of each metric is returned, logged and passed to the callbacks, once.
 
-    Args:
-        *args: See :class:`~portico.mrc.trainer.MRCTrainer`.
-        teacher: See :class:`~portico.mrc.distillation.DistillationMixin`.
-        distillation: See there.
-        **kwargs: See :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of
-            data sets or a ``ConcatDataset``, and ``eval_examples`` has the examples of each.
+    For the arguments see :class:`~portico.mrc.distillation.DistillationMixin` and
+    :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of data sets or a
+    ``ConcatDataset``, and ``eval_examples`` has the examples of each.
 
     Attributes:
         answered: Results of the last post-processing of each data set, a list.

@@ -109,7 +109,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     was_training = model.training
     model.eval()
     try:
-        _check_same_logits(model, tokenizer, collator, max_length)
+        _check_same_logits(model, collator)
     except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{type(model).__name__} gives packed features other logits than single features "
@@ -122,13 +122,11 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
 
 
 @torch.no_grad()
-def _check_same_logits(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, collator: PackingCollator, max_length: int
-) -> None:
-    uses_types = "token_type_ids" in tokenizer.model_input_names
+def _check_same_logits(model: PreTrainedModel, collator: PackingCollator) -> None:
+    uses_types = "token_type_ids" in collator.tokenizer.model_input_names
     # The longest feature shows whether each token sees all others (no sliding window), as the block mask assumes.
     features: list[dict[str, list[int]]] = []
-    for length in (max_length, 5, 9):
+    for length in (collator.max_length, 5, 9):
         ids = [(7 * token + length) % (model.config.vocab_size - 1) + 1 for token in range(length)]
         types = {"token_type_ids": [int(2 * token > length) for token in range(length)]} if uses_types else {}
         features.append({"input_ids": ids, "attention_mask": [1] * length, **types})

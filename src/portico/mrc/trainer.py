@@ -115,12 +115,25 @@ def takes_stage(function: Callable[..., Any]) -> bool:
     return "stage" in parameters or len(parameters) > 3
 
 
-class AnswerEvaluationMixin(Trainer):
-    """What :class:`MRCTrainer` and :class:`~portico.mrc.generative.Seq2SeqMRCTrainer` share.
+class MRCTrainer(Trainer):
+    """Trains extractive models and evaluates their answers instead of their logits.
 
-    Evaluations and predictions run in an :class:`AnswerSession`, and the labels and columns
-    of a model with swappable heads are read from the signature of its active head. For the arguments see
-    :class:`MRCTrainer`.
+    Evaluation runs the model over features (windows of a passage), turns logits into answers with
+    ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
+    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
+    the whole set. Arguments that are not listed are those of :class:`~portico.trainer.Trainer`.
+
+    Args:
+        eval_examples: The examples of ``eval_dataset``.
+        eval_dataset: Features to evaluate on.
+        post_process_function: ``f(examples, features, predictions)`` or, for predictions,
+            ``f(examples, features, predictions, "predict")``; or an object with ``begin(examples, features)`` whose
+            result has ``update(logits, feature_indices)`` and ``compute()``.
+        legacy_metrics: Return and log only the metrics of ``compute_metrics``, ``{}`` without one, as PrimeQA's
+            trainer does; by default loss and speed are added.
+
+    Attributes:
+        answered: Result of the last post-processing.
     """
 
     # Strategies such as ddp_spawn evaluate in worker processes, which send these attributes back.
@@ -130,16 +143,111 @@ class AnswerEvaluationMixin(Trainer):
     def __init__(
         self,
         *args: Any,
-        eval_examples: Examples | None = None,
+        eval_examples: Any = None,
         eval_dataset: Any = None,
         post_process_function: Callable[..., Any] | None = None,
+        legacy_metrics: bool = False,
         **kwargs: Any,
     ) -> None:
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
+        self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
         super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+
+    def evaluate(  # type: ignore[override]
+        self,
+        eval_dataset: Any = None,
+        eval_examples: Examples | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
+
+        Args:
+            eval_dataset: Features; by default the trainer's own. The data sets of a dict are evaluated one by one,
+                with the key in the names of metrics and files.
+            eval_examples: Their examples; by default the trainer's own. A dict with the same keys if the features
+                are a dict.
+            ignore_keys: Model outputs to leave out.
+            metric_key_prefix: Prefix of metric names and file names.
+            **gen_kwargs: Keywords of ``generate`` for this evaluation, if the trainer generates answers; they override
+                the training arguments.
+
+        Raises:
+            InputError: If the examples are missing, or do not belong to the features.
+        """
+        features = self.eval_dataset if eval_dataset is None else eval_dataset
+        examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
+        if not isinstance(features, Mapping):
+            # Typed loosely: the next class may take keywords of generation.
+            evaluate: Callable[..., dict[str, float]] = super().evaluate
+            with self._answering(examples, features):
+                return evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        examples = dict.fromkeys(features) if examples is None else examples
+        if not isinstance(examples, Mapping) or set(examples) != set(features):
+            named = (
+                f"a dict of {', '.join(map(repr, examples))}"
+                if isinstance(examples, Mapping)
+                else f"a {type(examples).__name__} without names"
+            )
+            raise InputError(
+                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
+                f"{named}; give a dict of the examples of each, with the same names."
+            )
+        metrics: dict[str, float] = {}
+        for name, part in features.items():
+            metrics |= self.evaluate(part, examples[name], ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
+        return metrics
+
+    def predict(  # type: ignore[override]
+        self,
+        predict_dataset: Any = None,
+        predict_examples: Examples | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        *,
+        test_dataset: Any = None,
+        eval_dataset: Any = None,
+        eval_examples: Examples | None = None,
+    ) -> Any:
+        """Answer the questions of a data set.
+
+        Called as in Hugging Face's examples, with ``predict_dataset``, it returns a ``PredictionOutput``. Called as in
+        PrimeQA, it returns the result of the post-processing, ``{}`` without one: with ``eval_dataset``, or without
+        data for the trainer's own, or with a post-processing that takes no stage, as PrimeQA's do.
+
+        Args:
+            predict_dataset: Features.
+            predict_examples: Their examples; without them the logits are returned.
+            ignore_keys: Model outputs to leave out.
+            metric_key_prefix: Prefix of metric names.
+            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Trainer.predict` calls it.
+            eval_dataset: Features, in PrimeQA's call.
+            eval_examples: Their examples, in PrimeQA's call.
+        """
+        # transformers' example calls `predict(predict_dataset, predict_examples)`, PrimeQA `predict(eval_dataset,
+        # eval_examples)`: given by position, only the post-processing distinguishes them.
+        features = test_dataset if predict_dataset is None else predict_dataset
+        examples = predict_examples
+        plain = features is None
+        if plain:
+            features = self.eval_dataset if eval_dataset is None else eval_dataset
+            examples = self.eval_examples if eval_examples is None else eval_examples
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""
+        if logs or not self.legacy_metrics:
+            super().log(logs, start_time)
+
+    def _with_speed(self, output: Any, prefix: str, start_time: float) -> dict[str, float]:
+        if not self.legacy_metrics:
+            return super()._with_speed(output, prefix, start_time)
+        return {name: value for name, value in output.metrics.items() if name != f"{prefix}_loss"}
 
     def _init_model(self, model: Any, model_init: Any) -> None:
         super()._init_model(model, model_init)
@@ -195,35 +303,6 @@ class AnswerEvaluationMixin(Trainer):
         finally:
             self._answering_options = enclosing
 
-    def _evaluated(
-        self, eval_dataset: Any, eval_examples: Any, ignore_keys: list[str] | None, prefix: str, **gen_kwargs: Any
-    ) -> dict[str, float]:
-        """Evaluate with answers: one data set, or each of a dict."""
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        self._check_examples(examples)
-        if not isinstance(features, Mapping):
-            # Typed loosely: the next class may take keywords of generation, and the subclass takes examples.
-            evaluate: Callable[..., dict[str, float]] = super().evaluate
-            with self._answering(examples, features):
-                return evaluate(eval_dataset, ignore_keys, prefix, **gen_kwargs)
-        examples = dict.fromkeys(features) if examples is None else examples
-        if not isinstance(examples, Mapping) or set(examples) != set(features):
-            named = (
-                f"a dict of {', '.join(map(repr, examples))}"
-                if isinstance(examples, Mapping)
-                else f"a {type(examples).__name__} without names"
-            )
-            raise InputError(
-                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
-                f"{named}; give a dict of the examples of each, with the same names."
-            )
-        evaluate_part: Callable[..., dict[str, float]] = self.evaluate
-        metrics: dict[str, float] = {}
-        for name, part in features.items():
-            metrics |= evaluate_part(part, examples[name], ignore_keys, f"{prefix}_{name}", **gen_kwargs)
-        return metrics
-
     def _check_examples(self, examples: Any) -> None:
         if examples is None and self.post_process_function is not None:
             raise InputError(
@@ -232,22 +311,34 @@ class AnswerEvaluationMixin(Trainer):
             )
 
     def _predicted(
-        self, features: Any, examples: Any, ignore_keys: list[str] | None, prefix: str, *, plain: bool, **kwargs: Any
+        self,
+        features: Any,
+        examples: Any,
+        ignore_keys: list[str] | None,
+        prefix: str,
+        *,
+        plain: bool = False,
+        **gen_kwargs: Any,
     ) -> Any:
-        """Predict, and return the answers as the post-processing did (``plain``), or in a ``PredictionOutput``."""
+        """Predict, and return the answers in a ``PredictionOutput``.
+
+        They are returned as the post-processing did if ``plain``, or if it takes no stage, as PrimeQA's do.
+        """
         if isinstance(features, ConcatDataset) and examples is not None:
             raise InputError(
                 f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
                 "`predict` for each of them, with its examples."
             )
         self.answered = None
-        metrics = self.compute_metrics
-        if examples is None and self.post_process_function is not None:
+        metrics, function = self.compute_metrics, self.post_process_function
+        if function is not None and examples is None:
             self.compute_metrics = None  # there are no answers that it could score
+        elif function is not None and not hasattr(function, "begin"):
+            plain = plain or not takes_stage(function)
         predict: Callable[..., PredictionOutput] = super().predict
         try:
             with self._answering(examples, features):
-                output = predict(features, ignore_keys, prefix, **kwargs)
+                output = predict(features, ignore_keys, prefix, **gen_kwargs)
         finally:
             self.compute_metrics = metrics
         answered: Any = self.answered
@@ -260,118 +351,3 @@ class AnswerEvaluationMixin(Trainer):
             label_ids=getattr(answered, "label_ids", None),
             metrics=output.metrics,
         )
-
-    def _has_primeqa_post_processing(self) -> bool:
-        """Return whether a prediction must return what the post-processing returns, as PrimeQA's trainer does."""
-        function = self.post_process_function
-        return function is not None and not hasattr(function, "begin") and not takes_stage(function)
-
-
-class MRCTrainer(AnswerEvaluationMixin):
-    """Trains extractive models and evaluates their answers instead of their logits.
-
-    Evaluation runs the model over features (windows of a passage), turns logits into answers with
-    ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
-    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
-    the whole set.
-
-    Args:
-        *args: See :class:`~portico.trainer.Trainer`.
-        eval_examples: The examples of ``eval_dataset``.
-        eval_dataset: Features to evaluate on.
-        post_process_function: ``f(examples, features, predictions)`` or, for predictions,
-            ``f(examples, features, predictions, "predict")``; or an object with ``begin(examples, features)`` whose
-            result has ``update(logits, feature_indices)`` and ``compute()``.
-        legacy_metrics: Return and log only the metrics of ``compute_metrics``, ``{}`` without one, as PrimeQA's
-            trainer does; by default loss and speed are added.
-        **kwargs: See :class:`~portico.trainer.Trainer`.
-
-    Attributes:
-        answered: Result of the last post-processing.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        eval_examples: Any = None,
-        eval_dataset: Any = None,
-        post_process_function: Callable[..., Any] | None = None,
-        legacy_metrics: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        self.legacy_metrics = legacy_metrics
-        super().__init__(
-            *args,
-            eval_examples=eval_examples,
-            eval_dataset=eval_dataset,
-            post_process_function=post_process_function,
-            **kwargs,
-        )
-
-    def evaluate(  # type: ignore[override]
-        self,
-        eval_dataset: Any = None,
-        eval_examples: Examples | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
-        """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
-
-        Args:
-            eval_dataset: Features; by default the trainer's own. The data sets of a dict are evaluated one by one,
-                with the key in the names of metrics and files.
-            eval_examples: Their examples; by default the trainer's own. A dict with the same keys if the features
-                are a dict.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of metric names and file names.
-
-        Raises:
-            InputError: If the examples are missing, or do not belong to the features.
-        """
-        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
-
-    def predict(  # type: ignore[override]
-        self,
-        predict_dataset: Any = None,
-        predict_examples: Examples | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-        *,
-        test_dataset: Any = None,
-        eval_dataset: Any = None,
-        eval_examples: Examples | None = None,
-    ) -> Any:
-        """Answer the questions of a data set.
-
-        Called as in Hugging Face's examples, with ``predict_dataset``, it returns a ``PredictionOutput``. Called as in
-        PrimeQA, it returns the result of the post-processing, ``{}`` without one: with ``eval_dataset``, or without
-        data for the trainer's own, or with a post-processing that takes no stage, as PrimeQA's do.
-
-        Args:
-            predict_dataset: Features.
-            predict_examples: Their examples; without them the logits are returned.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of metric names.
-            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Trainer.predict` calls it.
-            eval_dataset: Features, in PrimeQA's call.
-            eval_examples: Their examples, in PrimeQA's call.
-        """
-        # transformers' example calls `predict(predict_dataset, predict_examples)`, PrimeQA `predict(eval_dataset,
-        # eval_examples)`: given by position, only the post-processing distinguishes them.
-        features = test_dataset if predict_dataset is None else predict_dataset
-        examples = predict_examples
-        plain = features is None or (examples is not None and self._has_primeqa_post_processing())
-        if features is None:
-            features = self.eval_dataset if eval_dataset is None else eval_dataset
-            examples = self.eval_examples if eval_examples is None else eval_examples
-        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""
-        if logs or not self.legacy_metrics:
-            super().log(logs, start_time)
-
-    def _with_speed(self, output: Any, prefix: str, start_time: float) -> dict[str, float]:
-        if not self.legacy_metrics:
-            return super()._with_speed(output, prefix, start_time)
-        return {name: value for name, value in output.metrics.items() if name != f"{prefix}_loss"}

@@ -235,14 +235,10 @@ class BeamSearchQAHead(TaskHead, XLMSQuADHead):
     ) -> Any:
         """Return the loss in training, else the beams.
 
-        Args:
-            model_outputs: Hidden states first, ``float [B, L, H]``.
-            start_positions: First token of the answer, ``int64 [B]``.
-            end_positions: Last token of the answer, likewise.
-            is_impossible: 1 if there is no answer, ``float [B]``; without it, "no answer" is not trained.
-            cls_index: Token that represents the whole row, ``int64 [B]``; by default the first.
-            p_mask: 1 where no answer can be, ``float [B, L]``.
-            **inputs: Ignored.
+        The outputs of the encoder begin with hidden states, ``float [B, L, H]``. The labels are the first and the last
+        token of the answer, ``int64 [B]``, and ``is_impossible``, 1 if there is none, ``float [B]``; without it, "no
+        answer" is not trained. ``cls_index`` is the token that represents the whole row, ``int64 [B]``, by default the
+        first, and ``p_mask`` is 1 where no answer can be, ``float [B, L]``.
         """
         hidden = model_outputs[0]
         cls_index = hidden.new_zeros(len(hidden), dtype=torch.long) if cls_index is None else _flat_labels(cls_index)

@@ -66,7 +66,7 @@ def check_head(head: str | None) -> None:
 def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer:
     """Load a pretrained encoder with a question answering head, which is new if the model has none.
 
-    For ``head`` see :func:`load_model`. An `InputError` explains why model or tokenizer cannot be used.
+    For ``head`` see :func:`question_answering_model`. An `InputError` explains why model or tokenizer cannot be used.
     """
     check_head(head)
     # A hub name has at most one slash and starts with a letter.
@@ -79,7 +79,7 @@ def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer
     try:
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-        model = load_model(name_or_path, config, head)
+        model = question_answering_model(config, head, name_or_path)
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
             f"`model.name_or_path={name_or_path}` cannot be loaded as a question answering model with its tokenizer "
@@ -117,32 +117,24 @@ def _check_tokenizer(name_or_path: str, tokenizer: PreTrainedTokenizerBase, mode
         )
 
 
-def load_model(name_or_path: str, config: PreTrainedConfig, head: str | None = None) -> Any:
-    """Load a question answering model; a head other than the saved one is new.
+def question_answering_model(config: PreTrainedConfig, head: str | None, name_or_path: str | None = None) -> Any:
+    """Load a question answering model, or without ``name_or_path`` make one with random weights.
 
-    ``head`` is a key of ``HEADS`` or ``"span"``; by default the saved head, else ``"span"``.
+    ``head`` is a key of ``HEADS`` or ``"span"``, by default the saved head; one that was not saved is new.
     """
-    model_class, options = _model_class(config, saved_head(config) if head is None else head)
-    return _with_active_head(model_class.from_pretrained(name_or_path, config=config, **options))
-
-
-def new_model(config: PreTrainedConfig, head: str) -> Any:
-    """Make a question answering model with random weights; ``head`` is a key of ``HEADS`` or ``"span"``."""
-    model_class, options = _model_class(config, head)
-    make = model_class if model_class in _BEAM_SEARCH_MODELS.values() else model_class.from_config
-    return _with_active_head(make(config, **options))
-
-
-def _model_class(config: PreTrainedConfig, head: str) -> tuple[Any, dict[str, Any]]:
-    """Return the class of models with a head, and options for making one."""
+    head = saved_head(config) if head is None else head
+    model_class: Any = ModelForDownstreamTasks
     if head == PLAIN_HEAD:
-        return AutoModelForQuestionAnswering, {}
-    if head == "beam_search" and config.model_type in _BEAM_SEARCH_MODELS and not getattr(config, "task_heads", None):
-        return _BEAM_SEARCH_MODELS[config.model_type], {}
-    return ModelForDownstreamTasks, {"task_heads": HEADS.get(head)}
-
-
-def _with_active_head(model: Any) -> Any:
+        model_class = AutoModelForQuestionAnswering
+    elif head == "beam_search" and not getattr(config, "task_heads", None):
+        model_class = _BEAM_SEARCH_MODELS.get(config.model_type, ModelForDownstreamTasks)
+    options = {"task_heads": HEADS.get(head)} if model_class is ModelForDownstreamTasks else {}
+    if name_or_path is not None:
+        model = model_class.from_pretrained(name_or_path, config=config, **options)
+    elif model_class in _BEAM_SEARCH_MODELS.values():
+        model = model_class(config)
+    else:
+        model = model_class.from_config(config, **options)
     if isinstance(model, ModelForDownstreamTasks) and getattr(model.config, "task_head", None) is None:
         model.set_task_head(next(iter(model.task_heads)))
     return model

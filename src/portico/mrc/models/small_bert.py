@@ -13,11 +13,10 @@ arXiv:2305.09828.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -27,7 +26,7 @@ from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerBase
 
 from portico.errors import InputError
 from portico.hf_compat import BertEmbeddings, BertSelfAttention
-from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, new_model
+from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, question_answering_model
 
 SMALL_BERT = {
     "hidden_size": 128,
@@ -48,25 +47,18 @@ WAVELENGTH_EXPONENTS = (2.0, 7.5)
 SEGMENT_SCALE = 1.5
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A head that first attends to the token ``distance`` to the right, the more sharply the larger the gain."""
+class Role(NamedTuple):
+    """What a head first attends to, the more sharply the larger the gain.
 
-    distance: int
-    gain: float
-
-
-@dataclass(frozen=True)
-class SameWord:
-    """A head that first attends to other occurrences of the same word piece."""
+    It is the token ``distance`` to the right; with ``None``, other occurrences of the same word piece.
+    """
 
     gain: float
+    distance: int | None
 
 
-Role = Neighbour | SameWord | None
-
-FIRST_LAYER: tuple[Role, ...] = (Neighbour(-1, 3.0), Neighbour(1, 3.0), SameWord(1.5), SameWord(1.5))
-LATER_LAYERS: tuple[Role, ...] = (Neighbour(-4, 1.0), Neighbour(4, 1.0), None, None)
+FIRST_LAYER = (Role(3.0, distance=-1), Role(3.0, distance=1), Role(1.5, distance=None), Role(1.5, distance=None))
+LATER_LAYERS = (Role(1.0, distance=-4), Role(1.0, distance=4), None, None)
 
 
 def new_reader(
@@ -75,7 +67,8 @@ def new_reader(
     """Make a small BERT with random weights and a tokenizer of ``vocab_size`` pieces trained on ``texts``.
 
     ``model`` has the fields of ``BertConfig`` that differ from ``SMALL_BERT``. The longest input is ``max_length``
-    tokens, unless it sets ``max_position_embeddings``. For ``head`` see :func:`~portico.mrc.models.loading.new_model`.
+    tokens, unless it sets ``max_position_embeddings``. For ``head`` see
+    :func:`~portico.mrc.models.loading.question_answering_model`.
     """
     check_head(head)
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
@@ -117,7 +110,7 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
 @torch.no_grad()
 def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
     """Build a model with attention heads as this module describes, from torch's global random state."""
-    model = new_model(config, head)
+    model = question_answering_model(config, head)
     head_size = config.hidden_size // config.num_attention_heads
     # Sines and cosines come in pairs, and a head must be able to hold all of them.
     num_frequencies = min(head_size, config.hidden_size // 4) // 2
@@ -144,20 +137,20 @@ def _init_embeddings(embeddings: BertEmbeddings, frequencies: Tensor, words: sli
     segments[1, num_position : words.start] = -SEGMENT_SCALE * word_std
 
 
-def _init_heads(attention: BertSelfAttention, roles: tuple[Role, ...], frequencies: Tensor, words: slice) -> None:
+def _init_heads(attention: BertSelfAttention, roles: Sequence[Role | None], frequencies: Tensor, words: slice) -> None:
     num_position = 2 * len(frequencies)
     num_heads, head_size = attention.num_attention_heads, attention.attention_head_size
     for head in range(num_heads):
         rows = slice(head * head_size, (head + 1) * head_size)
         query, key = attention.query.weight[rows], attention.key.weight[rows]
         match roles[head * len(roles) // num_heads]:
-            case Neighbour(distance, gain):
+            case Role(gain, int(distance)):
                 # Rotating the sines of the key back by the distance makes the token there score highest.
                 cos, sin = (distance * frequencies).cos().diag(), (distance * frequencies).sin().diag()
                 rotation = torch.cat((torch.cat((cos, -sin), dim=1), torch.cat((sin, cos), dim=1)))
                 query.zero_()[:num_position, :num_position] = math.sqrt(gain) * torch.eye(num_position)
                 key.zero_()[:num_position, :num_position] = math.sqrt(gain) * rotation
-            case SameWord(gain):
+            case Role(gain, None):
                 # With one projection of the word units for query and key, equal words score highest.
                 nn.init.orthogonal_(query.zero_()[:, words], gain=math.sqrt(gain))
                 key.copy_(query)

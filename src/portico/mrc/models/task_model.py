@@ -142,18 +142,11 @@ class ModelForDownstreamTasks(ModelByConfig):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run the encoder, then the active head.
+        """Run the encoder, then the active head, which gets ``kwargs``: labels and its other inputs.
 
-        Args:
-            input_ids: Tokens, ``int64 [B, L]``.
-            attention_mask: 0 at padding, ``[B, L]``.
-            token_type_ids: Segments, if the encoder has them, ``int64 [B, L]``.
-            position_ids: Positions, ``int64 [B, L]``; by default 0, 1, ...
-            inputs_embeds: Embeddings instead of ``input_ids``, ``float [B, L, H]``.
-            output_attentions: Return the attentions of all layers.
-            output_hidden_states: Return the hidden states of all layers.
-            return_dict: Return a ``ModelOutput`` instead of a tuple.
-            **kwargs: Labels and other inputs of the head.
+        Tokens, segments (if the encoder has them) and positions (by default 0, 1, ...) are ``int64 [B, L]``, the mask
+        is 0 at padding, ``[B, L]``, and embeddings, instead of tokens, are ``float [B, L, H]``. The options are those
+        of the encoder: attentions and hidden states of all layers, and a ``ModelOutput`` instead of a tuple.
         """
         read_by_head = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         given = {

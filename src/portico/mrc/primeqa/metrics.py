@@ -47,20 +47,13 @@ class CollectingMetric(ABC):
         verbose: bool = False,
         dataset_config_name: str | None = None,
     ) -> Scores | None:
-        """Return the scores of everything added, and clear it.
+        """Return the scores of everything added, with these predictions and references, and clear it.
 
-        Every metric accepts the options of all, so that one call fits each; it ignores those it does not use.
-
-        Args:
-            predictions: More predictions.
-            references: Their references.
-            passage_non_null_threshold: How many annotators must have given a passage (TyDiF1).
-            span_non_null_threshold: How many annotators must have given a minimal answer (TyDiF1).
-            verbose: Log the scores of each language (TyDiF1).
-            dataset_config_name: Such as ``"mlqa.zh.en"``, where the first code is the language of the answers (MLQA).
-
-        Raises:
-            InputError: If only one of predictions and references is given, or the records cannot be scored.
+        Every metric accepts the options of all, so that one call fits each; it ignores those it does not use. For
+        TyDiF1, the thresholds are how many annotators must have given a passage or a minimal answer, and ``verbose``
+        logs the scores of each language. For MLQA, the first code in a ``dataset_config_name`` such as
+        ``"mlqa.zh.en"`` is the language of the answers. An `InputError` is raised if only one of predictions and
+        references is given, or the records cannot be scored.
         """
         if (predictions is None) != (references is None):
             raise InputError("`compute` got only one of `predictions` and `references`; give both or neither.")

@@ -234,10 +234,10 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         max_answer_length: See :class:`AbstractPostProcessor`.
         n_best_size: Number of starts and ends to consider in each feature.
         scorer_type: What ranks spans; a :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
-        single_context_multiple_passages: See :class:`AbstractPostProcessor`, also for `ignored`.
+        single_context_multiple_passages: See :class:`AbstractPostProcessor`.
         output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
         confidence_model_path: A classifier for :class:`ConfidenceScorer`, which gives the ``confidence_score``.
-        **ignored: Without effect.
+        **ignored: See :class:`AbstractPostProcessor`.
 
     Raises:
         InputError: If the scorer is unknown.

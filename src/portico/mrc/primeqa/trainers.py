@@ -12,14 +12,13 @@ MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
 class MSKD_MRCTrainer(MultiSourceMRCTrainer):
     """A :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer` that loads its teacher.
 
-    The arguments below can also be attributes of the training arguments, where PrimeQA's scripts put them.
+    The arguments below can also be attributes of the training arguments, where PrimeQA's scripts put them; all others
+    are those of the parent class.
 
     Args:
-        *args: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
         kd_teacher_model_path: Folder or name of the teacher's weights; without it nothing is distilled.
         kd_teacher_config_path: Folder or name of the teacher's configuration; by default that of its weights.
         kd_temperature: Divisor of the teacher's logits.
-        **kwargs: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from portico.mrc import (
     ExtractiveQAHead,
     ModelForDownstreamTasks,
 )
-from portico.mrc.models.loading import load_model, new_model, saved_head
+from portico.mrc.models.loading import question_answering_model, saved_head
 
 SHAPE = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 40}
 ENCODERS = {
@@ -132,18 +132,18 @@ def test_heads_of_unknown_classes_must_be_given(tmp_path):
 @pytest.mark.parametrize("head", ["span", "extractive", "extractive_with_confidence", "beam_search"])
 @pytest.mark.parametrize("name", ["Bert", "XLNet"])
 def test_models_are_loaded_with_their_saved_head(head, name, tmp_path):
-    model = new_model(ENCODERS[name], head).eval()
+    model = question_answering_model(ENCODERS[name], head).eval()
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert saved_head(config) == head
-    again = load_model(tmp_path, config).eval()
+    again = question_answering_model(config, None, tmp_path).eval()
     assert type(again).__name__ == type(model).__name__
     assert_same(again, model)
 
 
 def test_a_saved_model_can_get_another_head(tmp_path):
-    plain = new_model(ENCODERS["Bert"], "span")
+    plain = question_answering_model(ENCODERS["Bert"], "span")
     plain.save_pretrained(tmp_path)
-    model = load_model(tmp_path, AutoConfig.from_pretrained(tmp_path), "extractive_with_confidence")
+    model = question_answering_model(AutoConfig.from_pretrained(tmp_path), "extractive_with_confidence", tmp_path)
     assert model.config.task_heads == {name: head.__name__ for name, head in EXTRACTIVE_WITH_CONFIDENCE_HEAD.items()}
     assert torch.equal(model.bert.embeddings.LayerNorm.weight, plain.bert.embeddings.LayerNorm.weight)
