@@ -112,7 +112,8 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
 
     def __len__(self) -> int:
         # accelerate counts batches that are split as if each process got a whole one.
-        rounds = len(self.dataset) / (self._given_batch_size * self.num_processes)
+        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises where there is no length
+        rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size
 
 
