@@ -161,17 +161,8 @@ class Seq2SeqTrainer(Trainer):
             )
         self._gen_kwargs = {}
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            model_init=model_init,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
+            *(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init),
+            *(compute_loss_func, compute_metrics, callbacks, optimizers),
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **options,
         )

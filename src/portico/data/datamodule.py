@@ -141,13 +141,7 @@ class TrainerDataModule(pl.LightningDataModule):
                 "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
                 "model's inputs."
             )
-        message = (
-            f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
-            f"not take are left out: {', '.join(ignored)}."
-        )
-        if ignored and message not in self._announced:
-            self._announced.add(message)
-            logger.info(message)
+        self.announce_ignored(ignored, description)
         return dataset.remove_columns(ignored)
 
     def removing_collator(self, collator: "DataCollator", description: str | None) -> hf_compat.RemoveColumnsCollator:
@@ -155,6 +149,16 @@ class TrainerDataModule(pl.LightningDataModule):
         trainer = self.hf_trainer
         model_name = type(trainer.model).__name__
         return hf_compat.RemoveColumnsCollator(collator, trainer._signature_columns, logger, model_name, description)
+
+    def announce_ignored(self, columns: list[str], description: str | None) -> None:
+        """Log once which columns of a set are dropped."""
+        message = (
+            f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
+            f"not take are left out: {', '.join(columns)}."
+        )
+        if columns and message not in self._announced:
+            self._announced.add(message)
+            logger.info(message)
 
 
 def train_sampler(
@@ -198,13 +202,8 @@ def _length_grouped(
     processing_class: "ProcessingClass | None",
     generator: torch.Generator | None = None,
 ) -> hf_compat.LengthGroupedSampler:
-    return hf_compat.LengthGroupedSampler(
-        batch_size,
-        dataset=dataset,
-        lengths=_known_lengths(dataset, args),
-        model_input_name=_first_input_name(processing_class),
-        generator=generator,
-    )
+    lengths, name = _known_lengths(dataset, args), _first_input_name(processing_class)
+    return hf_compat.LengthGroupedSampler(batch_size, dataset, lengths, name, generator)
 
 
 def _batch_rebalanced(

@@ -132,21 +132,20 @@ class DataLoaderShard(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         with self.announce(self):
-            yield from self._look_ahead()
-
-    def _look_ahead(self) -> Iterator[Any]:
-        if self.shared_generator is not None:
-            self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
-        self.end_of_dataloader = False
-        self.remainder = self._known_remainder()
-        self.set_epoch(self.epoch)
-        # The only `iter()` of this pass: each one draws a base seed from the global generator.
-        for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
-            prepared = self._prepared(batch, is_last)
-            self.end_of_dataloader = is_last
-            if index >= self.num_batches_to_skip:
-                yield prepared
-        self.epoch += 1
+            if self.shared_generator is not None:
+                self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
+            self.end_of_dataloader = False
+            examples: Examples = self.dataset
+            is_known = self.keeps_remainder and has_length(examples)
+            self.remainder = len(examples) % self.total_batch_size if is_known else -1
+            self.set_epoch(self.epoch)
+            # The only `iter()` of this pass: each one draws a base seed from the global generator.
+            for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
+                prepared = self._prepared(batch, is_last)
+                self.end_of_dataloader = is_last
+                if index >= self.num_batches_to_skip:
+                    yield prepared
+            self.epoch += 1
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         return batches
@@ -156,11 +155,6 @@ class DataLoaderShard(DataLoader[Any]):
         if self.config.device is None:
             return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
-
-    def _known_remainder(self) -> int:
-        if not self.keeps_remainder or not has_length(self.dataset):
-            return -1
-        return len(self.dataset) % self.total_batch_size
 
 
 def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
@@ -234,11 +228,9 @@ class DataLoaderDispatcher(DataLoaderShard):
         rounds = super().__len__() / (1 if self.config.split_batches else self.config.num_processes)
         return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._first: Any = None
-        return super().__iter__()
-
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._first: Any = None
+        self.remainder = -1
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
         num_batches = 0
@@ -277,9 +269,6 @@ class DataLoaderDispatcher(DataLoaderShard):
             size += 1
         start = config.process_index * size
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
-
-    def _known_remainder(self) -> int:
-        return -1
 
 
 def _concatenated(batches: list[Any]) -> Any:
