@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -260,15 +261,12 @@ def _field_docstrings(owner: type) -> dict[str, str]:
     except (OSError, SyntaxError):  # defined at a prompt
         return {}
     assert isinstance(tree, ast.ClassDef)
-    return {
-        one.target.id: _one_line(below.value.value)
-        for one, below in zip(tree.body, tree.body[1:], strict=False)
-        if isinstance(one, ast.AnnAssign)
-        and isinstance(one.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
+    docs = {}
+    for statements in pairwise(tree.body):
+        match statements:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = _one_line(text)
+    return docs
 
 
 def _one_line(text: str) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ _CARRIED_OPTIONS = (
     *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
     *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
 )
+_END = object()
 
 
 class SeedableRandomSampler(RandomSampler):
@@ -140,7 +141,10 @@ class DataLoaderShard(DataLoader[Any]):
             self.remainder = len(examples) % self.total_batch_size if is_known else -1
             self.set_epoch(self.epoch)
             # The only `iter()` of this pass: each one draws a base seed from the global generator.
-            for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
+            batches = chain(self._batches(super().__iter__()), [_END])
+            # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
+            for index, (batch, upcoming) in enumerate(pairwise(batches)):
+                is_last = upcoming is _END
                 prepared = self._prepared(batch, is_last)
                 self.end_of_dataloader = is_last
                 if index >= self.num_batches_to_skip:
@@ -193,18 +197,6 @@ class _SkippedIterable:
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.batches, self.num_batches, None)
-
-
-def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each batch with whether it is the last, one batch late (accelerate, ``DataLoaderShard.__iter__``)."""
-    try:
-        current = next(batches)
-    except StopIteration:
-        return
-    for upcoming in batches:
-        yield current, False
-        current = upcoming
-    yield current, True
 
 
 def _options_of(loader: "Loader") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -76,12 +76,9 @@ class ModelDDPStrategy(DDPStrategy):
     def block_backward_sync(self) -> Iterator[None]:
         """Do not average gradients before the last batch of the window, unless ``sync_each_batch`` is set."""
         module: Any = self.lightning_module
-        model = self.wrapped_model
         # Lightning does not know that the last window of an epoch may be short.
-        if model is None or self.sync_each_batch or module.closes_window:
-            yield
-            return
-        with model.no_sync():
+        syncs = self.sync_each_batch or module.closes_window
+        with nullcontext() if self.wrapped_model is None or syncs else self.wrapped_model.no_sync():
             yield
 
     @override
@@ -206,14 +203,14 @@ def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sharding(value: object) -> str:
-    if isinstance(value, bool) or str(value).lower() in ("true", "false"):
-        return "full_shard" if _is_on(value) else "shard_grad_op"
-    if str(value).lower() not in _SHARDING:
+    switches = {"true": "full_shard", "false": "shard_grad_op"}
+    kind = switches.get(str(value).lower(), str(value).lower())
+    if kind not in _SHARDING:
         raise InputError(
             f"`reshard_after_forward={value!r}` in `fsdp_config` is not known; use true, false or one of "
             f"{', '.join(_SHARDING)}."
         )
-    return str(value).lower()
+    return kind
 
 
 def _layers_to_wrap(config: Mapping[str, Any], model: nn.Module | None) -> set[type[nn.Module]]:
@@ -317,9 +314,7 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
                 f"say {value}; set it to 'auto'."
             )
     # Lightning passes the accumulation to DeepSpeed itself.
-    config = {**config, **expected}
-    del config["gradient_accumulation_steps"]
-    return _without_auto(config)
+    return _without_auto({**config, **expected, "gradient_accumulation_steps": "auto"})
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,24 +25,13 @@ from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
-    from portico.annotations import (
-        Batch,
-        Callbacks,
-        ComputeLoss,
-        ComputeMetrics,
-        DataCollator,
-        EvalExamples,
-        Examples,
-        NumItems,
-        Optimizers,
-        ProcessingClass,
-    )
+    from portico import annotations
 
 
 class ModuleWithLoss(nn.Module):
     """A model and a loss, called with the outputs, the labels and ``num_items_in_batch``, as one module."""
 
-    def __init__(self, model: nn.Module, loss_function: "ComputeLoss") -> None:
+    def __init__(self, model: nn.Module, loss_function: "annotations.ComputeLoss") -> None:
         super().__init__()
         self.model = model
         self.loss_function = loss_function
@@ -81,14 +70,14 @@ class ORTMixin(Trainer):
         self,
         model: nn.Module | None = None,
         args: ORTTrainingArguments | None = None,
-        data_collator: "DataCollator | None" = None,
-        train_dataset: "Examples | None" = None,
-        eval_dataset: "EvalExamples | None" = None,
-        processing_class: "ProcessingClass | None" = None,
+        data_collator: "annotations.DataCollator | None" = None,
+        train_dataset: "annotations.Examples | None" = None,
+        eval_dataset: "annotations.EvalExamples | None" = None,
+        processing_class: "annotations.ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_metrics: "ComputeMetrics | None" = None,
-        callbacks: "Callbacks | None" = None,
-        optimizers: "Optimizers" = (None, None),
+        compute_metrics: "annotations.ComputeMetrics | None" = None,
+        callbacks: "annotations.Callbacks | None" = None,
+        optimizers: "annotations.Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
@@ -237,7 +226,11 @@ class ORTMixin(Trainer):
 
     @override
     def _forward_with_loss(
-        self, model: nn.Module, inputs: "Batch", labels: torch.Tensor | None, num_items_in_batch: "NumItems"
+        self,
+        model: nn.Module,
+        inputs: "annotations.Batch",
+        labels: torch.Tensor | None,
+        num_items_in_batch: "annotations.NumItems",
     ) -> tuple[torch.Tensor, Any]:
         """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
         call = compiled_call(self.model)
