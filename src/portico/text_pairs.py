@@ -35,11 +35,8 @@ class PairData:
     def load(self) -> tuple[list[Pair], list[Pair]]:
         """Return the pairs to train and to evaluate on; refuse files that are missing or hold something else."""
         _check_set("data", train_file=self.train_file, validation_file=self.validation_file)
-        train, validation = (
-            read_pairs(str(file), source=self.source, target=self.target)
-            for file in (self.train_file, self.validation_file)
-        )
-        return train, validation
+        read = partial(read_pairs, source=self.source, target=self.target)
+        return read(str(self.train_file)), read(str(self.validation_file))
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard, check_split
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
 from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
@@ -41,16 +41,6 @@ class SeedableRandomSampler(RandomSampler):
         super().__init__(data_source, **options)
         self.seed = torch.random.initial_seed() if seed is None else seed
         self.epoch = 0
-
-    @classmethod
-    def like(cls, sampler: RandomSampler, seed: int | None) -> "SeedableRandomSampler":
-        return cls(
-            sampler.data_source,
-            seed=seed,
-            replacement=sampler.replacement,
-            num_samples=sampler._num_samples,
-            generator=sampler.generator,
-        )
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -297,12 +287,19 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
     batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
-    if config.split_batches:
-        check_split(loader.batch_size or getattr(batches, "batch_size", None), config.num_processes)
+    count, batch_size = config.num_processes, loader.batch_size or getattr(batches, "batch_size", None)
+    if config.split_batches and (batch_size is None or batch_size % count):
+        raise InputError(
+            f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
+            f"leaves unequal parts; set the batch size to a multiple of {count}, or `split_batches=False`."
+        )
     options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
     sampler = getattr(batches, "sampler", None)
     if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
-        batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
+        drawn = {"replacement": sampler.replacement, "num_samples": sampler._num_samples}
+        batches.sampler = SeedableRandomSampler(
+            sampler.data_source, seed=config.data_seed, generator=sampler.generator, **drawn
+        )
     dispatches = config.dispatch_batches
     if isinstance(loader.dataset, IterableDataset) if dispatches is None else dispatches:
         options.pop("generator", None)

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import BatchSampler
 
 from portico import hf_compat
-from portico.errors import InputError
 
 if TYPE_CHECKING:
     from portico.annotations import Examples
@@ -115,12 +114,3 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
         num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises where there is no length
         rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size
-
-
-def check_split(batch_size: int | None, num_processes: int) -> None:
-    """Raise ``InputError`` for batches that cannot be split evenly."""
-    if batch_size is None or batch_size % num_processes:
-        raise InputError(
-            f"`split_batches=True` splits each batch of {batch_size} examples over {num_processes} processes, which "
-            f"leaves unequal parts; set the batch size to a multiple of {num_processes}, or `split_batches=False`."
-        )
