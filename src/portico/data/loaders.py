@@ -58,11 +58,8 @@ class SkipBatchSampler(BatchSampler):
 
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
+        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
         self.num_batches = num_batches
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return int(self.batch_sampler.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from islice(self.batch_sampler, self.num_batches, None)

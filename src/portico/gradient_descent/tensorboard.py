@@ -125,7 +125,14 @@ class TensorboardWriter(Registrable):
             self.log_histograms(model)
             self.log_gradient_updates(model, param_updates)
         if self.batch_size_interval:
-            self._log_batch_size(batch_group, self.batch_size_interval)
+            size = sum(find_batch_size(batch) or 0 for batch in batch_group)
+            self._batches_this_epoch += 1
+            self._cumulative_batch_group_size += size
+            if (self._batches_this_epoch - 1) % self.batch_size_interval == 0:
+                mean = self._cumulative_batch_group_size / self._batches_this_epoch
+                logger.info("current batch size: %d, mean batch size: %s", size, mean)
+                self.add_train_scalar("current_batch_size", size)
+                self.add_train_scalar("mean_batch_size", mean)
 
     def log_parameter_and_gradient_statistics(
         self, model: nn.Module, batch_grad_norm: torch.Tensor | float | None
@@ -220,16 +227,6 @@ class TensorboardWriter(Registrable):
         named = {f"_{key}": one for key, one in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
         for suffix, output in named.items():
             self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
-
-    def _log_batch_size(self, batch_group: Iterable[Any], interval: int) -> None:
-        size = sum(find_batch_size(batch) or 0 for batch in batch_group)
-        self._batches_this_epoch += 1
-        self._cumulative_batch_group_size += size
-        if (self._batches_this_epoch - 1) % interval == 0:
-            mean = self._cumulative_batch_group_size / self._batches_this_epoch
-            logger.info("current batch size: %d, mean batch size: %s", size, mean)
-            self.add_train_scalar("current_batch_size", size)
-            self.add_train_scalar("mean_batch_size", mean)
 
 
 TensorboardWriter.register("default")(TensorboardWriter)

@@ -114,12 +114,9 @@ class ORTMixin(Trainer):
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if ``args.save_onnx`` is set.
+        """Train as :meth:`portico.Trainer.train` does, and write the ONNX file if ``args.save_onnx`` is set.
 
-        Args:
-            *args: As :meth:`portico.Trainer.train` takes them.
-            inference_with_ort: Older spelling of ``args.evaluate_in_ort``, for this call.
-            **kwargs: As :meth:`portico.Trainer.train` takes them.
+        ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call.
 
         Raises:
             InputError: If the model cannot be saved as ONNX; before training.
@@ -145,13 +142,9 @@ class ORTMixin(Trainer):
             return super().predict(*args, **kwargs)
 
     def save_onnx(self, output_dir: str | None = None) -> Path:
-        """Write the model as an ONNX file, next to its configuration and tokenizer.
+        """Write the model as an ONNX file, next to its configuration and tokenizer, and return the path of the file.
 
-        Args:
-            output_dir: Folder; by default ``args.output_dir``.
-
-        Returns:
-            Path of the file.
+        The folder is ``args.output_dir`` unless ``output_dir`` is given.
 
         Raises:
             InputError: If the model cannot be traced, or uses an operator that cannot be lowered; or without data.
