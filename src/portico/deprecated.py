@@ -449,10 +449,7 @@ class _OlderTrainerNames:
     they are never set.
     """
 
-    do_grad_scaling = False
-    use_apex = False
-    use_cuda_amp = False
-    use_cpu_amp = False
+    do_grad_scaling = use_apex = use_cuda_amp = use_cpu_amp = False
     sharded_ddp = None
 
     @property
