@@ -278,35 +278,33 @@ class RetiredArguments:
         for one in dataclasses.fields(RetiredArguments):
             value = getattr(self, one.name)
             if value not in (one.default, None):
-                _apply(self, one.name, value)
+                self._apply_retired(one.name, value)
         super().__post_init__()  # type: ignore[misc]
 
+    def _apply_retired(self, name: str, value: object) -> None:
+        """Apply an argument that was set, with one warning, or refuse it."""
+        if name in _REFUSED and _REFUSED[name][0] in (None, value):
+            raise InputError(f"`{name}={value!r}` is no longer supported; {_REFUSED[name][1]} instead.")
+        if name in _WITHOUT_EFFECT:
+            warn_of_old_spelling(
+                f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."
+            )
+            return
+        consequence = _HONOURED[name] if name in _HONOURED else self._pass_on(name, value)
+        warn_of_old_spelling(f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {consequence}.")
 
-def _apply(args: Any, name: str, value: object) -> None:
-    """Apply a retired argument that was set, with one warning, or refuse it."""
-    if name in _REFUSED and _REFUSED[name][0] in (None, value):
-        raise InputError(f"`{name}={value!r}` is no longer supported; {_REFUSED[name][1]} instead.")
-    if name in _WITHOUT_EFFECT:
-        warn_of_old_spelling(
-            f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."
-        )
-        return
-    consequence = _HONOURED[name] if name in _HONOURED else _pass_on(args, name, value)
-    warn_of_old_spelling(f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {consequence}.")
-
-
-def _pass_on(args: Any, name: str, value: object) -> str:
-    """Set the argument that replaced a retired one, and return a clause that says so."""
-    successor, new = _SUCCESSORS[name]
-    current = getattr(args, successor)
-    if callable(new):
-        new = new(value, current, args)
-    elif current not in (next(one.default for one in dataclasses.fields(args) if one.name == successor), new):
-        raise InputError(
-            f"`{successor}={current!r}` and `{name}={value!r}` contradict each other; give only `{successor}`."
-        )
-    setattr(args, successor, new)
-    return f"it now sets `{successor}={new!r}`"
+    def _pass_on(self, name: str, value: object) -> str:
+        """Set the argument that replaced a retired one, and return a clause that says so."""
+        successor, new = _SUCCESSORS[name]
+        current = getattr(self, successor)
+        if callable(new):
+            new = new(value, current, self)
+        elif current not in (next(one.default for one in dataclasses.fields(self) if one.name == successor), new):
+            raise InputError(
+                f"`{successor}={current!r}` and `{name}={value!r}` contradict each other; give only `{successor}`."
+            )
+        setattr(self, successor, new)
+        return f"it now sets `{successor}={new!r}`"
 
 
 def retired_treatments() -> dict[str, str]:
@@ -333,20 +331,16 @@ def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metri
     """
     if isinstance(compute_metrics, list):
         raise InputTypeError(f"`compute_metrics` is a list, as `callbacks` are: {_ADVICE}")
-    if compute_loss_func is not None and not _takes_a_batch(compute_loss_func):
+    if compute_loss_func is None:
+        return
+    try:
+        inspect.signature(compute_loss_func).bind(None, None, num_items_in_batch=None)
+    except ValueError:
+        pass  # some functions written in C have no signature
+    except TypeError as error:
         raise InputTypeError(
             f"`compute_loss_func` cannot be called with `(outputs, labels, num_items_in_batch=...)`: {_ADVICE}"
-        )
-
-
-def _takes_a_batch(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None, None, num_items_in_batch=None)
-    except ValueError:
-        return True  # some functions written in C have no signature
-    except TypeError:
-        return False
-    return True
+        ) from error
 
 
 def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
@@ -455,17 +449,7 @@ class _OlderTrainerNames:
     they are never set.
     """
 
-    # Of the trainer that gets these members.
-    args: Any
-    state: Any
-    accelerator: Any
-    evaluation_loop: Any
-    init_hf_repo: Any
-
-    do_grad_scaling = False
-    use_apex = False
-    use_cuda_amp = False
-    use_cpu_amp = False
+    do_grad_scaling = use_apex = use_cuda_amp = use_cpu_amp = False
     sharded_ddp = None
 
     @property
@@ -479,7 +463,7 @@ class _OlderTrainerNames:
         self.processing_class = tokenizer
 
     def prediction_loop(
-        self,
+        self: Any,
         dataloader: "Loader",
         description: str,
         prediction_loss_only: bool | None = None,
@@ -488,30 +472,24 @@ class _OlderTrainerNames:
     ) -> EvalLoopOutput:
         """Run ``evaluation_loop``; a subclass that overrides this sets ``use_legacy_prediction_loop=True``."""
         warn_of_old_name("Trainer.prediction_loop", "Trainer.evaluation_loop")
-        return self.evaluation_loop(
-            dataloader,
-            description,
-            prediction_loss_only=prediction_loss_only,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
+        return self.evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
-    def init_git_repo(self, at_init: bool = False) -> None:
+    def init_git_repo(self: Any, at_init: bool = False) -> None:
         """Create the repository on the hub; there is no local clone any more."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
 
-    def _nested_gather(self, tensors: "Nested | None", name: str | None = None) -> Any:
+    def _nested_gather(self: Any, tensors: "Nested | None", name: str | None = None) -> Any:
         return None if tensors is None else self.accelerator.gather(tensors)
 
-    def _pad_across_processes(self, tensor: "Nested", pad_index: int = -100) -> Any:
+    def _pad_across_processes(self: Any, tensor: "Nested", pad_index: int = -100) -> Any:
         return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
 
     def _gather_and_numpify(self, tensors: "Nested | None", name: str) -> Any:
         return None if tensors is None else nested_numpify(self._nested_gather(tensors, name))
 
     def _sorted_checkpoints(
-        self, output_dir: str | None = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
+        self: Any, output_dir: str | None = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
     ) -> list[str]:
         return sort_checkpoints(
             output_dir=output_dir or self.args.output_dir,

@@ -23,6 +23,7 @@ from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_pt_utils import (
     AcceleratorConfig,
     BatchRebalanceSampler,
+    IterableDatasetShard,
     LabelSmoother,
     LayerWiseDummyOptimizer,
     LengthGroupedSampler,

@@ -126,18 +126,16 @@ def continue_from(
     It continues with ``epoch`` (from 0), of which ``num_batches_done`` are done, after ``steps`` optimizer steps.
     Public: ``fit(ckpt_path=...)``, which needs a Lightning checkpoint and replays batches of an open epoch (measured).
     """
-
-    def all_counts(value: int) -> dict[str, int]:
-        return dict.fromkeys(("ready", "started", "processed", "completed"), value)
-
+    names = ("ready", "started", "processed", "completed")
     loop = trainer.fit_loop
     state = loop.state_dict()
     mid_epoch = num_batches_done > 0
     for counts in state["epoch_progress"]["total"], state["epoch_progress"]["current"]:
         counts.update(ready=epoch + mid_epoch, started=epoch + mid_epoch, processed=epoch, completed=epoch)
     batches = state["epoch_loop.batch_progress"]
-    batches["total"].update(all_counts(epoch * min(batches_per_epoch, sys.maxsize) + num_batches_done))
-    batches["current"].update(all_counts(num_batches_done))
+    num_batches_in_all = epoch * min(batches_per_epoch, sys.maxsize) + num_batches_done
+    batches["total"].update(dict.fromkeys(names, num_batches_in_all))
+    batches["current"].update(dict.fromkeys(names, num_batches_done))
     optimizer_steps = state["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
     for progress in optimizer_steps, state["epoch_loop.scheduler_progress"]:
         progress["total"].update(ready=steps, completed=steps)
@@ -156,10 +154,7 @@ def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
 
 
 def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
-    """Return whether ``trainer`` continues inside an epoch, where Lightning skips ``on_train_epoch_start``.
-
-    Public: none.
-    """
+    """Return whether ``trainer`` continues inside an epoch: ``on_train_epoch_start`` is skipped. Public: none."""
     return bool(trainer.fit_loop.restarted_mid_epoch)
 
 

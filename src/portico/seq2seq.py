@@ -20,18 +20,7 @@ from portico.hf_compat import PredictionOutput
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
-    from portico.annotations import (
-        Batch,
-        Callbacks,
-        ComputeLoss,
-        ComputeMetrics,
-        DataCollator,
-        EvalExamples,
-        Examples,
-        Optimizers,
-        ProcessingClass,
-        Trial,
-    )
+    from portico import annotations
 
 
 @dataclass
@@ -100,7 +89,7 @@ def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
     return length
 
 
-def padding_token(processing_class: "ProcessingClass | None", model: Any) -> int:
+def padding_token(processing_class: "annotations.ProcessingClass | None", model: Any) -> int:
     """Return the token that pads generated sequences and labels.
 
     It is the padding token of ``processing_class``, or else its end token; without tokenizer that of the model.
@@ -141,15 +130,15 @@ class Seq2SeqTrainer(Trainer):
         self,
         model: nn.Module | None = None,
         args: Seq2SeqTrainingArguments | None = None,
-        data_collator: "DataCollator | None" = None,
-        train_dataset: "Examples | None" = None,
-        eval_dataset: "EvalExamples | None" = None,
-        processing_class: "ProcessingClass | None" = None,
+        data_collator: "annotations.DataCollator | None" = None,
+        train_dataset: "annotations.Examples | None" = None,
+        eval_dataset: "annotations.EvalExamples | None" = None,
+        processing_class: "annotations.ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: "ComputeLoss | None" = None,
-        compute_metrics: "ComputeMetrics | None" = None,
-        callbacks: "Callbacks | None" = None,
-        optimizers: "Optimizers" = (None, None),
+        compute_loss_func: "annotations.ComputeLoss | None" = None,
+        compute_metrics: "annotations.ComputeMetrics | None" = None,
+        callbacks: "annotations.Callbacks | None" = None,
+        optimizers: "annotations.Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
@@ -161,17 +150,8 @@ class Seq2SeqTrainer(Trainer):
             )
         self._gen_kwargs = {}
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            model_init=model_init,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
+            *(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init),
+            *(compute_loss_func, compute_metrics, callbacks, optimizers),
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **options,
         )
@@ -215,7 +195,7 @@ class Seq2SeqTrainer(Trainer):
             ) from error
         return config
 
-    def call_model_init(self, trial: "Trial" = None) -> nn.Module:
+    def call_model_init(self, trial: "annotations.Trial" = None) -> nn.Module:
         """Make a new model, with ``args.generation_config``."""
         model = super().call_model_init(trial)
         self._set_generation_config(model)
@@ -227,7 +207,7 @@ class Seq2SeqTrainer(Trainer):
 
     def evaluate(
         self,
-        eval_dataset: "EvalExamples | None" = None,
+        eval_dataset: "annotations.EvalExamples | None" = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
@@ -249,7 +229,7 @@ class Seq2SeqTrainer(Trainer):
 
     def predict(
         self,
-        test_dataset: "Examples",
+        test_dataset: "annotations.Examples",
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
@@ -264,7 +244,7 @@ class Seq2SeqTrainer(Trainer):
     def prediction_step(
         self,
         model: nn.Module,
-        inputs: "Batch",
+        inputs: "annotations.Batch",
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
@@ -291,7 +271,7 @@ class Seq2SeqTrainer(Trainer):
         labels = self._padded(inputs["labels"], config) if has_labels else None
         return loss, tokens, labels
 
-    def _generate(self, inputs: "Batch", gen_kwargs: dict[str, Any]) -> torch.Tensor:
+    def _generate(self, inputs: "annotations.Batch", gen_kwargs: dict[str, Any]) -> torch.Tensor:
         options = {
             name: value
             for name, value in gen_kwargs.items()
@@ -305,7 +285,7 @@ class Seq2SeqTrainer(Trainer):
             tokens: torch.Tensor = model.generate(**generation_inputs(inputs), **options)
         return tokens
 
-    def _generation_loss(self, model: nn.Module, inputs: "Batch") -> torch.Tensor:
+    def _generation_loss(self, model: nn.Module, inputs: "annotations.Batch") -> torch.Tensor:
         with torch.no_grad(), self.accelerator.autocast():
             with self.compute_loss_context_manager():
                 outputs = model(**inputs)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -260,15 +261,12 @@ def _field_docstrings(owner: type) -> dict[str, str]:
     except (OSError, SyntaxError):  # defined at a prompt
         return {}
     assert isinstance(tree, ast.ClassDef)
-    return {
-        one.target.id: _one_line(below.value.value)
-        for one, below in zip(tree.body, tree.body[1:], strict=False)
-        if isinstance(one, ast.AnnAssign)
-        and isinstance(one.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
+    docs = {}
+    for statements in pairwise(tree.body):
+        match statements:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = _one_line(text)
+    return docs
 
 
 def _one_line(text: str) -> str:
@@ -281,29 +279,19 @@ def _one_line(text: str) -> str:
 
 # What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part.
 FIRST_GUESSES: Mapping[str, str] = {
-    "accelerator": "strategy.accelerator",
+    **{name: f"strategy.{name}" for name in ("accelerator", "devices", "precision")},
+    **{name: f"args.{name}" for name in ("learning_rate", "max_steps", "seed", "weight_decay")},
+    **dict.fromkeys(("ckpt_path", "resume", "resume_from_checkpoint"), "args.resume_from_checkpoint"),
+    **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "num_train_epochs"), "args.num_train_epochs"),
     "accumulate_grad_batches": "args.gradient_accumulation_steps",
     "batch_size": "args.per_device_train_batch_size",
-    "ckpt_path": "args.resume_from_checkpoint",
-    "devices": "strategy.devices",
-    "epochs": "args.num_train_epochs",
     "gradient_clip_val": "args.max_grad_norm",
     "hparams_search": "sweep=<file>",
-    "learning_rate": "args.learning_rate",
     "lr": "args.learning_rate",
-    "max_epochs": "args.num_train_epochs",
-    "max_steps": "args.max_steps",
     "metric.name": "metric=<file>",
     "model.name": "model.name_or_path",
-    "num_epochs": "args.num_train_epochs",
-    "num_train_epochs": "args.num_train_epochs",
-    "precision": "strategy.precision",
-    "resume": "args.resume_from_checkpoint",
-    "resume_from_checkpoint": "args.resume_from_checkpoint",
-    "seed": "args.seed",
     "task_name": "name",
     "trainer.run": "trainer._target_",
-    "weight_decay": "args.weight_decay",
 }
 
 

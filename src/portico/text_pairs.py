@@ -35,11 +35,8 @@ class PairData:
     def load(self) -> tuple[list[Pair], list[Pair]]:
         """Return the pairs to train and to evaluate on; refuse files that are missing or hold something else."""
         _check_set("data", train_file=self.train_file, validation_file=self.validation_file)
-        train, validation = (
-            read_pairs(str(file), source=self.source, target=self.target)
-            for file in (self.train_file, self.validation_file)
-        )
-        return train, validation
+        read = partial(read_pairs, source=self.source, target=self.target)
+        return read(str(self.train_file)), read(str(self.validation_file))
 
 
 @dataclass(kw_only=True)
@@ -98,28 +95,25 @@ class PairExperiment(TrainerExperiment):
             eval_dataset=self.preprocess.dataset(validation, tokenizer),
             processing_class=tokenizer,
             data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-            compute_metrics=ExactMatch(tokenizer) if args.predict_with_generate else None,
+            compute_metrics=partial(exact_match, tokenizer) if args.predict_with_generate else None,
             callbacks=list(self.callbacks),
             loggers=list(self.logger),
         )
 
 
-@dataclass(frozen=True)
-class ExactMatch:
-    """The share of generated strings that are equal to their targets, without padding and other special tokens."""
+def exact_match(tokenizer: Any, prediction: EvalPrediction) -> dict[str, float]:
+    """Return the share of generated strings that are equal to their targets, without padding and other special tokens.
 
-    tokenizer: Any
+    It is between 0 and 1.
+    """
 
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Return ``exact_match``, between 0 and 1."""
-        texts, targets = (self._decoded(tokens) for tokens in (prediction.predictions, prediction.label_ids))
-        return {"exact_match": float(np.mean([text == target for text, target in zip(texts, targets, strict=True)]))}
-
-    def _decoded(self, tokens: Any) -> list[str]:
+    def decoded(tokens: Any) -> list[str]:
         # Rows of different batches are padded with -100, which no tokenizer decodes.
-        filled = np.where(tokens < 0, self.tokenizer.pad_token_id, tokens)
-        texts: list[str] = self.tokenizer.batch_decode(filled, skip_special_tokens=True)
-        return texts
+        filled = np.where(tokens < 0, tokenizer.pad_token_id, tokens)
+        return tokenizer.batch_decode(filled, skip_special_tokens=True)
+
+    texts, targets = decoded(prediction.predictions), decoded(prediction.label_ids)
+    return {"exact_match": float(np.mean([text == target for text, target in zip(texts, targets, strict=True)]))}
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def train_sampler(
         return None
     if strategy == "group_by_length":
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
-        return _length_grouped(dataset, batch_size, args, processing_class)
+        return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
     if strategy == "batch_rebalance":
         return _batch_rebalanced(dataset, args, processing_class)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
@@ -191,24 +191,16 @@ def eval_sampler(
     if args.train_sampling_strategy == "group_by_length":
         # A generator seeded here, so that an evaluation draws nothing from the global one.
         generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
-        return _length_grouped(dataset, args.eval_batch_size, args, processing_class, generator=generator)
+        options = _grouping(dataset, args, processing_class)
+        return hf_compat.LengthGroupedSampler(args.eval_batch_size, **options, generator=generator)
     return SequentialSampler(dataset)
 
 
-def _length_grouped(
-    dataset: "Examples",
-    batch_size: int,
-    args: "TrainingArguments",
-    processing_class: "ProcessingClass | None",
-    generator: torch.Generator | None = None,
-) -> hf_compat.LengthGroupedSampler:
-    return hf_compat.LengthGroupedSampler(
-        batch_size,
-        dataset=dataset,
-        lengths=_known_lengths(dataset, args),
-        model_input_name=_first_input_name(processing_class),
-        generator=generator,
-    )
+def _grouping(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> dict[str, Any]:
+    lengths, name = _known_lengths(dataset, args), _first_input_name(processing_class)
+    return {"dataset": dataset, "lengths": lengths, "model_input_name": name}
 
 
 def _batch_rebalanced(

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard, check_split
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
 from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
@@ -27,6 +27,7 @@ _CARRIED_OPTIONS = (
     *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
     *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
 )
+_END = object()
 
 
 class SeedableRandomSampler(RandomSampler):
@@ -40,16 +41,6 @@ class SeedableRandomSampler(RandomSampler):
         super().__init__(data_source, **options)
         self.seed = torch.random.initial_seed() if seed is None else seed
         self.epoch = 0
-
-    @classmethod
-    def like(cls, sampler: RandomSampler, seed: int | None) -> "SeedableRandomSampler":
-        return cls(
-            sampler.data_source,
-            seed=seed,
-            replacement=sampler.replacement,
-            num_samples=sampler._num_samples,
-            generator=sampler.generator,
-        )
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -67,11 +58,8 @@ class SkipBatchSampler(BatchSampler):
 
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
+        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
         self.num_batches = num_batches
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return int(self.batch_sampler.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from islice(self.batch_sampler, self.num_batches, None)
@@ -132,21 +120,23 @@ class DataLoaderShard(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         with self.announce(self):
-            yield from self._look_ahead()
-
-    def _look_ahead(self) -> Iterator[Any]:
-        if self.shared_generator is not None:
-            self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
-        self.end_of_dataloader = False
-        self.remainder = self._known_remainder()
-        self.set_epoch(self.epoch)
-        # The only `iter()` of this pass: each one draws a base seed from the global generator.
-        for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
-            prepared = self._prepared(batch, is_last)
-            self.end_of_dataloader = is_last
-            if index >= self.num_batches_to_skip:
-                yield prepared
-        self.epoch += 1
+            if self.shared_generator is not None:
+                self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
+            self.end_of_dataloader = False
+            examples: Examples = self.dataset
+            is_known = self.keeps_remainder and has_length(examples)
+            self.remainder = len(examples) % self.total_batch_size if is_known else -1
+            self.set_epoch(self.epoch)
+            # The only `iter()` of this pass: each one draws a base seed from the global generator.
+            batches = chain(self._batches(super().__iter__()), [_END])
+            # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
+            for index, (batch, upcoming) in enumerate(pairwise(batches)):
+                is_last = upcoming is _END
+                prepared = self._prepared(batch, is_last)
+                self.end_of_dataloader = is_last
+                if index >= self.num_batches_to_skip:
+                    yield prepared
+            self.epoch += 1
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         return batches
@@ -156,11 +146,6 @@ class DataLoaderShard(DataLoader[Any]):
         if self.config.device is None:
             return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
-
-    def _known_remainder(self) -> int:
-        if not self.keeps_remainder or not has_length(self.dataset):
-            return -1
-        return len(self.dataset) % self.total_batch_size
 
 
 def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
@@ -201,18 +186,6 @@ class _SkippedIterable:
         yield from islice(self.batches, self.num_batches, None)
 
 
-def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each batch with whether it is the last, one batch late (accelerate, ``DataLoaderShard.__iter__``)."""
-    try:
-        current = next(batches)
-    except StopIteration:
-        return
-    for upcoming in batches:
-        yield current, False
-        current = upcoming
-    yield current, True
-
-
 def _options_of(loader: "Loader") -> dict[str, Any]:
     """Return the options with which ``loader`` was made."""
     options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
@@ -234,11 +207,9 @@ class DataLoaderDispatcher(DataLoaderShard):
         rounds = super().__len__() / (1 if self.config.split_batches else self.config.num_processes)
         return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._first: Any = None
-        return super().__iter__()
-
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._first: Any = None
+        self.remainder = -1
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
         num_batches = 0
@@ -278,9 +249,6 @@ class DataLoaderDispatcher(DataLoaderShard):
         start = config.process_index * size
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
 
-    def _known_remainder(self) -> int:
-        return -1
-
 
 def _concatenated(batches: list[Any]) -> Any:
     first = batches[0]
@@ -316,12 +284,19 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
     batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
-    if config.split_batches:
-        check_split(loader.batch_size or getattr(batches, "batch_size", None), config.num_processes)
+    count, batch_size = config.num_processes, loader.batch_size or getattr(batches, "batch_size", None)
+    if config.split_batches and (batch_size is None or batch_size % count):
+        raise InputError(
+            f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
+            f"leaves unequal parts; set the batch size to a multiple of {count}, or `split_batches=False`."
+        )
     options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
     sampler = getattr(batches, "sampler", None)
     if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
-        batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
+        drawn = {"replacement": sampler.replacement, "num_samples": sampler._num_samples}
+        batches.sampler = SeedableRandomSampler(
+            sampler.data_source, seed=config.data_seed, generator=sampler.generator, **drawn
+        )
     dispatches = config.dispatch_batches
     if isinstance(loader.dataset, IterableDataset) if dispatches is None else dispatches:
         options.pop("generator", None)

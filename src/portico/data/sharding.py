@@ -7,9 +7,9 @@ from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler
 
-from portico.errors import InputError
+from portico import hf_compat
 
 if TYPE_CHECKING:
     from portico.annotations import Examples
@@ -94,7 +94,7 @@ class BatchSamplerShard(BatchSampler):
             yield turn[self.process_index]
 
 
-class IterableDatasetShard(IterableDataset[Any]):
+class IterableDatasetShard(hf_compat.IterableDatasetShard):
     """The examples of one process, of a data set without indices that every process reads in full.
 
     ``batch_size`` is that of one process; if batches are split, of all. Examples that fill no batch are completed with
@@ -104,42 +104,13 @@ class IterableDatasetShard(IterableDataset[Any]):
     def __init__(
         self, dataset: "Examples", config: DataLoaderConfig, *, batch_size: int = 1, drop_last: bool = False
     ) -> None:
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        share = batch_size // config.num_processes if config.split_batches else batch_size
         # Not the whole configuration: workers get a copy of this data set, and what broadcasts belongs to the trainer.
-        self.num_processes, self.process_index = config.num_processes, config.process_index
-        self.split_batches = config.split_batches
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
+        super().__init__(dataset, share, drop_last, config.num_processes, config.process_index)
+        self._given_batch_size = batch_size
 
     def __len__(self) -> int:
-        rounds = len(self.dataset) / (self.batch_size * self.num_processes)
-        return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self.batch_size
-
-    def __iter__(self) -> Iterator[Any]:
-        generator = getattr(self.dataset, "generator", None)
-        if isinstance(generator, torch.Generator) and not hasattr(self.dataset, "set_epoch"):
-            generator.manual_seed(self.epoch)
-        whole = self.batch_size if self.split_batches else self.batch_size * self.num_processes
-        size = whole // self.num_processes
-        examples = iter(self.dataset)
-        first: list[Any] = []
-        while current := list(islice(examples, whole)):
-            first = first or current
-            if len(current) < whole:
-                if self.drop_last:
-                    return
-                current = list(islice(chain(current, cycle(first)), whole))
-            yield from current[size * self.process_index : size * (self.process_index + 1)]
-
-
-def check_split(batch_size: int | None, num_processes: int) -> None:
-    """Raise ``InputError`` for batches that cannot be split evenly."""
-    if batch_size is None or batch_size % num_processes:
-        raise InputError(
-            f"`split_batches=True` splits each batch of {batch_size} examples over {num_processes} processes, which "
-            f"leaves unequal parts; set the batch size to a multiple of {num_processes}, or `split_batches=False`."
-        )
+        # accelerate counts batches that are split as if each process got a whole one.
+        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises where there is no length
+        rounds = num_examples / (self._given_batch_size * self.num_processes)
+        return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size

@@ -68,15 +68,11 @@ def _drives_several(placement: dict[str, Any]) -> bool:
 def resolve_strategy(args: "TrainingArguments") -> Strategy:
     """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
     placement = lightning_placement(args)
+    parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    unneeded: dict[str, Any] = dict.fromkeys(parts, False)
     try:
         with quiet_lightning():
-            return pl.Trainer(
-                **run_placement(args),
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-            ).strategy
+            return pl.Trainer(**run_placement(args), **unneeded).strategy
     except (MisconfigurationException, ImportError) as error:
         requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(

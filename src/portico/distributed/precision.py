@@ -39,11 +39,8 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         return
     own = model.__dict__.get("forward")
     # A bound method is rebound by a deep copy of the model; a closure would call the original.
-    model.forward = (
-        MethodType(_casting(plain_forward.__func__, plugin), model)
-        if hasattr(plain_forward, "__func__")
-        else _casting(plain_forward, plugin)
-    )
+    casting = _casting(getattr(plain_forward, "__func__", plain_forward), plugin)
+    model.forward = MethodType(casting, model) if hasattr(plain_forward, "__func__") else casting
     try:
         yield
     finally:

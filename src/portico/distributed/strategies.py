@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
-_UNUSED = "_find_unused_parameters_"
 # Training arguments by the option of `DistributedDataParallel` that they are.
 _ARGUMENTS = {
     "bucket_cap_mb": "ddp_bucket_cap_mb",
@@ -76,12 +75,9 @@ class ModelDDPStrategy(DDPStrategy):
     def block_backward_sync(self) -> Iterator[None]:
         """Do not average gradients before the last batch of the window, unless ``sync_each_batch`` is set."""
         module: Any = self.lightning_module
-        model = self.wrapped_model
         # Lightning does not know that the last window of an epoch may be short.
-        if model is None or self.sync_each_batch or module.closes_window:
-            yield
-            return
-        with model.no_sync():
+        syncs = self.sync_each_batch or module.closes_window
+        with nullcontext() if self.wrapped_model is None or syncs else self.wrapped_model.no_sync():
             yield
 
     @override
@@ -96,7 +92,7 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
     The name may have Lightning's ending ``"_find_unused_parameters_true"`` or ``"..._false"``; the ``ddp_*`` arguments
     become options.
     """
-    kind, _, unused = name.partition(_UNUSED)
+    kind, _, unused = name.partition("_find_unused_parameters_")
     if kind not in _START_METHODS:
         return None
     find_unused = args.ddp_find_unused_parameters
@@ -163,15 +159,30 @@ def fsdp_options(
             f"`fsdp_config` sets {', '.join(unknown)}, which Lightning's FSDPStrategy does not have; leave it out "
             f"(known are {', '.join(sorted(_KNOWN))}), or pass a strategy object as `strategy`."
         )
+    reshards = config.get("reshard_after_forward", True)
+    sharding = {"true": "full_shard", "false": "shard_grad_op"}.get(str(reshards).lower(), str(reshards).lower())
+    if sharding not in _SHARDING:
+        raise InputError(
+            f"`reshard_after_forward={reshards!r}` in `fsdp_config` is not known; use true, false or one of "
+            f"{', '.join(_SHARDING)}."
+        )
     options: dict[str, Any] = {
-        "sharding_strategy": _sharding(config.get("reshard_after_forward", True)).upper(),
+        "sharding_strategy": sharding.upper(),
         "cpu_offload": _is_on(config.get("cpu_offload", False)),
         "state_dict_type": _STATE_DICTS[config.get("state_dict_type", "FULL_STATE_DICT")],
     }
     layers = _layers_to_wrap(config, model)
-    policy = _wrap_policy(config, layers)
-    if policy is not None:
-        options["auto_wrap_policy"] = policy
+    policy = config.get("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+    if policy == "SIZE_BASED_WRAP":
+        num_parameters = int(config.get("min_num_params", 0))
+        options["auto_wrap_policy"] = partial(size_based_auto_wrap_policy, min_num_params=num_parameters)
+    elif policy == "TRANSFORMER_BASED_WRAP" and layers:
+        options["auto_wrap_policy"] = layers
+    elif policy not in ("TRANSFORMER_BASED_WRAP", "NO_WRAP"):
+        raise InputError(
+            f"`auto_wrap_policy={policy!r}` in `fsdp_config` is not known; use 'TRANSFORMER_BASED_WRAP', "
+            "'SIZE_BASED_WRAP' or 'NO_WRAP'."
+        )
     if _is_on(config.get("activation_checkpointing", False)):
         options["activation_checkpointing_policy"] = layers
     options |= {name: _is_on(config[name]) for name in _SWITCHES if name in config}
@@ -205,35 +216,12 @@ def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
     return dict(config) if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
 
 
-def _sharding(value: object) -> str:
-    if isinstance(value, bool) or str(value).lower() in ("true", "false"):
-        return "full_shard" if _is_on(value) else "shard_grad_op"
-    if str(value).lower() not in _SHARDING:
-        raise InputError(
-            f"`reshard_after_forward={value!r}` in `fsdp_config` is not known; use true, false or one of "
-            f"{', '.join(_SHARDING)}."
-        )
-    return str(value).lower()
-
-
 def _layers_to_wrap(config: Mapping[str, Any], model: nn.Module | None) -> set[type[nn.Module]]:
     """Return the layer classes that ``fsdp_config`` names, by default the model's ``_no_split_modules``."""
     names = config.get("transformer_layer_cls_to_wrap") or getattr(model, "_no_split_modules", None) or []
     names = {names} if isinstance(names, str) else set(names)
     modules = model.modules() if model is not None else ()
     return {type(module) for module in modules if type(module).__name__ in names}
-
-
-def _wrap_policy(config: Mapping[str, Any], layers: set[type[nn.Module]]) -> Any:
-    kind = config.get("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
-    if kind == "SIZE_BASED_WRAP":
-        return partial(size_based_auto_wrap_policy, min_num_params=int(config.get("min_num_params", 0)))
-    if kind not in ("TRANSFORMER_BASED_WRAP", "NO_WRAP"):
-        raise InputError(
-            f"`auto_wrap_policy={kind!r}` in `fsdp_config` is not known; use 'TRANSFORMER_BASED_WRAP', "
-            "'SIZE_BASED_WRAP' or 'NO_WRAP'."
-        )
-    return layers if layers and kind == "TRANSFORMER_BASED_WRAP" else None
 
 
 def _is_on(value: object) -> bool:
@@ -317,9 +305,7 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
                 f"say {value}; set it to 'auto'."
             )
     # Lightning passes the accumulation to DeepSpeed itself.
-    config = {**config, **expected}
-    del config["gradient_accumulation_steps"]
-    return _without_auto(config)
+    return _without_auto({**config, **expected, "gradient_accumulation_steps": "auto"})
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:

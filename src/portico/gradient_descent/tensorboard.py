@@ -72,11 +72,11 @@ class TensorboardWriter(Registrable):
     def begin(self, model: nn.Module) -> None:
         """Start to capture the activations of ``model``, if histograms are written."""
         if self.histogram_interval is not None and not self._hooks:
-            watched = (module for module in model.modules() if getattr(module, "should_log_activations", False))
             # A function, not the bound method: a copy of the model must not copy the writer.
             self._hooks = [
                 module.register_forward_hook(lambda module, _, outputs: self._log_activations(module, outputs))
-                for module in watched
+                for module in model.modules()
+                if getattr(module, "should_log_activations", False)
             ]
 
     def close(self) -> None:
@@ -150,10 +150,9 @@ class TensorboardWriter(Registrable):
         """Write the learning rate of every parameter, 0 for a frozen one."""
         names = {parameter: name for name, parameter in model.named_parameters()}
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if "lr" in group:
-                    rate = group["lr"] * parameter.requires_grad
-                    self.add_train_scalar(f"learning_rate/{names[parameter]}", rate)
+            for parameter in group["params"] if "lr" in group else ():
+                rate = group["lr"] * parameter.requires_grad
+                self.add_train_scalar(f"learning_rate/{names[parameter]}", rate)
 
     def log_histograms(self, model: nn.Module) -> None:
         """Write histograms of the parameters; a model may choose which."""

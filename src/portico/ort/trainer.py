@@ -25,24 +25,13 @@ from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
-    from portico.annotations import (
-        Batch,
-        Callbacks,
-        ComputeLoss,
-        ComputeMetrics,
-        DataCollator,
-        EvalExamples,
-        Examples,
-        NumItems,
-        Optimizers,
-        ProcessingClass,
-    )
+    from portico import annotations
 
 
 class ModuleWithLoss(nn.Module):
     """A model and a loss, called with the outputs, the labels and ``num_items_in_batch``, as one module."""
 
-    def __init__(self, model: nn.Module, loss_function: "ComputeLoss") -> None:
+    def __init__(self, model: nn.Module, loss_function: "annotations.ComputeLoss") -> None:
         super().__init__()
         self.model = model
         self.loss_function = loss_function
@@ -81,14 +70,14 @@ class ORTMixin(Trainer):
         self,
         model: nn.Module | None = None,
         args: ORTTrainingArguments | None = None,
-        data_collator: "DataCollator | None" = None,
-        train_dataset: "Examples | None" = None,
-        eval_dataset: "EvalExamples | None" = None,
-        processing_class: "ProcessingClass | None" = None,
+        data_collator: "annotations.DataCollator | None" = None,
+        train_dataset: "annotations.Examples | None" = None,
+        eval_dataset: "annotations.EvalExamples | None" = None,
+        processing_class: "annotations.ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_metrics: "ComputeMetrics | None" = None,
-        callbacks: "Callbacks | None" = None,
-        optimizers: "Optimizers" = (None, None),
+        compute_metrics: "annotations.ComputeMetrics | None" = None,
+        callbacks: "annotations.Callbacks | None" = None,
+        optimizers: "annotations.Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
@@ -125,12 +114,9 @@ class ORTMixin(Trainer):
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if ``args.save_onnx`` is set.
+        """Train as :meth:`portico.Trainer.train` does, and write the ONNX file if ``args.save_onnx`` is set.
 
-        Args:
-            *args: As :meth:`portico.Trainer.train` takes them.
-            inference_with_ort: Older spelling of ``args.evaluate_in_ort``, for this call.
-            **kwargs: As :meth:`portico.Trainer.train` takes them.
+        ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call.
 
         Raises:
             InputError: If the model cannot be saved as ONNX; before training.
@@ -156,13 +142,9 @@ class ORTMixin(Trainer):
             return super().predict(*args, **kwargs)
 
     def save_onnx(self, output_dir: str | None = None) -> Path:
-        """Write the model as an ONNX file, next to its configuration and tokenizer.
+        """Write the model as an ONNX file, next to its configuration and tokenizer, and return the path of the file.
 
-        Args:
-            output_dir: Folder; by default ``args.output_dir``.
-
-        Returns:
-            Path of the file.
+        The folder is ``args.output_dir`` unless ``output_dir`` is given.
 
         Raises:
             InputError: If the model cannot be traced, or uses an operator that cannot be lowered; or without data.
@@ -237,7 +219,11 @@ class ORTMixin(Trainer):
 
     @override
     def _forward_with_loss(
-        self, model: nn.Module, inputs: "Batch", labels: torch.Tensor | None, num_items_in_batch: "NumItems"
+        self,
+        model: nn.Module,
+        inputs: "annotations.Batch",
+        labels: torch.Tensor | None,
+        num_items_in_batch: "annotations.NumItems",
     ) -> tuple[torch.Tensor, Any]:
         """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
         call = compiled_call(self.model)

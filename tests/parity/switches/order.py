@@ -12,7 +12,7 @@ from portico.trainer import Trainer
 
 def order_not_seeded(patch):
     """Torch's own sampler shuffles, with the global generator."""
-    patch.setattr(SeedableRandomSampler, "like", classmethod(lambda cls, sampler, seed: sampler))
+    patch.setattr(SeedableRandomSampler, "__iter__", RandomSampler.__iter__)
 
 
 def same_order_each_epoch(patch):

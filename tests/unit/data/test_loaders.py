@@ -296,7 +296,11 @@ def test_seedable_sampler_defaults_to_global_seed():
 def test_seedable_sampler_keeps_options():
     generator = torch.Generator()
     plain = RandomSampler(range(20), replacement=True, num_samples=50, generator=generator)
-    seeded = SeedableRandomSampler.like(plain, 3)
+    seeded = prepare_data_loader(
+        DataLoader(range(20), sampler=plain), DataLoaderConfig(data_seed=3)
+    ).batch_sampler.sampler
+    assert isinstance(seeded, SeedableRandomSampler)
+    assert seeded.seed == 3
     assert seeded.replacement
     assert len(list(seeded)) == 50
     assert seeded.generator is generator
