@@ -98,11 +98,6 @@ class Graph:
         self._sizes: dict[Any, Value] = {}
         self._op_types: dict[str, str] = {}
 
-    def lower(self, node: fx.Node, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return what ``lowering`` makes of an operator and its arguments."""
-        self.node, self.out = node, node.meta["val"]
-        return lowering(self, *args, **kwargs)
-
     def op(
         self,
         op_type: str,
@@ -113,16 +108,10 @@ class Graph:
         shape: tuple[Any, ...] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a node and return its output, or a tuple of several.
+        """Add a node and return its output, or a tuple if ``outputs`` is more than one.
 
-        Args:
-            op_type: ONNX operator.
-            inputs: Values; ``None`` for an optional input that is left out.
-            outputs: How many outputs are wanted.
-            domain: ``""`` for ONNX's own operators.
-            dtype: Dtype of the outputs, where it is needed.
-            shape: Their shape, where it is needed.
-            attributes: Attributes of the node; those that are ``None`` are left out.
+        Inputs and attributes that are ``None`` are left out. Give the ``dtype`` and ``shape`` of the outputs where a
+        later step of the lowering reads them.
         """
         values = [Value(f"{op_type}_{next(self._numbers)}", dtype, shape) for _ in range(outputs)]
         names = [value.name if value is not None else "" for value in inputs]

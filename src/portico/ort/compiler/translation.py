@@ -80,7 +80,8 @@ def _called(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     out = node.meta["val"]
     if isinstance(out, torch.SymInt):
         return graph.size(out)
-    return _typed(graph.lower(node, LOWERINGS[node.target], args, kwargs), out)
+    graph.node, graph.out = node, out
+    return _typed(LOWERINGS[node.target](graph, *args, **kwargs), out)
 
 
 def _typed(result: Any, out: Any) -> Any:
