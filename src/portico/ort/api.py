@@ -69,16 +69,16 @@ def restore(model: nn.Module) -> None:
 
 
 @contextmanager
-def running_in_torch(model: nn.Module) -> Iterator[None]:
-    """Make ``model`` run in torch within the block."""
-    call = compiled_call(model)
-    was_on = call is not None and call.is_on
-    restore(model)
+def running_in_torch(*models: nn.Module) -> Iterator[None]:
+    """Make ``models`` run in torch within the block."""
+    calls = [call for call in map(compiled_call, models) if call is not None and call.is_on]
+    for call in calls:
+        call.is_on = False
     try:
         yield
     finally:
-        if call is not None:
-            call.is_on = was_on
+        for call in calls:
+            call.is_on = True
 
 
 class CompiledCall:

@@ -31,10 +31,7 @@ _LARGEST_MESSAGE = 2**31 - 1
 
 
 def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
-    """Trace ``model`` in evaluation mode, as :func:`save_onnx` does.
-
-    Returns:
-        The program, and the names of its outputs.
+    """Trace ``model`` in evaluation mode, as :func:`save_onnx` does; return the program and its outputs' names.
 
     Raises:
         InputError: If the model cannot be called with ``inputs``, cannot be traced, or uses an operator that has no

@@ -125,12 +125,9 @@ class ORTMixin(Trainer):
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if ``args.save_onnx`` is set.
+        """Train like :meth:`portico.Trainer.train`, and write the ONNX file if ``args.save_onnx`` is set.
 
-        Args:
-            *args: As :meth:`portico.Trainer.train` takes them.
-            inference_with_ort: Older spelling of ``args.evaluate_in_ort``, for this call.
-            **kwargs: As :meth:`portico.Trainer.train` takes them.
+        ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call.
 
         Raises:
             InputError: If the model cannot be saved as ONNX; before training.
@@ -212,9 +209,8 @@ class ORTMixin(Trainer):
         # Lightning made the strategy from its name alone.
         strategy = self.lightning_trainer.strategy
         if isinstance(strategy, RunsInORT):
-            args = self.args
             strategy.configure(
-                strict=args.strict, evaluate_in_ort=args.evaluate_in_ort, settings=args.session_settings
+                strict=self.args.strict, evaluate_in_ort=self.args.evaluate_in_ort, settings=self.args.session_settings
             )
 
     @contextmanager
