@@ -22,6 +22,9 @@ class ORTOptimizerNames(ExplicitEnum):
     ADAMW_ORT_FUSED = "adamw_ort_fused"
 
 
+_OPTIMIZERS = [member.value for kind in (ORTOptimizerNames, OptimizerNames) for member in kind]
+
+
 @dataclass
 class ORTTrainingArguments(TrainingArguments):
     """Arguments of :class:`~portico.ort.trainer.ORTTrainer`.
@@ -46,6 +49,8 @@ class ORTTrainingArguments(TrainingArguments):
 
     accelerator: str | None = field(default="ort", metadata={"help": "Lightning accelerator."})
     strategy: str | None = field(default="ort", metadata={"help": "Lightning strategy."})
+    # `HfArgumentParser` would take the choices from transformers' type, an enumeration that cannot be extended.
+    optim: str = field(default=TrainingArguments.optim, metadata={"help": "Optimizer.", "choices": _OPTIMIZERS})
     use_module_with_loss: bool = field(default=False, metadata={"help": "Compute the loss in the graph."})
     save_onnx: bool = field(default=False, metadata={"help": "Write the trained model as an ONNX file."})
     onnx_prefix: str | None = field(default=None, metadata={"help": "Name of the ONNX file, without its ending."})
@@ -64,9 +69,8 @@ class ORTTrainingArguments(TrainingArguments):
             InputError: Names the argument and the values allowed.
         """
         optim = getattr(self.optim, "value", self.optim)
-        names = [member.value for kind in (ORTOptimizerNames, OptimizerNames) for member in kind]
-        if optim not in names:
-            raise InputError(f"`optim={self.optim!r}` is unknown; set it to one of {', '.join(names)}.")
+        if optim not in _OPTIMIZERS:
+            raise InputError(f"`optim={self.optim!r}` is unknown; set it to one of {', '.join(_OPTIMIZERS)}.")
         is_fused = optim == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if is_fused:
             # Hidden from transformers' own check, which would refuse the name.

@@ -1,11 +1,14 @@
 """Values of ``ORTTrainingArguments`` and of ``SessionSettings``."""
 
+import json
+
 import lightning
 import pytest
+import transformers
 
 import portico.ort
 from models import toy_arguments
-from portico import InputError, ORTTrainingArguments
+from portico import InputError, ORTSeq2SeqTrainingArguments, ORTTrainingArguments
 from portico.ort import settings
 
 
@@ -55,3 +58,19 @@ def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         portico.ort.SessionSettings(**options)
+
+
+@pytest.mark.parametrize("arguments_class", [ORTTrainingArguments, ORTSeq2SeqTrainingArguments])
+@pytest.mark.parametrize("optim", [None, "adamw_ort_fused", "adamw_torch", "adafactor"])
+def test_optimizers_on_the_command_line_and_in_a_file(arguments_class, optim, tmp_path, capsys):
+    parser = transformers.HfArgumentParser(arguments_class)
+    chosen = {} if optim is None else {"optim": optim}
+    line = ["--output_dir", str(tmp_path), *(part for name, value in chosen.items() for part in (f"--{name}", value))]
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"output_dir": str(tmp_path), **chosen}))
+    expected = transformers.TrainingArguments(str(tmp_path)).optim.value if optim is None else optim
+    for (args,) in (parser.parse_args_into_dataclasses(line), parser.parse_json_file(str(file))):
+        assert args.optim.value == args.to_dict()["optim"] == expected
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses([*line, "--optim", "adamw_ort"])
+    assert "invalid choice: 'adamw_ort' (choose from " in capsys.readouterr().err
