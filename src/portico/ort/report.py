@@ -60,11 +60,13 @@ class Report:
         graphs: Graphs in the order in which they were built.
         fallbacks: Operators that run in torch, by name.
         profiled: Sessions that are being profiled; reading their time ends the profile.
+        has_recurrent_layers: Whether the model has layers that torch does not trace, which was announced.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
     profiled: list[Any] = field(default_factory=list)
+    has_recurrent_layers: bool = False
     _operator_seconds: Counter[str] = field(default_factory=Counter)
     _graph_breaks: Counter[str] = field(default_factory=Counter)
 
