@@ -294,11 +294,6 @@ def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
     return graph.op("Add", left, right)
 
 
-@lowers(aten.silu.default)
-def silu(graph: Graph, x: Value) -> Value:
-    return graph.op("Mul", x, graph.op("Sigmoid", x))
-
-
 @lowers(aten.silu_backward.default)
 def silu_backward(graph: Graph, grad: Value, x: Value) -> Value:
     sigmoid, one = graph.op("Sigmoid", x), graph.operand(1)
