@@ -59,12 +59,10 @@ def compile(
 
 
 def _warn_of_recurrent_layers(model: nn.Module, report: Report) -> None:
-    # A model and its loss, and an encoder, are compiled again with the report of the model.
-    if dynamo_config.allow_rnn or report.has_recurrent_layers:
-        return
     layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.RNNBase)]
-    report.has_recurrent_layers = bool(layers)
-    if layers:
+    # A model and its loss, and an encoder, are compiled again with the report of the model.
+    if layers and not (dynamo_config.allow_rnn or report.has_recurrent_layers):
+        report.has_recurrent_layers = True
         logger.warning(
             "torch does not trace %s: the `forward` that calls it runs in torch, not in ONNX Runtime; use another "
             "layer, or set `torch._dynamo.config.allow_rnn = True`, which is experimental and builds graphs for each "

@@ -153,7 +153,7 @@ class ORTMixin(Trainer):
             return super().predict(*args, **kwargs)
 
     def save_onnx(self, output_dir: str | None = None) -> Path:
-        """Write the model as an ONNX file, next to its configuration and tokenizer.
+        """Write the model as an ONNX file, as ``args.save_onnx`` says, next to its configuration and tokenizer.
 
         Args:
             output_dir: Folder; by default ``args.output_dir``.
@@ -166,7 +166,8 @@ class ORTMixin(Trainer):
         """
         folder = Path(output_dir or self.args.output_dir or ".")
         with running_in_torch(self.model):
-            path = save_onnx(self.model, self._example_inputs(), folder / f"{self.args.onnx_prefix or 'model'}.onnx")
+            path = folder / f"{self.args.onnx_prefix or 'model'}.onnx"
+            save_onnx(self.model, self._example_inputs(), path, is_standard=self.args.save_onnx == "standard")
         for part in (getattr(self.model, "config", None), self.processing_class):
             if part is not None:
                 part.save_pretrained(folder)

@@ -29,6 +29,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
         ({"torch_compile": True}, "choose a compiler other than ONNX Runtime, .* anyway; leave them out"),
         ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
         ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
+        ({"save_onnx": "plain"}, "`save_onnx='plain'` cannot be used; set it to true or false, or one of standard"),
         ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
         ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a string, or null"),
         (
@@ -74,3 +75,19 @@ def test_optimizers_on_the_command_line_and_in_a_file(arguments_class, optim, tm
     with pytest.raises(SystemExit):
         parser.parse_args_into_dataclasses([*line, "--optim", "adamw_ort"])
     assert "invalid choice: 'adamw_ort' (choose from " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [([], False), (["--save_onnx"], True), (["--save_onnx", "no"], False), (["--save_onnx", "standard"], "standard")],
+)
+def test_the_kind_of_file_on_the_command_line(line, expected, tmp_path):
+    parser = transformers.HfArgumentParser(ORTTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), *line])
+    assert args.save_onnx == expected
+
+
+def test_a_kind_of_file_that_is_unknown_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        transformers.HfArgumentParser(ORTTrainingArguments).parse_args_into_dataclasses(["--save_onnx", "plain"])
+    assert "Truthy value expected: got plain" in capsys.readouterr().err

@@ -80,6 +80,7 @@ class Graph:
     """Collects the nodes of an ONNX graph; equal constants and sizes are made once.
 
     Attributes:
+        is_standard: Whether operators of ONNX Runtime's own are to be avoided.
         node: The operator that is being lowered.
         out: Its fake result, with the dtype and shape that the result must have.
     """
@@ -87,7 +88,8 @@ class Graph:
     node: fx.Node
     out: Any
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_standard: bool = False) -> None:
+        self.is_standard = is_standard
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -218,7 +220,7 @@ class Graph:
             nodes.append(node)
         constants = [constant for constant in self.initializers if constant.name in used]
         graph = helper.make_graph(nodes[::-1], "portico", self.inputs, self.outputs, constants)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        opsets = [helper.make_opsetid("", OPSET), *([] if self.is_standard else [helper.make_opsetid(MICROSOFT, 1)])]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def declare_number(self, number: Any, value: Value) -> None:

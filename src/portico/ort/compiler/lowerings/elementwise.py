@@ -255,7 +255,7 @@ def gelu(graph: Graph, x: Value, *, approximate: str = "none") -> Value:
     if any(user.target is aten.gelu_backward.default for user in readers):
         # The derivative has the same nodes, and ONNX Runtime computes equal nodes once.
         return graph.op("Mul", x, _normal_distribution(graph, _over_sqrt_2(graph, x)))
-    return graph.op("Gelu", x, domain=MICROSOFT)
+    return graph.op("Gelu", x, domain="" if graph.is_standard else MICROSOFT)
 
 
 @lowers(aten.gelu_backward.default)

@@ -52,7 +52,7 @@ def flash_attention(
     scale: Any = None,
 ) -> tuple[Value, Value]:
     is_differentiated = any(user.args[1] == 1 for user in graph.node.users)
-    if not is_differentiated and _is_fusible(query, key, is_causal, attn_mask):
+    if not is_differentiated and not graph.is_standard and _is_fusible(query, key, is_causal, attn_mask):
         # Only a backward reads logsumexp; without one, ONNX Runtime has a fused kernel that goes head by head.
         return _alive(graph, _fused(graph, query, key, value, attn_mask, scale), attn_mask), query
     scores = _scores(graph, query, key, is_causal, attn_mask, scale)
