@@ -14,6 +14,8 @@ from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config
 
+logger = logging.getLogger(__name__)
+
 Model = TypeVar("Model", bound=nn.Module)
 
 # Generation exceeds torch's limit of 8: it has graphs for the first, the second and later tokens, each for one row and
@@ -51,8 +53,22 @@ def compile(
     if not isinstance(call, CompiledCall) or call.options != options:
         # `nn.Module.__call__` calls this attribute if it is set; it is not copied or pickled with the module.
         model._compiled_call_impl = call = CompiledCall(model, *options, report or Report())
+        _warn_of_recurrent_layers(model, call.report)
     call.is_on = True
     return model
+
+
+def _warn_of_recurrent_layers(model: nn.Module, report: Report) -> None:
+    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.RNNBase)]
+    # A model and its loss, and an encoder, are compiled again with the report of the model.
+    if layers and not (dynamo_config.allow_rnn or report.has_recurrent_layers):
+        report.has_recurrent_layers = True
+        logger.warning(
+            "torch does not trace %s: the `forward` that calls it runs in torch, not in ONNX Runtime; use another "
+            "layer, or set `torch._dynamo.config.allow_rnn = True`, which is experimental and builds graphs for each "
+            "length of the inputs.",
+            ", ".join(f"`{name}` ({type(part).__name__})" for name, part in layers),
+        )
 
 
 def compiled_call(model: nn.Module) -> "CompiledCall | None":
@@ -69,16 +85,16 @@ def restore(model: nn.Module) -> None:
 
 
 @contextmanager
-def running_in_torch(model: nn.Module) -> Iterator[None]:
-    """Make ``model`` run in torch within the block."""
-    call = compiled_call(model)
-    was_on = call is not None and call.is_on
-    restore(model)
+def running_in_torch(*models: nn.Module) -> Iterator[None]:
+    """Make ``models`` run in torch within the block."""
+    calls = [call for call in map(compiled_call, models) if call is not None and call.is_on]
+    for call in calls:
+        call.is_on = False
     try:
         yield
     finally:
-        if call is not None:
-            call.is_on = was_on
+        for call in calls:
+            call.is_on = True
 
 
 class CompiledCall:

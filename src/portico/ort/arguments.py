@@ -1,7 +1,9 @@
 """``ORTTrainingArguments``: Hugging Face's training arguments plus those of ONNX Runtime."""
 
+import argparse
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
@@ -11,7 +13,8 @@ from portico.settings import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _RULES = {
-    **dict.fromkeys(("use_module_with_loss", "save_onnx", "onnx_profile", "evaluate_in_ort", "strict"), Rule((bool,))),
+    **dict.fromkeys(("use_module_with_loss", "onnx_profile", "evaluate_in_ort", "strict"), Rule((bool,))),
+    "save_onnx": Rule((bool,), choices=("standard",)),
     **dict.fromkeys(("onnx_prefix", "onnx_cache_dir"), Rule((str, type(None)))),
 }
 
@@ -20,6 +23,20 @@ class ORTOptimizerNames(ExplicitEnum):
     """Optimizers in addition to those of transformers."""
 
     ADAMW_ORT_FUSED = "adamw_ort_fused"
+
+
+_OPTIMIZERS = [member.value for kind in (ORTOptimizerNames, OptimizerNames) for member in kind]
+
+
+class _StoreBooleanOrStandard(argparse.Action):
+    """Accepts ``"standard"`` too where ``HfArgumentParser`` reads a Boolean."""
+
+    def __init__(self, **options: Any) -> None:
+        read = options.pop("type")
+        super().__init__(type=lambda text: text if text == "standard" else read(text), **options)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
 
 
 @dataclass
@@ -32,7 +49,8 @@ class ORTTrainingArguments(TrainingArguments):
         optim: One of transformers' optimizers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
         use_module_with_loss: Include the loss of ``compute_loss_func`` or of ``label_smoothing_factor`` in the graph;
             a loss that the model computes always is.
-        save_onnx: Write the trained model as an ONNX file into ``output_dir`` after training.
+        save_onnx: Write the trained model as an ONNX file into ``output_dir`` after training. It may have operators of
+            ONNX Runtime (domain ``com.microsoft``); with ``"standard"`` it has those of ONNX itself only.
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
         onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
             ``"ERROR"`` or ``"FATAL"``.
@@ -46,8 +64,13 @@ class ORTTrainingArguments(TrainingArguments):
 
     accelerator: str | None = field(default="ort", metadata={"help": "Lightning accelerator."})
     strategy: str | None = field(default="ort", metadata={"help": "Lightning strategy."})
+    # `HfArgumentParser` would take the choices from transformers' type, an enumeration that cannot be extended.
+    optim: str = field(default=TrainingArguments.optim, metadata={"help": "Optimizer.", "choices": _OPTIMIZERS})
     use_module_with_loss: bool = field(default=False, metadata={"help": "Compute the loss in the graph."})
-    save_onnx: bool = field(default=False, metadata={"help": "Write the trained model as an ONNX file."})
+    save_onnx: bool | str = field(
+        default=False,
+        metadata={"help": "Write the model as an ONNX file: true, or 'standard'.", "action": _StoreBooleanOrStandard},
+    )
     onnx_prefix: str | None = field(default=None, metadata={"help": "Name of the ONNX file, without its ending."})
     onnx_log_level: str = field(
         default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(LOG_LEVELS)}
@@ -64,9 +87,8 @@ class ORTTrainingArguments(TrainingArguments):
             InputError: Names the argument and the values allowed.
         """
         optim = getattr(self.optim, "value", self.optim)
-        names = [member.value for kind in (ORTOptimizerNames, OptimizerNames) for member in kind]
-        if optim not in names:
-            raise InputError(f"`optim={self.optim!r}` is unknown; set it to one of {', '.join(names)}.")
+        if optim not in _OPTIMIZERS:
+            raise InputError(f"`optim={self.optim!r}` is unknown; set it to one of {', '.join(_OPTIMIZERS)}.")
         is_fused = optim == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if is_fused:
             # Hidden from transformers' own check, which would refuse the name.

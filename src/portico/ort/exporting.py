@@ -31,10 +31,7 @@ _LARGEST_MESSAGE = 2**31 - 1
 
 
 def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
-    """Trace ``model`` in evaluation mode, as :func:`save_onnx` does.
-
-    Returns:
-        The program, and the names of its outputs.
+    """Trace ``model`` in evaluation mode, as :func:`save_onnx` does; return the program and its outputs' names.
 
     Raises:
         InputError: If the model cannot be called with ``inputs``, cannot be traced, or uses an operator that has no
@@ -93,7 +90,8 @@ def _output_names(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> 
     except Exception as error:  # Whatever the user's model raises.
         raise InputError(
             f"The model cannot be saved as ONNX: called with {', '.join(inputs)} only, without labels, it raises "
-            f"{type(error).__name__}: {_in_one_line(error)}; make the labels optional, or set `save_onnx=False`."
+            f"{type(error).__name__}: {' '.join(str(error).split())}; make the labels optional, or set "
+            "`save_onnx=False`."
         ) from error
 
 
@@ -112,16 +110,14 @@ def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> Export
             return program.run_decompositions(decompositions())
     except Exception as error:  # Torch raises a different exception for each kind of code that it cannot trace.
         raise InputError(
-            f"The model cannot be saved as ONNX: torch cannot trace it in one piece: {_in_one_line(error)} "
+            f"The model cannot be saved as ONNX: torch cannot trace it in one piece: {' '.join(str(error).split())} "
             "Change that line of the model, or set `save_onnx=False`."
         ) from error
 
 
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
+def save_onnx(
+    model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path, *, is_standard: bool = False
+) -> Path:
     """Write ``model`` as an ONNX file, and return its path.
 
     The first two dimensions of each input are dynamic, or only the first of inputs with four or more, such as images.
@@ -131,6 +127,7 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         model: A model that takes its inputs by name.
         inputs: Example inputs by name, at least 2 rows.
         path: File to write; weights above 2 GB go into a second file next to it, which ends in ``.data``.
+        is_standard: Whether to use ONNX's own operators only, and none of ONNX Runtime's (domain ``com.microsoft``).
 
     Raises:
         InputError: As :func:`~portico.ort.exporting.exported`.
@@ -144,7 +141,7 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         for spec in program.graph_signature.input_specs
         if spec.kind is not InputKind.USER_INPUT and spec.target in stored
     }
-    proto = translate(program.graph_module, weights=weights, output_names=output_names)
+    proto = translate(program.graph_module, weights=weights, output_names=output_names, is_standard=is_standard)
     # The metadata is for calls from torch only.
     del proto.metadata_props[:]
     _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))

@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,11 +60,13 @@ class Report:
         graphs: Graphs in the order in which they were built.
         fallbacks: Operators that run in torch, by name.
         profiled: Sessions that are being profiled; reading their time ends the profile.
+        has_recurrent_layers: Whether the model has layers that torch does not trace, which was announced.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
     profiled: list[Any] = field(default_factory=list)
+    has_recurrent_layers: bool = False
     _operator_seconds: Counter[str] = field(default_factory=Counter)
     _graph_breaks: Counter[str] = field(default_factory=Counter)
 
@@ -133,14 +135,6 @@ class Report:
         total = sum(self.operator_seconds.values())
         lines += [f"{seconds / total:6.1%} in {name}" for name, seconds in list(self.operator_seconds.items())[:8]]
         return "\n".join([*lines, f"Peak memory: {peak_memory() / 2**20:.0f} MiB"])
-
-
-def write_reports(reports: Mapping[str, Report], path: str | Path) -> None:
-    """Write reports as a JSON object, by name; missing folders are created."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2)
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 def peak_memory() -> int:

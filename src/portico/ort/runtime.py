@@ -147,12 +147,9 @@ class SessionCache:
         self._folder = cache_folder(settings.cache_dir)
 
     def session(self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device) -> tuple[Any, bool]:
-        """Return a session, and whether it had to be built.
+        """Return a session for tensors on ``device``, and whether it had to be built.
 
-        Args:
-            key: Unique to the model.
-            build: Makes the model if it is not in the cache.
-            device: Where the tensors are.
+        ``key`` is unique to the model, which ``build`` makes if it is not in the cache.
 
         Raises:
             InputError: If ONNX Runtime cannot run the model there.
@@ -190,10 +187,7 @@ class SessionCache:
 
 
 def cache_folder(chosen: str | Path | None) -> Path | None:
-    """Create and return the folder of the cache, or return ``None`` for no cache.
-
-    Args:
-        chosen: See :class:`~portico.ort.settings.SessionSettings`; the environment variable may be ``off`` too.
+    """Create and return the folder that ``cache_dir`` or the environment chooses, or ``None`` for no cache.
 
     Raises:
         InputError: If a folder that the user named cannot be written.

@@ -1,8 +1,8 @@
 """Strategies that run the submodules of a ``LightningModule`` in ONNX Runtime."""
 
+import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from portico.errors import InputError
 from portico.lightning_compat import set_root_device
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, restore, running_in_torch
-from portico.ort.report import Report, write_reports
+from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,10 @@ class RunsInORT(Strategy):
         if trainer.state.fn == TrainerFn.FITTING and trainer.is_global_zero:
             for name, report in self.reports.items():
                 print(f"`{name}`: {report}")
-            write_reports(self.reports, Path(trainer.default_root_dir) / REPORT_NAME)
+            path = Path(trainer.default_root_dir) / REPORT_NAME
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({name: report.as_dict() for name, report in self.reports.items()}, indent=2)
+            path.write_text(text + "\n", encoding="utf-8")
             if not trainer.interrupted:
                 self._warn_of_idle_parts()
         for part in self._compiled.values():
@@ -149,9 +152,7 @@ class RunsInORT(Strategy):
                 )
 
     def _evaluated(self, step: Any, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for part in () if self.evaluate_in_ort else self._compiled.values():
-                stack.enter_context(running_in_torch(part))
+        with running_in_torch(*(() if self.evaluate_in_ort else self._compiled.values())):
             return step(*args, **kwargs)
 
 

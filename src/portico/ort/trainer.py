@@ -114,7 +114,7 @@ class ORTMixin(Trainer):
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train as :meth:`portico.Trainer.train` does, and write the ONNX file if ``args.save_onnx`` is set.
+        """Train like :meth:`portico.Trainer.train`, and write the ONNX file if ``args.save_onnx`` is set.
 
         ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call.
 
@@ -142,16 +142,17 @@ class ORTMixin(Trainer):
             return super().predict(*args, **kwargs)
 
     def save_onnx(self, output_dir: str | None = None) -> Path:
-        """Write the model as an ONNX file, next to its configuration and tokenizer, and return the path of the file.
+        """Write the model as an ONNX file, as ``args.save_onnx`` says, next to its configuration and tokenizer.
 
-        The folder is ``args.output_dir`` unless ``output_dir`` is given.
+        The folder is ``args.output_dir`` unless ``output_dir`` is given. Returns the path of the file.
 
         Raises:
             InputError: If the model cannot be traced, or uses an operator that cannot be lowered; or without data.
         """
         folder = Path(output_dir or self.args.output_dir or ".")
         with running_in_torch(self.model):
-            path = save_onnx(self.model, self._example_inputs(), folder / f"{self.args.onnx_prefix or 'model'}.onnx")
+            path = folder / f"{self.args.onnx_prefix or 'model'}.onnx"
+            save_onnx(self.model, self._example_inputs(), path, is_standard=self.args.save_onnx == "standard")
         for part in (getattr(self.model, "config", None), self.processing_class):
             if part is not None:
                 part.save_pretrained(folder)
@@ -194,9 +195,8 @@ class ORTMixin(Trainer):
         # Lightning made the strategy from its name alone.
         strategy = self.lightning_trainer.strategy
         if isinstance(strategy, RunsInORT):
-            args = self.args
             strategy.configure(
-                strict=args.strict, evaluate_in_ort=args.evaluate_in_ort, settings=args.session_settings
+                strict=self.args.strict, evaluate_in_ort=self.args.evaluate_in_ort, settings=self.args.session_settings
             )
 
     @contextmanager

@@ -15,7 +15,6 @@ from portico import InputError
 from portico.errors import InputTypeError
 from portico.ort import api
 from portico.ort.api import compiled_call, restore, running_in_torch
-from portico.ort.report import write_reports
 
 
 def make_net(width=4):
@@ -214,14 +213,13 @@ def test_strict_refuses_a_model_that_is_traced_again_and_again(monkeypatch):
         model(x)
 
 
-def test_the_report_is_saved_as_json(tmp_path):
+def test_the_report_can_be_saved_as_json():
     net = portico.ort.compile(make_net())
     with torch.no_grad():
         net(torch.randn(3, 4))
     report = compiled_call(net).report
-    write_reports({"net": report}, tmp_path / "new" / "report.json")
-    saved = json.loads((tmp_path / "new" / "report.json").read_text())
-    assert [graph["kind"] for graph in saved["net"]["graphs"]] == ["inference"]
+    saved = json.loads(json.dumps(report.as_dict()))
+    assert [graph["kind"] for graph in saved["graphs"]] == ["inference"]
     assert "1 inference" in str(report)
     assert report.as_dict()["peak_memory_bytes"] > 2**20
 
@@ -256,3 +254,33 @@ def test_torch_knows_the_backend_by_name():
 def test_only_modules_are_compiled():
     with pytest.raises(InputTypeError, match=r"`model` is a str; give a `torch.nn.Module`"):
         portico.ort.compile("bert")
+
+
+class Tagger(nn.Module):
+    def __init__(self, layer=nn.LSTM):
+        super().__init__()
+        self.inner = nn.ModuleDict({"rnn": layer(4, 4, batch_first=True)})
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.inner["rnn"](x)[0])
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_announced_once(layer, caplog):
+    model = portico.ort.compile(Tagger(layer))
+    for _ in range(2):
+        portico.ort.compile(model)(torch.randn(2, 3, 4)).sum().backward()
+    (message,) = [record.getMessage() for record in caplog.records if "torch does not trace" in record.getMessage()]
+    assert f"torch does not trace `inner.rnn` ({layer.__name__}): the `forward` that calls it runs in torch" in message
+    assert "set `torch._dynamo.config.allow_rnn = True`" in message
+
+
+def test_recurrent_layers_run_in_onnxruntime_if_torch_is_told_to_trace_them(caplog):
+    with torch._dynamo.config.patch(allow_rnn=True):
+        model, x = portico.ort.compile(Tagger(nn.GRU), strict=True), torch.randn(2, 3, 4)
+        found = model(x)
+    assert "torch does not trace" not in caplog.text
+    assert [graph.kind for graph in compiled_call(model).report.graphs] == ["forward", "backward"]
+    with running_in_torch(model):
+        torch.testing.assert_close(found, model(x))

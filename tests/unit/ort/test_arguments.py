@@ -1,11 +1,14 @@
 """Values of ``ORTTrainingArguments`` and of ``SessionSettings``."""
 
+import json
+
 import lightning
 import pytest
+import transformers
 
 import portico.ort
 from models import toy_arguments
-from portico import InputError, ORTTrainingArguments
+from portico import InputError, ORTSeq2SeqTrainingArguments, ORTTrainingArguments
 from portico.ort import settings
 
 
@@ -26,6 +29,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
         ({"torch_compile": True}, "choose a compiler other than ONNX Runtime, .* anyway; leave them out"),
         ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
         ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
+        ({"save_onnx": "plain"}, "`save_onnx='plain'` cannot be used; set it to true or false, or one of standard"),
         ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
         ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a string, or null"),
         (
@@ -55,3 +59,35 @@ def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         portico.ort.SessionSettings(**options)
+
+
+@pytest.mark.parametrize("arguments_class", [ORTTrainingArguments, ORTSeq2SeqTrainingArguments])
+@pytest.mark.parametrize("optim", [None, "adamw_ort_fused", "adamw_torch", "adafactor"])
+def test_optimizers_on_the_command_line_and_in_a_file(arguments_class, optim, tmp_path, capsys):
+    parser = transformers.HfArgumentParser(arguments_class)
+    chosen = {} if optim is None else {"optim": optim}
+    line = ["--output_dir", str(tmp_path), *(part for name, value in chosen.items() for part in (f"--{name}", value))]
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"output_dir": str(tmp_path), **chosen}))
+    expected = transformers.TrainingArguments(str(tmp_path)).optim.value if optim is None else optim
+    for (args,) in (parser.parse_args_into_dataclasses(line), parser.parse_json_file(str(file))):
+        assert args.optim.value == args.to_dict()["optim"] == expected
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses([*line, "--optim", "adamw_ort"])
+    assert "invalid choice: 'adamw_ort' (choose from " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [([], False), (["--save_onnx"], True), (["--save_onnx", "no"], False), (["--save_onnx", "standard"], "standard")],
+)
+def test_the_kind_of_file_on_the_command_line(line, expected, tmp_path):
+    parser = transformers.HfArgumentParser(ORTTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), *line])
+    assert args.save_onnx == expected
+
+
+def test_a_kind_of_file_that_is_unknown_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        transformers.HfArgumentParser(ORTTrainingArguments).parse_args_into_dataclasses(["--save_onnx", "plain"])
+    assert "Truthy value expected: got plain" in capsys.readouterr().err

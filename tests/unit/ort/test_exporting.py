@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from models import Points, toy_arguments
+from models import Points, ToyDataset, tiny_bert, toy_arguments
 from portico import InputError, ORTTrainer, ORTTrainingArguments
 from portico.ort import exporting
 from portico.ort.exporting import save_onnx
@@ -158,3 +158,27 @@ def test_a_model_is_saved_with_the_data_that_there_is(tmp_path):
     trainer = ORTTrainer(Pair(), toy_arguments(tmp_path, ORTTrainingArguments))
     with pytest.raises(InputError, match="there is no data; give the trainer a `train_dataset` or an `eval_dataset`"):
         trainer.save_onnx()
+
+
+def operators(path):
+    """Return the domains of the operators in a file, and of those it imports."""
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto)
+    return {node.domain for node in proto.graph.node}, {each.domain for each in proto.opset_import}
+
+
+def test_a_standard_file_has_no_operators_of_onnxruntime(tmp_path):
+    saved = {}
+    for kind in (True, "standard"):
+        args = toy_arguments(tmp_path / str(kind), ORTTrainingArguments, save_onnx=kind, max_steps=1)
+        trainer = ORTTrainer(tiny_bert(), args, train_dataset=ToyDataset())
+        trainer.train()
+        path = tmp_path / str(kind) / "model.onnx"
+        mask = np.ones((3, 5), np.int64)
+        mask[1, 3:] = 0
+        inputs = {"input_ids": np.arange(15).reshape(3, 5), "attention_mask": mask}
+        session = onnxruntime.InferenceSession(path)
+        names = {value.name for value in session.get_inputs()}
+        saved[kind] = session.run(["logits"], {name: value for name, value in inputs.items() if name in names})[0]
+        assert operators(path) == ({True: {"", "com.microsoft"}, "standard": {""}}[kind],) * 2
+    np.testing.assert_allclose(saved["standard"], saved[True], atol=1e-5)

@@ -68,13 +68,13 @@ def kinds(model):
 
 def test_lightning_knows_it_by_name_and_the_numbers_are_eager_modes(tmp_path, capsys):
     plain, _ = fitted(tmp_path, accelerator="cpu")
-    model, trainer = fitted(tmp_path, accelerator="ort", strategy="ort")
+    model, trainer = fitted(tmp_path / "new", accelerator="ort", strategy="ort")
     assert isinstance(trainer.strategy, portico.ORTStrategy)
     assert isinstance(trainer.accelerator, portico.ORTAccelerator)
     assert model.seen == pytest.approx(plain.seen, abs=1e-5)
     assert kinds(model) == ["forward", "backward", "inference"]
     assert "`net`: In ONNX Runtime: " in capsys.readouterr().out
-    assert list(json.loads((tmp_path / "ort_report.json").read_text())) == ["net"]
+    assert list(json.loads((tmp_path / "new" / "ort_report.json").read_text())) == ["net"]
     assert not compiled_call(model.net).is_on, "after the run the model is a plain one"
 
 

@@ -25,12 +25,7 @@ from portico.ort.torch_compat import TracingContext, aot_autograd, functorch_con
 def make_backend(
     settings: SessionSettings | None = None, *, strict: bool = False, report: Report | None = None
 ) -> Callable[..., Any]:
-    """Return a backend for ``torch.compile``.
-
-    Args:
-        settings: How ONNX Runtime runs the graphs.
-        strict: Refuse a graph of which a part would run in torch.
-        report: Records what was built.
+    """Return a backend for ``torch.compile``, with the options of :func:`portico.ort.api.compile`.
 
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.

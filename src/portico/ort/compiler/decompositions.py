@@ -79,6 +79,7 @@ aten = torch.ops.aten
 # Torch's list of core decompositions lacks these, some of which it counts as core operators.
 _FURTHER = (
     aten._adaptive_avg_pool2d,
+    aten.hardtanh,
     aten.linalg_vector_norm,
     aten.native_group_norm,
     aten.new_empty_strided,

@@ -80,6 +80,7 @@ class Graph:
     """Collects the nodes of an ONNX graph; equal constants and sizes are made once.
 
     Attributes:
+        is_standard: Whether operators of ONNX Runtime's own are to be avoided.
         node: The operator that is being lowered.
         out: Its fake result, with the dtype and shape that the result must have.
     """
@@ -87,7 +88,8 @@ class Graph:
     node: fx.Node
     out: Any
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_standard: bool = False) -> None:
+        self.is_standard = is_standard
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -97,11 +99,6 @@ class Graph:
         self._size_sources: dict[Any, Callable[[], Value]] = {}
         self._sizes: dict[Any, Value] = {}
         self._op_types: dict[str, str] = {}
-
-    def lower(self, node: fx.Node, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return what ``lowering`` makes of an operator and its arguments."""
-        self.node, self.out = node, node.meta["val"]
-        return lowering(self, *args, **kwargs)
 
     def op(
         self,
@@ -113,16 +110,10 @@ class Graph:
         shape: tuple[Any, ...] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a node and return its output, or a tuple of several.
+        """Add a node and return its output, or a tuple if ``outputs`` is more than one.
 
-        Args:
-            op_type: ONNX operator.
-            inputs: Values; ``None`` for an optional input that is left out.
-            outputs: How many outputs are wanted.
-            domain: ``""`` for ONNX's own operators.
-            dtype: Dtype of the outputs, where it is needed.
-            shape: Their shape, where it is needed.
-            attributes: Attributes of the node; those that are ``None`` are left out.
+        Inputs and attributes that are ``None`` are left out. Give the ``dtype`` and ``shape`` of the outputs where a
+        later step of the lowering reads them.
         """
         values = [Value(f"{op_type}_{next(self._numbers)}", dtype, shape) for _ in range(outputs)]
         names = [value.name if value is not None else "" for value in inputs]
@@ -229,7 +220,7 @@ class Graph:
             nodes.append(node)
         constants = [constant for constant in self.initializers if constant.name in used]
         graph = helper.make_graph(nodes[::-1], "portico", self.inputs, self.outputs, constants)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        opsets = [helper.make_opsetid("", OPSET), *([] if self.is_standard else [helper.make_opsetid(MICROSOFT, 1)])]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def declare_number(self, number: Any, value: Value) -> None:

@@ -26,15 +26,11 @@ logger = logging.getLogger(__name__)
 # Views: torch changes metadata only, where ONNX Runtime would copy.
 FREE_VIEWS = {
     torch.ops.aten.permute.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.t.default,
     torch.ops.aten.expand.default,
     torch.ops.aten.alias.default,
-    torch.ops.aten.detach.default,
     torch.ops.aten.view.default,
     torch.ops.aten._unsafe_view.default,
     torch.ops.aten.reshape.default,
-    torch.ops.aten.squeeze.dim,
     torch.ops.aten.squeeze.dims,
     torch.ops.aten.unsqueeze.default,
 }
@@ -51,11 +47,9 @@ _tried: dict[Any, bool] = {}
 
 
 def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.GraphModule:
-    """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on.
+    """Return the graph, which is changed, with each part that ONNX Runtime can run as a submodule ``fused_0`` etc.
 
-    Args:
-        module: Graph of ATen operators; it is changed.
-        is_in_stages: Whether to cut long parts, so that inputs can be freed between two stages.
+    With ``is_in_stages``, long parts are cut, so that inputs can be freed between two stages.
     """
     _view_outputs_outside(module.graph)
     support = create_op_support(lambda _, node: _is_supported(node))

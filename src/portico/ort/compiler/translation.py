@@ -21,6 +21,7 @@ def translate(
     *,
     weights: Mapping[str, tuple[str, torch.Tensor]] | None = None,
     output_names: Sequence[str] = (),
+    is_standard: bool = False,
 ) -> onnx.ModelProto:
     """Translate a graph of ATen operators, all of which have a lowering.
 
@@ -32,8 +33,9 @@ def translate(
         module: The graph.
         weights: Inputs to store in the model as weights: by input name, the name to store and the tensor.
         output_names: Names of the outputs, where they matter.
+        is_standard: Whether to use no operators of ONNX Runtime's own.
     """
-    graph = Graph()
+    graph = Graph(is_standard=is_standard)
     values: dict[fx.Node, Any] = {}
     input_orders = []
     # torch.compile calls its backend under a FakeTensorMode; the constants of the model must be real.
@@ -80,7 +82,8 @@ def _called(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     out = node.meta["val"]
     if isinstance(out, torch.SymInt):
         return graph.size(out)
-    return _typed(graph.lower(node, LOWERINGS[node.target], args, kwargs), out)
+    graph.node, graph.out = node, out
+    return _typed(LOWERINGS[node.target](graph, *args, **kwargs), out)
 
 
 def _typed(result: Any, out: Any) -> Any:

@@ -12,8 +12,6 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 @lowers(aten.full.default)
-@lowers(aten.zeros.default, fill_value=0)
-@lowers(aten.ones.default, fill_value=1)
 # Its content is undefined; zeros make results reproducible.
 @lowers(aten.empty.memory_format, fill_value=0)
 def full(graph: Graph, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
@@ -21,15 +19,7 @@ def full(graph: Graph, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
     return graph.op("Expand", value, graph.vector(size)) if len(size) else value
 
 
-@lowers(aten.new_zeros.default, fill_value=0)
-@lowers(aten.new_ones.default, fill_value=1)
-def new_full(graph: Graph, x: Value, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
-    return full(graph, size, fill_value)
-
-
-@lowers(aten.full_like.default, aten.fill.Scalar)
-@lowers(aten.zeros_like.default, fill_value=0)
-@lowers(aten.ones_like.default, fill_value=1)
+@lowers(aten.full_like.default)
 def full_like(graph: Graph, x: Value, fill_value: Any, **_: Any) -> Value:
     if all(isinstance(dim, int) for dim in x.shape or (None,)):
         return full(graph, x.dims, fill_value)
@@ -60,7 +50,7 @@ def converted(graph: Graph, x: Any, *_: Any, **__: Any) -> Value:
     return graph.operand(x)
 
 
-@lowers(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
+@lowers(aten.alias.default, aten.clone.default, aten.lift_fresh_copy.default)
 def same(graph: Graph, x: Value, **_: Any) -> Value:
     return x
 

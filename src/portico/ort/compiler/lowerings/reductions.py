@@ -1,4 +1,4 @@
-"""Reductions and cumulative sums."""
+"""Reductions, and what is made of them: softmax, layer and batch normalisation, and their derivatives."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from portico.ort.compiler.graph import Graph, Value, same_shape
 from portico.ort.compiler.lowerings.creation import full
-from portico.ort.compiler.lowerings.registry import lowers_along
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 
@@ -84,17 +84,14 @@ def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *
     return extreme(graph, x, dim, keepdim, kind=kind), index_of_extreme(graph, x, dim, keepdim, kind=kind)
 
 
-@lowers_along(aten.any.default, aten.any.dim, aten.any.dims, of_all=False)
-@lowers_along(aten.all.default, aten.all.dim, aten.all.dims, of_all=True)
-def any_or_all(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, of_all: bool) -> Value:
-    """Return whether any is true, by counting; all are if none is false."""
+@lowers_along(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """Return whether any is true, by counting."""
     found = graph.cast(x, torch.bool)
-    if of_all:
-        found = graph.op("Not", found, dtype=torch.bool, shape=x.shape)
     # An empty list of dimensions reduces none.
     if dim != []:
         found = graph.cast(reduced(graph, "ReduceSum", graph.cast(found, torch.int32), dim, keepdim), torch.bool)
-    return graph.operand(graph.op("Not", found, dtype=torch.bool) if of_all else found)
+    return graph.operand(found)
 
 
 @lowers_along(aten.var.correction)
@@ -115,3 +112,183 @@ def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim
 @lowers_along(aten.cumsum.default)
 def cumsum(graph: Graph, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return graph.op("CumSum", graph.operand(x), graph.constant(dim, torch.int64))
+
+
+# ---- Normalisation ----
+
+
+@lowers_along(aten._softmax.default, op_type="Softmax")
+@lowers_along(aten._log_softmax.default, op_type="LogSoftmax")
+def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: str) -> Value:
+    return graph.op(op_type, graph.operand(x), axis=dim)
+
+
+@lowers_along(aten._safe_softmax.default)
+def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    x, nothing = graph.operand(x), graph.operand(float("-inf"))
+    # Torch defines the probabilities of a row of nothing but -inf as zero.
+    is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
+    floor = graph.op("Where", is_alive, nothing, graph.operand(0))
+    probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
+    return graph.op("Mul", probabilities, graph.operand(is_alive))
+
+
+@lowers(aten.native_layer_norm.default)
+def native_layer_norm(
+    graph: Graph, x: Value, normalized_shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    if weight is None:
+        weight = graph.op("Expand", graph.constant(1, graph.out[0].dtype), graph.vector(normalized_shape))
+    y, *statistics = graph.op(
+        "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
+    )
+    # ONNX Runtime returns the statistics in float32, whatever the dtype of `x`.
+    mean, rstd = (graph.cast(Value(value.name, torch.float32), graph.out[1].dtype) for value in statistics)
+    return y, mean, rstd
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    graph: Graph,
+    grad: Value,
+    x: Value,
+    normalized_shape: Sequence[Any],
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    bias: Value | None,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    dims, num_outer = list(range(x.rank)), x.rank - len(normalized_shape)
+    normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
+    return _gradients(graph, grad, normalized, rstd, weight, dims[num_outer:], dims[:num_outer], output_mask)
+
+
+def _gradients(
+    graph: Graph,
+    grad: Value,
+    normalized: Value,
+    rstd: Value,
+    weight: Value | None,
+    normalized_dims: list[int] | None,
+    batch_dims: list[int],
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    """Return the gradients of input, weight and bias; constant statistics have no ``normalized_dims``."""
+    grads: list[Value | None] = [None, None, None]
+    if output_mask[0]:
+        scaled = grad if weight is None else graph.op("Mul", grad, weight)
+        if normalized_dims is not None:
+            average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
+            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
+            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
+        grads[0] = graph.op("Mul", rstd, scaled)
+    if output_mask[1]:
+        product = graph.op("Mul", grad, normalized)
+        grads[1] = reduced(graph, "ReduceSum", product, batch_dims) if batch_dims else product
+    if output_mask[2]:
+        grads[2] = reduced(graph, "ReduceSum", grad, batch_dims) if batch_dims else grad
+    return tuple(grads)
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def batch_norm(
+    graph: Graph,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    if not training:
+        options = (running_mean, running_var, momentum, eps)
+        return *batch_norm_in_evaluation(graph, x, weight, bias, *options), running_mean, running_var
+    mean, var = _statistics(graph, x)
+    y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
+    dtype = running_var.dtype or torch.float32
+    size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
+    count = graph.cast(graph.op("Div", size, graph.dimension(x, 1)), dtype)
+    unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
+    kept, added = graph.constant(1 - momentum, dtype), graph.constant(momentum, dtype)
+    pairs = ((running_mean, mean), (running_var, unbiased))
+    running = (graph.op("Add", graph.op("Mul", old, kept), graph.op("Mul", new, added)) for old, new in pairs)
+    return y, mean, rstd, *running
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_running_statistics(
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    mean, var = _statistics(graph, x)
+    y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
+    return y, mean, rstd
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_in_evaluation(
+    graph: Graph,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Normalise by the running statistics; like torch, return empty statistics of the batch."""
+    y, _ = _batch_normalized(graph, x, weight, bias, running_mean, running_var, eps)
+    empty = graph.constant([], graph.out[1].dtype)
+    return y, empty, empty
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    graph: Graph,
+    grad: Value,
+    x: Value,
+    weight: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    save_mean: Value | None,
+    save_rstd: Value | None,
+    training: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    dims = [0, *range(2, x.rank)]
+    mean, rstd = save_mean, save_rstd
+    if not training:
+        mean, rstd = running_mean, _rstd(graph, running_var, eps, grad.dtype)
+    mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
+    normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
+    weight = None if weight is None else _along_channels(graph, weight, x.rank)
+    return _gradients(graph, grad, normalized, rstd, weight, dims if training else None, dims, output_mask)
+
+
+def _statistics(graph: Graph, x: Value) -> tuple[Value, Value]:
+    dims = [0, *range(2, x.rank)]
+    mean = reduced(graph, "ReduceMean", x, dims)
+    centered = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
+    return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
+
+
+def _batch_normalized(
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
+) -> tuple[Value, Value]:
+    """Return ``x`` normalised, and the reciprocal of the standard deviation of each channel."""
+    rstd = _rstd(graph, var, eps, graph.out[0].dtype)
+    scale = rstd if weight is None else graph.op("Mul", rstd, weight)
+    y = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
+    y = graph.op("Mul", y, _along_channels(graph, scale, x.rank))
+    return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank)), rstd
+
+
+def _rstd(graph: Graph, var: Any, eps: float, dtype: Any) -> Value:
+    return graph.op("Reciprocal", graph.op("Sqrt", graph.op("Add", var, graph.constant(eps, dtype))))
+
+
+def _along_channels(graph: Graph, value: Any, rank: int) -> Value:
+    return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))

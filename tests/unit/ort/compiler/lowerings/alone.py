@@ -9,10 +9,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.partition import has_kernels, results
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, make_session
 from portico.ort.settings import SessionSettings
+from unit.ort.compiler.lowerings.lowered import taken_apart
 
 _NEEDS_NUMBERS = re.compile("concrete integers|with symbolic sizes")
 
@@ -25,7 +27,7 @@ def run_alone(
     ``None`` stands for dtypes without kernels, for which the operator stays with ATen.
 
     Args:
-        target: The operator, of which a graph is made that holds nothing else.
+        target: The operator, of which a graph is made that holds nothing else, or what it is decomposed into.
         args: Its arguments.
         kwargs: Its named arguments.
         symbolic: Whether the sizes of tensors are symbols in the graph.
@@ -33,11 +35,15 @@ def run_alone(
     leaves, structure = tree_flatten((args, kwargs))
     fakes, outs = _traced(target, leaves, structure, symbolic=symbolic)
     module = _graph_of(target, fakes, structure, outs)
-    (call,) = module.graph.find_nodes(op="call_function", target=target)
-    if not has_kernels(call):
+    tensors = [leaf for leaf in leaves if _is_tensor(leaf)]
+    if target not in LOWERINGS:
+        module = taken_apart(module, *tensors, symbolic=symbolic)
+    calls = (node for node in module.graph.nodes if node.target in LOWERINGS)
+    if not all(map(has_kernels, calls)):
         return None
     program = Program(make_session(translate(module), SessionSettings(num_threads=1)))
-    found = program(*(leaf for leaf in leaves if _is_tensor(leaf)))
+    sizes = (tensors[index].shape[axis] for index, axis in module.meta.get("sizes_of", ()))
+    found = program(*tensors, *sizes)
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,11 +1,14 @@
 """Runs a function of ATen operators in ONNX Runtime, so that tests can compare it with ATen."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
+from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, make_session
@@ -22,9 +25,7 @@ def traced(
         inputs: What it is traced with.
         symbolic: Whether sizes are symbols, so that tensors of other sizes may come; they are numbers otherwise.
     """
-    module = make_fx(function, tracing_mode="symbolic" if symbolic else "fake")(*inputs)
-    module.graph.eliminate_dead_code()
-    _with_sizes_outside(module)
+    module = taken_apart(function, *inputs, symbolic=symbolic)
     missing = {
         str(node.target)
         for node in module.graph.nodes
@@ -33,6 +34,17 @@ def traced(
     assert not missing, f"no lowering for {missing}"
     program = Program(make_session(translate(module), SessionSettings(num_threads=1)))
     return lambda *inputs: program(*inputs, *(inputs[index].shape[axis] for index, axis in module.meta["sizes_of"]))
+
+
+def taken_apart(function: Any, *inputs: torch.Tensor, symbolic: bool) -> fx.GraphModule:
+    """Trace ``function`` into operators that the compiler does not decompose further."""
+    module = make_fx(function, _decompositions(), "symbolic" if symbolic else "fake")(*inputs)
+    module.graph.eliminate_dead_code()
+    _with_sizes_outside(module)
+    return module
+
+
+_decompositions = cache(decompositions)
 
 
 def assert_is(found: Any, expected: Any, *, tolerance: float | None = None) -> None:

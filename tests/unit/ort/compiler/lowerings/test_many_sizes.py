@@ -50,6 +50,8 @@ CREATION = {
 NUMBERS = {
     "add": lambda x: aten.add.Scalar(x, x.shape[0]),
     "sub": lambda x: aten.sub.Scalar(x, x.shape[0]),
+    "rsub": lambda x: x.shape[0] - x,
+    "fill": lambda x: aten.fill(x, x.shape[0]),
     "mul": lambda x: aten.mul.Scalar(x, x.shape[0] * x.shape[1]),
     "div": lambda x: aten.div.Scalar(x, x.shape[1]),
     "pow": lambda x: aten.pow.Scalar(2, x) * x.shape[0],

@@ -1,10 +1,12 @@
-"""Element-wise arithmetic, for one operand and for two."""
+"""Element-wise operators: arithmetic, comparisons and logic, activation functions and their derivatives."""
 
+import math
 from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Graph, Value
+from portico.ort.compiler.graph import MICROSOFT, Graph, Value
+from portico.ort.compiler.lowerings.creation import full_like
 from portico.ort.compiler.lowerings.registry import lowers
 
 aten = torch.ops.aten
@@ -16,12 +18,18 @@ _UNARY = (
 )  # fmt: skip
 
 
-def _unary(graph: Graph, x: Value, *, op_type: str) -> Value:
-    return graph.op(op_type, graph.operand(x))
+@lowers(aten.logical_and.default, op_type="And")
+@lowers(aten.logical_or.default, op_type="Or")
+@lowers(aten.logical_xor.default, op_type="Xor")
+@lowers(aten.logical_not.default, op_type="Not")
+# Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
+@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, op_type="Div")
+def of_operands(graph: Graph, *operands: Any, op_type: str) -> Value:
+    return graph.op(op_type, *map(graph.operand, operands))
 
 
 for _name in _UNARY:
-    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(_unary)
+    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(of_operands)
 
 
 @lowers(aten.ceil.default, op_type="Ceil")
@@ -99,11 +107,6 @@ def add_or_sub(graph: Graph, x: Any, y: Any, alpha: Any = 1, *, op_type: str) ->
     return graph.op(op_type, x, _scaled(graph, y, alpha))
 
 
-@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(graph: Graph, x: Any, y: Any, alpha: Any = 1) -> Value:
-    return add_or_sub(graph, y, x, alpha, op_type="Sub")
-
-
 def _scaled(graph: Graph, value: Value, factor: Any) -> Value:
     if isinstance(factor, int | float) and factor == 1:
         return value
@@ -126,20 +129,9 @@ def clamp(graph: Graph, x: Value, low: Any = None, high: Any = None) -> Value:
     return result if high is None else graph.op("Min", result, graph.operand(high))
 
 
-@lowers(aten.hardtanh.default)
-def hardtanh(graph: Graph, x: Value, low: Any = -1, high: Any = 1) -> Value:
-    return clamp(graph, x, low, high)
-
-
 @lowers(aten.addcmul.default)
 def addcmul(graph: Graph, x: Value, first: Value, second: Value, *, value: Any = 1) -> Value:
     return graph.op("Add", x, _scaled(graph, graph.op("Mul", first, second), value))
-
-
-# Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
-@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(graph: Graph, x: Any, y: Any) -> Value:
-    return graph.op("Div", graph.operand(x), graph.operand(y))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -195,3 +187,126 @@ def fmod(graph: Graph, x: Any, y: Any) -> Value:
         return graph.op("Mod", x, y, fmod=1)
     # ONNX Runtime computes fmod of integers in float64, which cannot represent all int64.
     return graph.op("Sub", x, graph.op("Mul", graph.op("Div", x, y), y))
+
+
+# ---- Comparisons and logic ----
+
+
+@lowers(aten.eq.Tensor, aten.eq.Scalar, op_type="Equal")
+@lowers(aten.ge.Tensor, aten.ge.Scalar, op_type="GreaterOrEqual")
+@lowers(aten.gt.Tensor, aten.gt.Scalar, op_type="Greater")
+@lowers(aten.le.Tensor, aten.le.Scalar, op_type="LessOrEqual")
+@lowers(aten.lt.Tensor, aten.lt.Scalar, op_type="Less")
+def compared(graph: Graph, x: Any, y: Any, *, op_type: str) -> Value:
+    dtype = torch.result_type(_sample(x), _sample(y))
+    # ONNX orders no booleans.
+    if dtype is torch.bool and op_type != "Equal":
+        dtype = torch.int32
+    return graph.op(op_type, graph.scalar(x, dtype), graph.scalar(y, dtype))
+
+
+def _sample(operand: Any) -> Any:
+    """Return a number or tensor of the kind by which torch chooses the dtype that it compares in."""
+    if isinstance(operand, Value):
+        return torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype)
+    symbolic = {torch.SymInt: 1, torch.SymFloat: 1.0}
+    return symbolic.get(type(operand), operand)
+
+
+@lowers(aten.ne.Tensor, aten.ne.Scalar)
+def ne(graph: Graph, x: Any, y: Any) -> Value:
+    return graph.op("Not", compared(graph, x, y, op_type="Equal"))
+
+
+@lowers(aten.bitwise_not.default)
+def bitwise_not(graph: Graph, x: Value) -> Value:
+    return graph.op("Not" if x.dtype is torch.bool else "BitwiseNot", x)
+
+
+@lowers(aten.isnan.default, op_type="IsNaN")
+@lowers(aten.isinf.default, op_type="IsInf")
+def is_special(graph: Graph, x: Value, *, op_type: str) -> Value:
+    # ONNX defines both for floats only; no integer is one.
+    return graph.op(op_type, x) if x.is_float else full_like(graph, x, False)
+
+
+@lowers(aten.where.self)
+def where(graph: Graph, condition: Value, x: Any, y: Any) -> Value:
+    condition, x, y = graph.cast(condition, torch.bool), graph.operand(x), graph.operand(y)
+    if graph.out.dtype is not torch.bool:
+        return graph.op("Where", condition, x, y)
+    # ONNX Runtime's `Where` has no kernel for booleans.
+    return graph.op("Or", graph.op("And", condition, x), graph.op("And", graph.op("Not", condition), y))
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(graph: Graph, x: Value, mask: Value, value: Any) -> Value:
+    return where(graph, mask, value, x)
+
+
+# ---- Activation functions ----
+
+
+@lowers(aten.gelu.default)
+def gelu(graph: Graph, x: Value, *, approximate: str = "none") -> Value:
+    if approximate != "none":
+        return graph.op("Gelu", x, approximate=approximate)
+    readers = (user for source in graph.node.all_input_nodes for user in source.users)
+    if any(user.target is aten.gelu_backward.default for user in readers):
+        # The derivative has the same nodes, and ONNX Runtime computes equal nodes once.
+        return graph.op("Mul", x, _normal_distribution(graph, _over_sqrt_2(graph, x)))
+    return graph.op("Gelu", x, domain="" if graph.is_standard else MICROSOFT)
+
+
+@lowers(aten.gelu_backward.default)
+def gelu_backward(graph: Graph, grad: Value, x: Value, *, approximate: str = "none") -> Value:
+    derivative = _gelu_derivative if approximate == "none" else _tanh_gelu_derivative
+    return graph.op("Mul", grad, derivative(graph, x))
+
+
+def _gelu_derivative(graph: Graph, x: Value) -> Value:
+    """``Phi(x) + x phi(x)`` of the normal distribution, in as few passes over memory as possible."""
+    t = _over_sqrt_2(graph, x)
+    # x phi(x) = t exp(-t^2) / sqrt(pi), with the constant factor moved into the exponent.
+    exponent = graph.op("Sub", graph.operand(-math.log(math.pi) / 2), graph.op("Mul", t, t))
+    return graph.op("Add", _normal_distribution(graph, t), graph.op("Mul", t, graph.op("Exp", exponent)))
+
+
+def _over_sqrt_2(graph: Graph, x: Value) -> Value:
+    return graph.op("Mul", x, graph.operand(math.sqrt(0.5)))
+
+
+def _normal_distribution(graph: Graph, t: Value) -> Value:
+    """``Phi(sqrt(2) t)``, which is ``erf(t) / 2 + 1 / 2``: a hard sigmoid computes that in one pass."""
+    return graph.op("HardSigmoid", graph.op("Erf", t), alpha=0.5, beta=0.5)
+
+
+def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
+    number, scale, cubic = graph.operand, math.sqrt(2 / math.pi), 0.044715
+    square = graph.op("Mul", x, x)
+    polynomial = graph.op("Add", graph.op("Mul", square, number(cubic)), number(1))
+    inner = graph.op("Mul", graph.op("Mul", x, number(scale)), polynomial)
+    tanh = graph.op("Tanh", inner)
+    slope = graph.op("Mul", graph.op("Add", graph.op("Mul", square, number(3 * cubic)), number(1)), number(scale))
+    steepness = graph.op("Sub", number(1), graph.op("Mul", tanh, tanh))
+    left = graph.op("Mul", graph.op("Add", tanh, number(1)), number(0.5))
+    right = graph.op("Mul", graph.op("Mul", graph.op("Mul", x, number(0.5)), steepness), slope)
+    return graph.op("Add", left, right)
+
+
+@lowers(aten.silu_backward.default)
+def silu_backward(graph: Graph, grad: Value, x: Value) -> Value:
+    sigmoid, one = graph.op("Sigmoid", x), graph.operand(1)
+    inner = graph.op("Add", graph.op("Mul", x, graph.op("Sub", one, sigmoid)), one)
+    return graph.op("Mul", grad, graph.op("Mul", sigmoid, inner))
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(graph: Graph, x: Value, negative_slope: float = 0.01) -> Value:
+    return graph.op("LeakyRelu", x, alpha=float(negative_slope))
+
+
+@lowers(aten.leaky_relu_backward.default)
+def leaky_relu_backward(graph: Graph, grad: Value, x: Value, negative_slope: float, self_is_result: bool) -> Value:
+    is_positive = graph.op("Greater", x, graph.operand(0))
+    return graph.op("Mul", grad, graph.op("Where", is_positive, graph.operand(1), graph.operand(negative_slope)))
