@@ -42,6 +42,8 @@ class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 # Keyword arguments of optimizers that choose their own parameters (GaLore, LOMO and others).
 _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
+# Schedulers that need a metric, and so step after evaluations.
+STEP_AFTER_EVALUATION = (ReduceLROnPlateau, GreedyLR)
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
@@ -74,7 +76,7 @@ def build_optimizer(
     optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
     if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
         _keep_embeddings_in_32_bits(model)
-    if updates_in_backward(optimizer):
+    if hasattr(optimizer, "fused_backward"):  # LOMO updates the weights during the backward pass
         # Schedules count the calls of `step`, so it has to exist even if it does nothing.
         optimizer.step = MethodType(LayerwiseOptimizer.step, optimizer)  # type: ignore[method-assign]
     return optimizer
@@ -110,30 +112,11 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
             overrides.register_module_override(module, "weight", {"optim_bits": 32})
 
 
-def updates_in_backward(optimizer: Any) -> bool:
-    """Return whether an optimizer runs the backward pass itself and updates the weights during it (LOMO)."""
-    return hasattr(optimizer, "fused_backward")
-
-
-def steps_after_evaluation(scheduler: "Scheduler | None") -> bool:
-    """Return whether a scheduler needs a metric, and so steps after evaluations."""
-    return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
-
-
 def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
     """Return Lightning's configuration of a scheduler, empty for one that needs a metric."""
-    if scheduler is None or steps_after_evaluation(scheduler):
+    if scheduler is None or isinstance(scheduler, STEP_AFTER_EVALUATION):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def learning_rate(optimizer: Any, scheduler: "Scheduler | None") -> float:
-    """Return the learning rate of the first parameter group, as the scheduler reports it."""
-    if scheduler is None or steps_after_evaluation(scheduler):
-        rate = optimizer.param_groups[0]["lr"]
-    else:
-        rate = scheduler.get_last_lr()[0]
-    return rate.item() if isinstance(rate, torch.Tensor) else rate
 
 
 def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:

@@ -432,7 +432,13 @@ class Trainer:
         return self.optimizer
 
     def _get_learning_rate(self) -> float:
-        return optim.learning_rate(self.optimizer, self.lr_scheduler)
+        scheduler: Any = self.lr_scheduler
+        if scheduler is None or isinstance(scheduler, optim.STEP_AFTER_EVALUATION):
+            assert self.optimizer is not None
+            rate = self.optimizer.param_groups[0]["lr"]
+        else:
+            rate = scheduler.get_last_lr()[0]
+        return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None:
         """Make both for a new run, and show them to the callbacks."""
@@ -1031,7 +1037,7 @@ class Trainer:
                 ) from error
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)
-        if optim.steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
+        if isinstance(self.lr_scheduler, optim.STEP_AFTER_EVALUATION) and not skip_scheduler:
             self.lr_scheduler.step(self._metric_for_best_model(metrics))
         return metrics
 

@@ -12,10 +12,8 @@ from models import Line, toy_trainer
 from portico.optim import (
     build_optimizer,
     decay_parameter_names,
-    learning_rate,
     parameter_groups,
     scheduler_config,
-    steps_after_evaluation,
 )
 
 
@@ -66,13 +64,17 @@ def test_optimizer_cls_and_kwargs():
 def test_plateau_is_not_stepped_per_step():
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
     stepping = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    assert steps_after_evaluation(plateau(optimizer))
-    assert not steps_after_evaluation(stepping)
     assert scheduler_config(None) == scheduler_config(plateau(optimizer)) == {}
     assert scheduler_config(stepping) == {"lr_scheduler": {"scheduler": stepping, "interval": "step"}}
 
 
-def test_learning_rate_sources():
+def test_learning_rate_sources(tmp_path):
+    trainer = toy_trainer(tmp_path)
+
+    def learning_rate(optimizer, scheduler):
+        trainer.optimizer, trainer.lr_scheduler = optimizer, scheduler
+        return trainer._get_learning_rate()
+
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
     assert learning_rate(optimizer, None) == learning_rate(optimizer, plateau(optimizer)) == 0.3
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)

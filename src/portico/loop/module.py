@@ -13,7 +13,7 @@ from torch import nn
 
 from portico import lightning_compat
 from portico.hf_compat import logger, nested_detach
-from portico.optim import scheduler_config, updates_in_backward
+from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -79,7 +79,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass; an optimizer that updates weights during it runs it itself."""
         optimizer = self.hf_trainer.optimizer
-        if updates_in_backward(optimizer):
+        if hasattr(optimizer, "fused_backward"):  # LOMO
             optimizer.fused_backward(loss, self.hf_trainer._get_learning_rate())
         else:
             super().backward(loss, *args, **kwargs)
