@@ -11,7 +11,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
@@ -71,13 +71,23 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class AcceptsOldNames(type):
-    """Metaclass of training arguments whose constructor takes older names.
+    """Metaclass of training arguments whose constructor takes older names, except those a subclass has as fields.
 
     Overriding ``__init__`` would not be enough: every dataclass that a user derives gets a generated one.
     """
 
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+        super().__init__(name, bases, namespace)
+        annotations, inherited = namespace.get("__annotations__", {}), getattr(cls, "__dataclass_fields__", {})
+        for old, new in RENAMED.items():
+            if old in annotations and new in inherited and new not in annotations:
+                # Again without the option of the older name, which parsers would take for that of the new field.
+                annotations[new] = inherited[new].type
+                metadata = {"help": inherited[new].metadata.get("help")}
+                setattr(cls, new, dataclasses.field(default=inherited[new].default, metadata=metadata))
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return super().__call__(*args, **present_names(kwargs))
+        return super().__call__(*args, **present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {})))
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -86,11 +96,14 @@ class AcceptsOldNames(type):
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` under the current names, with a warning for each older one; refuse two names that differ."""
-    present = {name: value for name, value in given.items() if name not in RENAMED}
+def present_names(given: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:
+    """Return ``given`` under the current names, with a warning for each older one; refuse two names that differ.
+
+    The names in ``own`` are current ones, whatever they were before.
+    """
+    present = {name: value for name, value in given.items() if name not in RENAMED or name in own}
     for old, new in RENAMED.items():
-        if given.get(old) is None:
+        if given.get(old) is None or old in own:
             continue
         warn_of_old_name(old, new)
         value = _warmup_steps(given[old]) if old == "warmup_ratio" else given[old]
@@ -166,7 +179,9 @@ class HfArgumentParser(transformers.HfArgumentParser):
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Return an instance of each dataclass, made from ``args``."""
         if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
-            args = present_names(args)
+            args = present_names(
+                args, own={name for kind in self.dataclass_types for name in kind.__dataclass_fields__}
+            )
         return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
 
 

@@ -303,7 +303,7 @@ def suggestion(unknown: str, known: Collection[str]) -> str:
     """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group."""
     leaf = unknown.rpartition(".")[2]
     meant = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf))
-    if meant is not None and ("=" in meant or meant in known or meant.partition(".")[0] in known):
+    if meant is not None and meant != unknown and ("=" in meant or meant in known or meant.partition(".")[0] in known):
         return f"; use {meant}."
     elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == leaf]
     nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]

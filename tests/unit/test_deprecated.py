@@ -477,3 +477,24 @@ def test_old_positional_arguments_are_rejected(after, match, tmp_path):
 
 def test_loss_function_without_signature_is_accepted(tmp_path):
     assert toy_trainer(tmp_path, parts={"compute_loss_func": lambda outputs, labels, **options: outputs["loss"]})
+
+
+@dataclasses.dataclass
+class OwnWarmup(portico.TrainingArguments):
+    """Arguments of a library that has a field with the older name of one of transformers."""
+
+    warmup_ratio: float = dataclasses.field(default=0.0, metadata={"help": "Part of the run."})
+
+
+@pytest.mark.filterwarnings("error")
+def test_field_of_a_subclass_wins_over_an_older_name(tmp_path):
+    given = {"output_dir": str(tmp_path), "warmup_ratio": 0.25}
+    parser = portico.deprecated.HfArgumentParser(OwnWarmup)
+    command = ["--output_dir", str(tmp_path), "--warmup_ratio", "0.25"]
+    (parsed,) = transformers.HfArgumentParser(OwnWarmup).parse_args_into_dataclasses(command)
+    for args in (OwnWarmup(**given), *parser.parse_dict(given), parsed):
+        assert args.warmup_ratio == args.to_dict()["warmup_ratio"] == 0.25
+        assert args.warmup_steps == 0
+    assert OwnWarmup(str(tmp_path), warmup_steps=3).warmup_steps == 3
+    names = [field.name for field in dataclasses.fields(portico.TrainingArguments)]
+    assert [field.name for field in dataclasses.fields(OwnWarmup)] == [*names, "warmup_ratio"]
