@@ -44,7 +44,7 @@ def test_plain_training_arguments_are_rejected(tmp_path):
 
 
 def test_other_argument_types_are_rejected(tmp_path):
-    with pytest.raises(TypeError, match="`args` is a dict; give"):
+    with pytest.raises(TypeError, match=r"`args` is an instance of builtins\.dict; give"):
         seq2seq_trainer(tmp_path, {"args": {}})
 
 

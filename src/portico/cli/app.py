@@ -112,16 +112,19 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
             f"several, and the sweeper {hydra_config.sweeper['_target_']} would draw other values in each. Start the "
             "sweep without the launcher, with strategy.strategy=ddp strategy.devices=<number of processes>."
         )
+    from portico.distributed import processes
+
     arguments, environment = sys.argv, dict(os.environ)
     sys.argv = [arguments[0], *_command_of_job(hydra_config)]
     with read_write(hydra_config):
         hydra_config.run.dir = str(folder)
     try:
         yield
+        # The first process holds the store of the group, which the others need to the end.
+        processes.wait_for_children()
     finally:
-        from portico.distributed.processes import disconnect
-
-        disconnect()
+        processes.kill_children()
+        processes.disconnect()
         sys.argv = arguments
         os.environ.clear()
         os.environ.update(environment)

@@ -1,6 +1,8 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
+import os
 import pickle
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -85,8 +87,20 @@ def kill_children_on_error() -> Iterator[None]:
 
 def kill_children() -> None:
     """Kill the processes that this one started; SIGTERM does not reach one that waits in a collective."""
-    while _children:
-        _children.pop().kill()
+    for child in _children:
+        if child.poll() is None:
+            # Lightning's observer of the processes would kill this one for any other code.
+            child.returncode = 0
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+    _children.clear()
+
+
+def wait_for_children() -> None:
+    """Wait until the processes that this one started have ended, of themselves."""
+    for child in _children:
+        child.wait()
+    _children.clear()
 
 
 @contextmanager
