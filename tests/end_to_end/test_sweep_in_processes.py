@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 CHECKOUT = Path(__file__).parents[2]
 SHAPE = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=32")
@@ -76,7 +77,8 @@ def sweep(tmp_path):
 
 
 def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path):
-    ended = sweep()
+    # A port of the environment holds for one group of processes; the second job must not meet the first one's.
+    ended = sweep(MASTER_PORT=str(find_free_network_port()))
     assert ended.returncode == 0, ended.stderr
     steps = [
         [json.loads(line) for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)

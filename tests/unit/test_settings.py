@@ -146,7 +146,7 @@ def test_training_arguments_are_documented_by_hugging_face():
         ("args.doc_stride", ["preprocess.doc_stride"], "; the nearest valid names are: preprocess.doc_stride."),
         ("trainer.max_epochs", ["args.num_train_epochs"], "; use args.num_train_epochs."),
         ("trainer.max_epochs", ["trainer.num_epochs"], "; the nearest valid names are: trainer.num_epochs."),
-        ("args.max_steps", ["args.x"], "; those of args are: x."),
+        ("args.max_steps", ["args.qqqqqqqq"], "; those of args are: qqqqqqqq."),
         ("qqq", ["args", "model"], "."),
         ("metric.qqq", ["metric.average", "data.j"], "; those of metric are: average."),
     ],

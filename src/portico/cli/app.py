@@ -116,6 +116,9 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
 
     arguments, environment = sys.argv, dict(os.environ)
     sys.argv = [arguments[0], *_command_of_job(hydra_config)]
+    if "RANK" not in environment:
+        # On one port, a job's processes could meet in the store of the job before, which torch keeps by its port.
+        os.environ.pop("MASTER_PORT", None)
     with read_write(hydra_config):
         hydra_config.run.dir = str(folder)
     try:
