@@ -111,9 +111,20 @@ class Corrections:
 
     # The loss of a batch
 
-    @contextmanager
-    def applied(self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None) -> Iterator[Any]:
+    def applied(
+        self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None
+    ) -> AbstractContextManager[Any]:
         """Compute a loss: a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them."""
+        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+            return nullcontext(inputs)
+        return self._applied(share, num_summed, inputs)
+
+    def _is_alone(self, num_batches: int) -> bool:
+        """Return whether one process makes a step of one batch, so that there is nothing to add up."""
+        return num_batches == 1 and self._trainer.accelerator.num_processes == 1
+
+    @contextmanager
+    def _applied(self, share: BatchShare | None, num_summed: int, inputs: Any) -> Iterator[Any]:
         before, self.share, self._watched, self._factor = self.share, share, None, 1
         try:
             yield inputs
@@ -169,6 +180,8 @@ class Corrections:
 
         Transformers adds up their losses if ``is_summed``, and averages them otherwise.
         """
+        if not self._names and self._is_alone(len(window)):
+            return list(window), [None]
         batches, sizes = list(window), [find_batch_size(batch) or 1 for batch in window]
         if not batches:
             return batches, []
