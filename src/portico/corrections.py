@@ -300,7 +300,7 @@ class EvaluationLoss:
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Compute the loss of a batch inside; the context is its examples without those that only complete it."""
-        corrections, size = self._trainer.corrections, 0
+        corrections = self._trainer.corrections
         labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
         watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
         if self._is_idle and not watches:

@@ -490,7 +490,7 @@ class _OlderTrainerNames:
         return self.evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
     def init_git_repo(self: Any, at_init: bool = False) -> None:
-        """Create the repository on the hub; there is no local clone any more."""
+        """Create the repository on the hub; there is no local clone."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
 

@@ -57,14 +57,15 @@ def sweep(tmp_path):
     (tmp_path / "recorded.py").write_text(TRAINER, encoding="utf-8")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    sweeper = "hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"
+    drawing = ["hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"]
     small = [*(f"model.{size}" for size in SHAPE), "args.max_steps=1", "trainer._target_=recorded.Recorded"]
     spread = ["strategy=cpu", "strategy.strategy=ddp", "strategy.devices=2"]
-    command = [sys.executable, str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default", sweeper]
+    command = [str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default"]
 
-    def run(**launcher):
+    def run(*grid, start=(sys.executable,), **launcher):
+        chosen = (*grid, *small) if grid else (*drawing, *small, *spread)
         return subprocess.run(
-            [*command, *small, *spread, "paths.sweep_dir=drawn"],
+            [*start, *command, *chosen, "paths.sweep_dir=drawn"],
             env=environment | launcher,
             cwd=tmp_path,
             capture_output=True,
@@ -98,3 +99,14 @@ def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path):
     assert ended.returncode == 1
     assert "failed: RANK=0 says that a launcher such as torchrun" in ended.stderr
     assert not (tmp_path / "process0.jsonl").exists()
+
+
+def test_processes_of_a_launcher_run_each_job_of_a_grid(sweep, tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    ended = sweep("args.learning_rate=0.1,0.2", "args.use_cpu=true", start=torchrun)
+    assert ended.returncode == 0, ended.stderr
+    steps = [
+        [json.loads(line)[1:] for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()]
+        for rank in (0, 1)
+    ]
+    assert steps == [[[0.1, 2], [0.2, 2]]] * 2

@@ -19,6 +19,7 @@ from portico.hf_compat import logger
 
 MANIFEST_FILE = "portico_manifest.json"
 _CHUNK = 1 << 22
+_DAMAGE = (EOFError, OSError, ValueError, TypeError, pickle.UnpicklingError, SafetensorError)
 
 
 def write_manifest(folder: Path) -> None:
@@ -83,11 +84,14 @@ def check_complete(folder: Path) -> None:
 
 
 @contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Turn the errors of a damaged or truncated file into ``InputError``, which names the file."""
+def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
+    """Turn the errors of a damaged or truncated file into ``InputError``, which names the file.
+
+    ``torch.load`` raises ``RuntimeError`` for damage, ``into_model`` for weights that do not fit the model.
+    """
     try:
         yield
-    except (EOFError, OSError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError, SafetensorError) as error:
+    except _DAMAGE if into_model else (*_DAMAGE, RuntimeError) as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error
 

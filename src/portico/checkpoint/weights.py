@@ -60,7 +60,7 @@ def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
             weights = torch.load(file, map_location="cpu", weights_only=True)
         return model.load_state_dict(weights, False)
     if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
-        with reading(path):
+        with reading(path, into_model=True):
             return load_sharded_checkpoint(model, folder, strict=False)
     held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
     raise InputError(
@@ -121,7 +121,7 @@ def load_adapters(model: Any, folder: str) -> None:
     named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
     if _holds_adapter(Path(folder)):
         if not named:
-            with reading(Path(folder)):
+            with reading(Path(folder), into_model=True):
                 model.load_adapter(folder, active, is_trainable=True)
             return
         named["default"] = Path(folder)
@@ -131,7 +131,7 @@ def load_adapters(model: Any, folder: str) -> None:
             "adapters of PEFT; set `resume_from_checkpoint` to a checkpoint of such a model, or leave it out."
         )
     for name, path in named.items():
-        with reading(path):
+        with reading(path, into_model=True):
             model.load_adapter(str(path), name, is_trainable=name == active)
     model.set_adapter(active)
 

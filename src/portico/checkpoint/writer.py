@@ -194,6 +194,8 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
 
 def _is_out_of_space(error: BaseException, folder: Path) -> bool:
     """Return whether a write failed for want of space: torch and safetensors raise errors of their own for it."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
     if "inline_container" in str(error):  # torch.save says no more than "unexpected pos"
         return shutil.disk_usage(folder).free < _NO_SPACE
     return isinstance(error, SafetensorError) and os.strerror(errno.ENOSPC) in str(error)

@@ -102,8 +102,9 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
     """Make the processes that a job of a sweep starts run that job, and leave nothing of them to the next one.
 
     Lightning's "ddp" starts the other ranks with this process's ``sys.argv`` (``_hydra_subprocess_cmd``): with that of
-    the sweep each would run a sweep of its own, and a sweeper that draws would give each rank other values. It takes
-    ``LOCAL_RANK`` in the environment, which it sets itself, for a sign that all processes run already.
+    the sweep each would run its own sweep, and a random sweeper would give each rank different values. It also sets
+    ``LOCAL_RANK`` and later reads it as a sign that all processes are running. Processes of torchrun or a cluster stay
+    connected from job to job.
     """
     hydra_config = cast(DictConfig, HydraConfig.get())
     if "RANK" in os.environ and hydra_config.sweeper["_target_"] != _GRID_SWEEPER:
@@ -116,7 +117,7 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
 
     arguments, environment = sys.argv, dict(os.environ)
     sys.argv = [arguments[0], *_command_of_job(hydra_config)]
-    if "RANK" not in environment:
+    if {"RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_JOB_ID"}.isdisjoint(environment):
         # On one port, a job's processes could meet in the store of the job before, which torch keeps by its port.
         os.environ.pop("MASTER_PORT", None)
     with read_write(hydra_config):
@@ -126,11 +127,12 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
         # The first process holds the store of the group, which the others need to the end.
         processes.wait_for_children()
     finally:
-        processes.kill_children()
-        processes.disconnect()
         sys.argv = arguments
-        os.environ.clear()
-        os.environ.update(environment)
+        if "LOCAL_RANK" in os.environ.keys() - environment.keys():
+            processes.kill_children()
+            processes.disconnect()
+            os.environ.clear()
+            os.environ.update(environment)
 
 
 def _command_of_job(hydra_config: DictConfig) -> list[str]:

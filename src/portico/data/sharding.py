@@ -111,6 +111,6 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
 
     def __len__(self) -> int:
         # accelerate counts batches that are split as if each process got a whole one.
-        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises where there is no length
+        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises if it has no length
         rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size

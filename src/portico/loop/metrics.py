@@ -117,7 +117,7 @@ def batch_metrics(
 ) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
-    ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs counts of its own.
+    ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs its own counts.
     """
     if isinstance(compute_metrics, _TORCH_METRICS):
         return TorchMetrics(compute_metrics, own=nested)

@@ -176,11 +176,12 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "error",
     [
-        # Both as raised on a file system without space.
+        # All as raised on a file system without space.
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.ENOSPC, "No space left on device"),
     ],
-    ids=["torch", "safetensors"],
+    ids=["torch", "safetensors", "python"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)
