@@ -89,9 +89,10 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
 
     ``torch.load`` raises ``RuntimeError`` for damage, ``into_model`` for weights that do not fit the model.
     """
+    errors = _DAMAGE if into_model else (*_DAMAGE, RuntimeError)
     try:
         yield
-    except _DAMAGE if into_model else (*_DAMAGE, RuntimeError) as error:
+    except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error
 
