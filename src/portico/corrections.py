@@ -6,6 +6,7 @@ Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :c
 asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -228,7 +229,7 @@ class Corrections:
 
     def filters(self, loss: torch.Tensor) -> bool:
         """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
-        if not (self.filters_losses or self._trainer.args.stop_on_nan) or torch.isfinite(loss):
+        if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
             return False
         self._has_diverged = True
         if self._trainer.accelerator.num_processes == 1:

@@ -49,7 +49,15 @@ from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
 from portico.hf_compat import EvalLoopOutput, HPSearchBackend, PredictionOutput, TrainOutput, has_length, logger
 from portico.lightning_compat import launches_workers, publish_metrics
 from portico.loop.evaluation import EvaluationSession, run_evaluation
-from portico.loop.module import TrainerModule, count_labels, count_tokens, labels_of, logits_of, loss_of
+from portico.loop.module import (
+    TrainerModule,
+    count_labels,
+    count_tokens,
+    labels_of,
+    logits_of,
+    loss_of,
+    set_training,
+)
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
@@ -626,7 +634,7 @@ class Trainer:
         Returns:
             The detached loss, a scalar, scaled for accumulation.
         """
-        model.train()
+        set_training(model)
         # Schedule-free optimizers keep two sets of weights and must be told which one to use.
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
@@ -647,7 +655,7 @@ class Trainer:
             torch.accelerator.empty_cache()
         if share is not None:
             loss = share.of(loss)
-        elif not is_summed:
+        elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
         # Deferred: Lightning runs backward right after this method. If a subclass overrides `training_step`, backward

@@ -30,7 +30,8 @@ def runs():
         outcomes.append({"history": history, "predictions": predictions, "weights": weights})
     shortcuts = {
         "profiler": type(trainer.lightning_trainer.profiler).__name__ == "NullProfiler",
-        "signature": "_build_kwargs" in vars(trainer.lightning_trainer.fit_loop.epoch_loop),
+        "training loop": _comes_from_portico(trainer.lightning_trainer.fit_loop.epoch_loop, "advance"),
+        "evaluation loop": _comes_from_portico(trainer.lightning_trainer.test_loop, "_evaluation_step"),
         "hook name": _comes_from_portico(trainer.module, "__setattr__"),
         "transfer": _comes_from_portico(trainer.module, "_on_before_batch_transfer"),
     }

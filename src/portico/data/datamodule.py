@@ -144,11 +144,11 @@ class TrainerDataModule(pl.LightningDataModule):
         self.announce_ignored(ignored, description)
         return dataset.remove_columns(ignored)
 
-    def removing_collator(self, collator: "DataCollator", description: str | None) -> hf_compat.RemoveColumnsCollator:
+    def removing_collator(self, collator: "DataCollator", description: str | None) -> "ColumnFilter":
         """Return ``collator`` behind a filter that drops columns the model does not take."""
         trainer = self.hf_trainer
         model_name = type(trainer.model).__name__
-        return hf_compat.RemoveColumnsCollator(collator, trainer._signature_columns, logger, model_name, description)
+        return ColumnFilter(collator, trainer._signature_columns, logger, model_name, description)
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
         """Log once which columns of a set are dropped."""
@@ -159,6 +159,20 @@ class TrainerDataModule(pl.LightningDataModule):
         if columns and message not in self._announced:
             self._announced.add(message)
             logger.info(message)
+
+
+class ColumnFilter(hf_compat.RemoveColumnsCollator):
+    """A collator behind a filter of columns, with a short way for examples that have only columns the model takes."""
+
+    def __init__(self, data_collator: "DataCollator", signature_columns: list[str] | None, *options: Any) -> None:
+        super().__init__(data_collator, signature_columns, *options)
+        self._taken = frozenset(signature_columns or ())
+
+    def __call__(self, features: list[Any]) -> Any:
+        if all(type(feature) is dict and feature.keys() <= self._taken for feature in features):
+            # Copied, since collators take columns out of their examples.
+            return self.data_collator([*map(dict, features)])
+        return super().__call__(features)
 
 
 def train_sampler(

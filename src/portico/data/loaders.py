@@ -169,7 +169,7 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
 
 def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
-    if isinstance(data, Mapping) and hasattr(data, "to"):
+    if type(data) is not dict and isinstance(data, Mapping) and hasattr(data, "to"):
         # A `BatchEncoding` has more than its tensors.
         return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)

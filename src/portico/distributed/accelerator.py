@@ -125,7 +125,8 @@ class Accelerator:
     def num_processes(self) -> int:
         """Processes of the run; one between calls for a strategy that launches workers for each call."""
         strategy = self._strategy()
-        return 1 if launches_workers(strategy) else int(getattr(strategy, "world_size", 1))
+        num_processes: int = getattr(strategy, "world_size", 1)
+        return 1 if num_processes == 1 or launches_workers(strategy) else num_processes
 
     @property
     def process_index(self) -> int:
@@ -394,9 +395,11 @@ class Accelerator:
 
 
 def _all_tensors(data: "Nested") -> bool:
+    if isinstance(data, torch.Tensor):
+        return True
     if isinstance(data, Mapping | list | tuple):
         return all(map(_all_tensors, data.values() if isinstance(data, Mapping) else data))
-    return isinstance(data, torch.Tensor)
+    return False
 
 
 def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:

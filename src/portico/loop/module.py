@@ -111,7 +111,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             optimizer_closure()
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)
-        self.trainer.strategy.optimizer_step(steppable, optimizer_closure, self)
+        lightning_compat.step_optimizer(self.trainer, steppable, optimizer_closure)
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
@@ -184,6 +184,20 @@ class _ClosureFirst:
 
 
 # ---- One batch: its labels and tokens before the model, the loss and the logits after it ----
+
+
+def set_training(model: nn.Module) -> None:
+    """Call ``model.train()``, unless every module is in training mode and none defines what that means.
+
+    The look takes a tenth of the time of the call, which sets an attribute of each module at every step.
+    """
+    modules = [model]
+    for module in modules:
+        state = module.__dict__
+        if not state.get("training") or "train" in state or type(module).train is not nn.Module.train:
+            model.train()
+            return
+        modules.extend(child for child in state["_modules"].values() if child is not None)
 
 
 def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItems":

@@ -73,16 +73,25 @@ class GrowingArray:
         # Rows of equal shape that follow each other: `[shape of a row, number of rows]`.
         self._runs: list[tuple[tuple[int, ...], int]] = []
         self._width = 0
+        # The block as an array; a map with views cannot grow, so it is dropped first.
+        self._flat: npt.NDArray[Any] | None = None
 
     def append(self, tensor: torch.Tensor) -> None:
         """Add the rows of a batch, ``[rows, ...]``; a scalar is one row. Rows that cannot be joined are refused."""
-        self._on_device.append(torch.atleast_1d(tensor.detach()))
-        if tensor.device.type == "cpu" or len(self._on_device) == self.move_every:
+        tensor = tensor.detach()
+        if tensor.ndim == 0:
+            tensor = tensor[None]
+        if tensor.device.type == "cpu":
+            self._store(tensor)
+            return
+        self._on_device.append(tensor)
+        if len(self._on_device) == self.move_every:
             self._take_from_device()
 
     def result(self) -> npt.NDArray[Any]:
         """Return the array of all rows, ``[all rows, widest, ...]``, padded with -100; may be called once."""
         self._take_from_device()
+        self._flat = None
         num_rows = sum(rows for _, rows in self._runs)
         row_shape = self._runs[0][0]
         if row_shape:
@@ -101,21 +110,31 @@ class GrowingArray:
     def _store(self, tensor: torch.Tensor) -> None:
         num_rows, *rest = tensor.shape
         row_shape = tuple(rest)
-        self._settle_dtype(tensor, row_shape)
-        first, self._num_values = self._num_values, self._num_values + tensor.numel()
-        itemsize = self._numpy_dtype.itemsize
-        num_bytes = self._num_values * itemsize
+        first, end = self._num_values, self._num_values + tensor.numel()
+        if not (self._runs and self._runs[-1][0] == row_shape and tensor.dtype is self._dtype):
+            self._settle_dtype(tensor, row_shape)
+            self._runs.append((row_shape, 0))
+            self._width = max(self._width, *row_shape[:1], 0)
+        if self._flat is None or end > len(self._flat):
+            self._reserve(end, expected=(self.num_rows or 0) * math.prod(row_shape))
+        assert self._flat is not None, "just reserved"
+        if tensor.is_cpu and tensor.dtype is self._dtype is not torch.bfloat16:
+            self._flat[first:end] = tensor.numpy().reshape(-1)
+        else:
+            # Copied by torch: from any device, and with a cast where one is due.
+            torch.from_numpy(self._flat[first:end]).view(tensor.shape).copy_(tensor)
+        self._num_values = end
+        self._runs[-1] = (row_shape, self._runs[-1][1] + num_rows)
+
+    def _reserve(self, num_values: int, *, expected: int) -> None:
+        """Make room for ``num_values``, and at first for those ``expected``."""
+        dtype, self._flat = self._numpy_dtype, None
+        num_bytes = num_values * dtype.itemsize
         if self._block is None:
-            expected = (self.num_rows or 0) * math.prod(row_shape) * itemsize
-            self._block = _memory(max(num_bytes, min(expected, _LARGEST_FIRST_BLOCK_BYTES)))
+            self._block = _memory(max(num_bytes, min(expected * dtype.itemsize, _LARGEST_FIRST_BLOCK_BYTES)))
         elif num_bytes > len(self._block):
             self._block = _memory(max(num_bytes, int(len(self._block) * _GROWTH)), self._block)
-        # Copied by torch: from any device, in any layout, and with a cast where one is due.
-        torch.from_numpy(self._values())[first:].view(tensor.shape).copy_(tensor)
-        if self._runs and self._runs[-1][0] == row_shape:
-            num_rows += self._runs.pop()[1]
-        self._runs.append((row_shape, num_rows))
-        self._width = max(self._width, *row_shape[:1], 0)
+        self._flat = np.frombuffer(self._block, dtype, len(self._block) // dtype.itemsize)
 
     def _settle_dtype(self, tensor: torch.Tensor, row_shape: tuple[int, ...]) -> None:
         """Choose the type as transformers' ``EvalLoopContainer``: concatenation promotes, padding keeps the type."""
@@ -133,14 +152,10 @@ class GrowingArray:
         padded = row_shape and row_shape[0] != self._width
         joined = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
         if joined != self._dtype:
-            old = self._values()
-            self._dtype = joined
-            self._block = _memory(self._num_values * self._numpy_dtype.itemsize)
-            self._values()[:] = old
-
-    def _values(self) -> npt.NDArray[Any]:
-        assert self._block is not None, "a batch came"
-        return np.frombuffer(self._block, self._numpy_dtype, self._num_values)
+            assert self._flat is not None, "a batch came"
+            old, self._dtype, self._block = self._flat[: self._num_values], joined, None
+            self._reserve(self._num_values, expected=0)
+            self._flat[: self._num_values] = old
 
     @property
     def _numpy_dtype(self) -> "np.dtype[Any]":

@@ -456,8 +456,8 @@ def build_lightning_trainer(
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
+    lightning_compat.use_lean_loops(trainer)
     lightning_compat.keep_loss_scale(trainer)
-    lightning_compat.skip_step_signature(trainer)
     if inside_worker():
         lightning_compat.drop_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
