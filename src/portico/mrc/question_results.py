@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from portico.mrc.datasets.examples import context_starts, contexts_of, with_one_context
-from portico.mrc.metrics.scores import exact_match, token_f1
+from portico.mrc.metrics.scores import exact_and_f1
 from portico.mrc.postprocess import Answers
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 
@@ -48,8 +48,9 @@ def question_result(
     if candidates is not None:
         probability = next((one.probability for one in candidates if one.text == text), 0.0)
         best = next((one.text for one in candidates if one.text), "")
-        if_answered = Scores(exact_match(best, texts), token_f1(best, texts))
+        if_answered = Scores(*exact_and_f1(best, texts))
     start, end = span or (None, None)
+    exact, f1 = exact_and_f1(text, texts)
     return QuestionResult(
         id=example["id"],
         title=example.get("title") or "",
@@ -61,8 +62,8 @@ def question_result(
         predicted_end=end,
         probability=probability,
         null_odds=null_odds,
-        exact=exact_match(text, texts),
-        f1=token_f1(text, texts),
+        exact=exact,
+        f1=f1,
         question_type=example.get("question_type") or "",
         language=example.get("language") or "",
         nbest=tuple((candidates or ())[:_NUM_CANDIDATES]),

@@ -9,7 +9,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from portico.errors import InputError
@@ -34,6 +34,8 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
 }
 
 
+# Gold answers come several times for a question, and at every evaluation.
+@lru_cache(maxsize=2**14)
 def normalize_answer(text: str) -> str:
     """Return the text in lower case without ASCII punctuation, English articles and extra whitespace.
 
@@ -79,8 +81,7 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
         prediction: The predicted text, ``""`` for "no answer".
         golds: The gold answers. If there are none, or all normalise to nothing, the question has no answer.
     """
-    normalized = normalize_answer(prediction)
-    return float(any(normalized == gold for gold in _normalized(golds)))
+    return exact_and_f1(prediction, golds)[0]
 
 
 def token_f1(prediction: str, golds: Sequence[str]) -> float:
@@ -89,9 +90,20 @@ def token_f1(prediction: str, golds: Sequence[str]) -> float:
     The arguments are those of `exact_match`. For a question without an answer it is 1 if the prediction is empty too,
     otherwise 0.
     """
-    words = normalize_answer(prediction).split()
-    pairs = [(words, gold.split()) for gold in _normalized(golds)]
-    return max(_word_f1(*pair) if all(pair) else float(pair[0] == pair[1]) for pair in pairs)
+    return exact_and_f1(prediction, golds)[1]
+
+
+def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Return what `exact_match` and `token_f1` return."""
+    normalized = normalize_answer(prediction)
+    # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
+    normalized_golds = {gold for gold in map(normalize_answer, golds) if gold} or {""}
+    if normalized in normalized_golds:
+        return 1.0, 1.0
+    if not normalized or "" in normalized_golds:
+        return 0.0, 0.0
+    words = normalized.split()
+    return 0.0, max(_word_f1(words, gold.split()) for gold in normalized_golds)
 
 
 def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:
@@ -100,11 +112,6 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
     normalized_golds = [normalize(gold) for gold in golds]
     words = normalized.split()
     return float(normalized in normalized_golds), max(_word_f1(words, gold.split()) for gold in normalized_golds)
-
-
-def _normalized(golds: Sequence[str]) -> list[str]:
-    # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
-    return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 
 def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
@@ -116,4 +123,10 @@ def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
 
 
 def _word_f1(words: list[str], gold_words: list[str]) -> float:
-    return overlap_f1((Counter(words) & Counter(gold_words)).total(), len(words), len(gold_words))
+    if words == gold_words:
+        return float(bool(words))
+    if len(set(words)) == len(words):
+        num_shared = len(set(words).intersection(gold_words))
+    else:
+        num_shared = (Counter(words) & Counter(gold_words)).total()
+    return overlap_f1(num_shared, len(words), len(gold_words))

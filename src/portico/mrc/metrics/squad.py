@@ -14,11 +14,10 @@ from torchmetrics import Metric
 from portico.errors import InputError
 from portico.mrc.metrics.scores import (
     Normalize,
-    exact_match,
+    exact_and_f1,
     mlqa_normalization,
     normalize_answer,
     text_scores,
-    token_f1,
 )
 from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
 
@@ -206,7 +205,7 @@ class SquadV2(QuestionRows):
         if any(have) and not all(have):
             raise _incomplete(sum(have), len(have))
         given = {key: str(by_id[key]["prediction_text"]) for key in golds}
-        raw = {key: (exact_match(given[key], texts), token_f1(given[key], texts)) for key, texts in golds.items()}
+        raw = {key: exact_and_f1(given[key], texts) for key, texts in golds.items()}
         # One by one and in order, as in `AnswerTexts.update`.
         sums = self.sums.tolist()
         for key, texts in golds.items():

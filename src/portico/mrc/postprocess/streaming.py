@@ -43,6 +43,10 @@ SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 logger = logging.getLogger(__name__)
 
 
+# Rows searched at once: the search of 8 rows of 384 tokens takes 41 us a row, of 256 rows 12 us.
+_ROWS_AT_ONCE = 256
+
+
 class CandidateCollector:
     """Collects the candidates of each feature while an evaluation runs, in one process or several.
 
@@ -53,6 +57,8 @@ class CandidateCollector:
         self._examples, self._search = examples, search
         self.num_examples, self.num_features = len(examples.ids), len(search.offsets)
         self._parts: list[Candidates] = []
+        # Batches of one width that are still to be searched, and their features.
+        self._waiting: list[tuple[list[npt.NDArray[Any]], Int64s]] = []
 
     def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
         """Take the outputs of the model for one batch, in the model's order.
@@ -63,7 +69,8 @@ class CandidateCollector:
                 distributed sampler repeats some) the first counts.
 
         Raises:
-            InputError: If a logit is not finite, or outputs and features differ in number.
+            InputError: If a logit is not finite (found when enough rows have come to be searched), or outputs and
+                features differ in number.
         """
         indices_B = np.asarray(feature_indices, np.int64)
         if isinstance(outputs, np.ndarray):
@@ -82,14 +89,37 @@ class CandidateCollector:
                 f"Got logits for feature {indices_B.max()}, but there are only {self.num_features} features, counted "
                 "from 0; give the features that the model was evaluated on."
             )
-        if num_rows:
+        if num_rows >= _ROWS_AT_ONCE or (num_rows and not self._parts):
+            # The first batch shows at once whether these are the outputs of such a head.
+            self._search_waiting()
             self._parts.append(self._search(outputs, indices_B))
+        elif num_rows:
+            self._wait([np.asarray(output) for output in outputs], indices_B)
+
+    def _wait(self, arrays: list[npt.NDArray[Any]], indices_B: Int64s) -> None:
+        """Keep a small batch until there are enough of its width to search."""
+        if self._waiting:
+            before = self._waiting[-1][0]
+            if [(a.shape[1:], a.dtype) for a in arrays] != [(a.shape[1:], a.dtype) for a in before]:
+                self._search_waiting()
+        # Copied, since a model may use the memory of its outputs again.
+        self._waiting.append(([array.copy() for array in arrays], indices_B))
+        if sum(len(indices) for _, indices in self._waiting) >= _ROWS_AT_ONCE:
+            self._search_waiting()
+
+    def _search_waiting(self) -> None:
+        if self._waiting:
+            batches, indices = zip(*self._waiting, strict=True)
+            self._waiting = []
+            outputs = [np.concatenate(column) for column in zip(*batches, strict=True)]
+            self._parts.append(self._search(outputs, np.concatenate(indices)))
 
     def merge(self, candidates: Candidates) -> None:
         self._parts.append(candidates)
 
     def candidates(self) -> Candidates:
         """Return what was collected, one row for each feature, in ascending order of the features."""
+        self._search_waiting()
         if not self._parts:
             raise InputError(
                 f"None of the {self.num_features} features got logits; evaluate the model on all of them before "
