@@ -1,4 +1,4 @@
-"""Small but complete records of TyDi QA and Natural Questions, and files of SQuAD."""
+"""Small but complete records of the formats of questions, and files of SQuAD."""
 
 from itertools import groupby
 
@@ -70,6 +70,52 @@ def natural_questions(**changes):
         ],
         **changes,
     }
+
+
+def simplified():
+    raw = natural_questions()
+    words = {-1: "NONE", 1: "YES"}
+    annotations = [{**one, "yes_no_answer": words[one["yes_no_answer"]]} for one in raw["annotations"]]
+    return {
+        "example_id": 797803103760793766,
+        "question_text": "where is oslo",
+        "document_text": "<P> Oslo lies in Norway </P>",
+        "long_answer_candidates": raw["long_answer_candidates"],
+        "annotations": annotations,
+    }
+
+
+def original():
+    raw = simplified()
+    del raw["document_text"]
+    return {**raw, "document_title": "Oslo", "document_tokens": natural_questions()["document"]["tokens"]}
+
+
+ANSWER = {"text": "Norway", "char_spans": [[13, 18]], "token_spans": [[3, 3]]}
+MRQA_QUESTION = {"qid": "a1", "question": "where is oslo", "answers": ["Norway"], "detected_answers": [ANSWER]}
+MRQA_LINES = [
+    {"header": {"dataset": "SQuAD", "split": "train"}},
+    {"context": "Oslo lies in Norway", "context_tokens": [], "qas": [MRQA_QUESTION]},
+]
+MRQA_FLAT = {
+    **MRQA_QUESTION,
+    "context": "Oslo lies in Norway",
+    "detected_answers": {"text": ["Norway"], "char_spans": [{"start": [13], "end": [18]}]},
+}
+
+BASE_RAW = {
+    "example_id": "b1",
+    "question": "where is oslo",
+    "context": ["Nothing.", "Oslo lies in Norway"],
+    "target": {"start_positions": [13], "end_positions": [19], "passage_indices": [1], "yes_no_answer": ["NONE"]},
+}
+
+FID_RAW = {
+    "id": "f1",
+    "input": "where is oslo",
+    "output": [{"answer": "Up north.", "meta": {"score": 4}}, {"answer": ""}],
+    "passages": [{"title": "Oslo", "text": "It lies in Norway"}, {"text": "Nothing."}],
+}
 
 
 def to_squad(examples):

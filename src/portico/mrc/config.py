@@ -26,7 +26,7 @@ from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.datasets import read_examples, read_hub
 from portico.mrc.datasets.reader import format_named
-from portico.mrc.datasets.sources import paths_of
+from portico.mrc.datasets.sources import MAX_GZIP_RATIO, paths_of
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
@@ -75,6 +75,8 @@ class MRCData:
     """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
     skip_invalid: bool = False
     """Leave unusable records out, with a warning, instead of stopping."""
+    max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1)
+    """How many times as large as a gzip file its content may be; 64 MiB are always read."""
     num_train: int = setting(20000, least=1)
     """Questions of the embedded corpus to train on."""
     num_validation: int = setting(1000, least=1)
@@ -116,8 +118,9 @@ class MRCData:
         files = {"train_file": self.train_file, "validation_file": self.validation_file}
         given = {name: file for name, file in files.items() if file is not None}
         options: dict[str, Any] = {"format": self.format, "skip_invalid": self.skip_invalid}
+        limit: dict[str, Any] = {"max_gzip_ratio": self.max_gzip_ratio}
         if self.format is not None:
-            format_named(self.format)
+            format_named(self.format, "data.format")
         if self.dataset_name is not None:
             if given:
                 name, file = next(iter(given.items()))
@@ -144,7 +147,8 @@ class MRCData:
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
             paths_of(file)  # both are looked for before the first is read, which may take long
-        return read_examples(self.train_file, **options), read_examples(self.validation_file, **options)
+        train, validation = (read_examples(file, **options, **limit) for file in given.values())
+        return train, validation
 
 
 def load_sources(data: Any) -> list[Source]:

@@ -16,18 +16,12 @@ from rich.table import Table
 from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
-from portico.mrc.datasets.examples import contexts_of, has_unanswerable
+from portico.mrc.datasets.examples import Examples, contexts_of, has_unanswerable
+from portico.mrc.datasets.reader import read_questions
 from portico.mrc.distillation import teaching_parts
 from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
-from portico.mrc.inference import (
-    Answer,
-    AskedQuestion,
-    Inference,
-    answers_in_order,
-    question_windows,
-    read_questions,
-)
+from portico.mrc.inference import Answer, Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.baselines import check_score, scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
@@ -224,12 +218,13 @@ class MRCExperiment(TrainerExperiment):
         named = {f"data.{name}": getattr(self.data, name) for name in ("train_file", "validation_file")}
         if unused := [f"`{name}={file}`" for name, file in named.items() if file is not None]:
             logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
-        questions = read_questions(path)
+        reading = ("format", "skip_invalid", "max_gzip_ratio")
+        asked = read_questions(path, **{key: getattr(self.data, key) for key in reading if hasattr(self.data, key)})
         reader = load_trained_reader(name)
         check_window("max_seq_length", self.preprocess.max_seq_length, reader.max_length)
-        ids, texts, contexts = zip(*questions, strict=True)
         featurizer = window_featurizer(reader.tokenizer, self.preprocess)
-        examples, features = question_windows(featurizer, texts, contexts, ids)
+        fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
+        examples, features = question_windows(featurizer, *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
@@ -237,8 +232,8 @@ class MRCExperiment(TrainerExperiment):
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)
-            _write_readable(Path(self.output_dir), questions, list(answers_in_order(answered.answers)))
-        return {"predict_samples": len(questions), "predict_runtime": round(seconds, 4)}
+            _write_readable(Path(self.output_dir), examples, list(answers_in_order(answered.answers)))
+        return {"predict_samples": len(examples), "predict_runtime": round(seconds, 4)}
 
     def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
@@ -252,10 +247,10 @@ class MRCExperiment(TrainerExperiment):
         return replace(processing, calibration=calibration)
 
 
-def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: Sequence[Answer]) -> None:
+def _write_readable(folder: Path, questions: Examples, answers: Sequence[Answer]) -> None:
     records = [
         {
-            **{"id": asked.id, "question": asked.question, "answer": answer.text},
+            **{"id": asked["id"], "question": asked["question"], "answer": answer.text},
             **{name: getattr(answer, name) for name in ("start", "end", "context_index", "score", "probability")},
         }
         for asked, answer in zip(questions, answers, strict=True)

@@ -1,12 +1,11 @@
 """``Reader``: a trained model that answers questions."""
 
-import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,9 +13,7 @@ from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.datasets.reader import format_like
-from portico.mrc.datasets.records import Defects, InvalidRecord, checked_text
-from portico.mrc.datasets.sources import entries, open_text
+from portico.mrc.datasets.records import InvalidRecord, checked_id, checked_text, shorten
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
@@ -40,10 +37,6 @@ _PIPELINE_NAMES = {
     "max_question_len": "max_question_length",
 }
 _LABELLED_KEYS = ("question", "context", "id", "answers")
-_QUESTION_FORMS = (
-    "SQuAD JSON, or JSON lines or an array of records with question and context, or of TyDi QA, Natural Questions or "
-    "ELI5 with passages"
-)
 
 
 @dataclass(frozen=True)
@@ -305,14 +298,14 @@ def question_windows(
 ) -> tuple[list[dict[str, Any]], FeatureSet]:
     """Return questions as examples with a list of contexts each, and the windows of all contexts.
 
-    An `InputError` is raised if one of them is not a string with text.
+    An `InputError` is raised if one of them is not a string with text, or two questions have the same id.
     """
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
-    examples = []
+    examples: dict[str, dict[str, Any]] = {}
     for number, (key, question, context) in enumerate(zip(ids, questions, contexts, strict=True)):
         its_contexts = list(context) if isinstance(context, list | tuple) else [context]
         if not its_contexts:
@@ -320,12 +313,17 @@ def question_windows(
         try:
             for name, text in (("question", question), *(("context", one) for one in its_contexts)):
                 checked_text(name, text)
+            name = checked_id("ids", key)
         except InvalidRecord as error:
             raise InputError(
                 f'Question {number}: {error} Give strings with text, decoded with errors="replace" if need be.'
             ) from error
-        examples.append({"id": key, "question": question, "context": its_contexts})
-    return examples, featurizer.eval_features(examples)
+        if name in examples:
+            raise InputError(
+                f"Question {number}: the id {shorten(key)} is that of another question too; give each its own."
+            )
+        examples[name] = {"id": key, "question": question, "context": its_contexts}
+    return list(examples.values()), featurizer.eval_features(list(examples.values()))
 
 
 class UnsavedAnswerSession(AnswerSession):
@@ -380,52 +378,3 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     if index >= count:
         raise InputError(f"`device={device}` selects GPU {index}, but there are {count}; use cpu, or auto.")
     return {"accelerator": "gpu", "devices": [index]}
-
-
-class AskedQuestion(NamedTuple):
-    """A question of a file; without an identifier there, ``id`` is its number, from 0."""
-
-    id: str
-    question: str
-    context: Contexts
-
-
-def read_questions(path: str | Path) -> list[AskedQuestion]:
-    """Read the questions of a file; answers are ignored.
-
-    The file is UTF-8, plain or gzip-compressed, in any format of :func:`~portico.mrc.datasets.read_examples`, or has
-    records with ``question``, ``context`` (a string or a list of strings) and optionally ``id``. An `InputError` names
-    the file and the record that cannot be used.
-    """
-    path = Path(path)
-    try:
-        with open_text(path) as stream:
-            text = stream.read()
-    except InputError as error:
-        raise InputError(f"{path} cannot be read ({error}); give {_QUESTION_FORMS}, in UTF-8.") from error
-    defects = Defects(path, skip_invalid=True)
-    records = []
-    for place, entry in entries(io.StringIO(text), defects) if text.strip() else ():
-        known = format_like(entry)
-        records += [entry] if known is None else [record for _, record in known.questions(place, entry, defects)]
-    if defects.messages:
-        raise InputError(f"{path}, {defects.messages[0]} Give {_QUESTION_FORMS}.")
-    if not records:
-        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
-    return [_question(path, number, record) for number, record in enumerate(records)]
-
-
-def _question(path: Path, number: int, record: Any) -> AskedQuestion:
-    if isinstance(record, Mapping) and not ("question" in record and "context" in record):
-        # A record of a format that names question and context differently is read as an example of that format.
-        known = format_like(record)
-        try:
-            record = record if known is None else known.example(record)
-        except InvalidRecord as error:
-            raise InputError(f"{path}, question {number}: {error} Give {_QUESTION_FORMS}.") from error
-    missing = [key for key in ("question", "context") if not isinstance(record, Mapping) or not record.get(key)]
-    if missing:
-        raise InputError(f"{path}, question {number}: there is no `{missing[0]}`; give {_QUESTION_FORMS}.")
-    names = ("id", "example_id", "qid")
-    identifier = next((record[key] for key in names if record.get(key) is not None), number)
-    return AskedQuestion(str(identifier), record["question"], record["context"])

@@ -8,7 +8,7 @@ from transformers import BertModel
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
-from portico.mrc.inference import AskedQuestion, read_questions
+from portico.mrc.datasets.reader import read_questions
 from portico.mrc.models.loading import load_reader
 from unit.mrc.small_readers import reader as small_reader
 from unit.mrc.small_readers import save
@@ -216,6 +216,20 @@ def test_calibration_needs_labelled_records(reader, questions):
         reader.calibrate([{key: questions[0][key] for key in ("id", "question", "context")}])
 
 
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "a"], r"Question 1: the id 'a' is that of another question too"),
+        ([1, "1"], r"Question 1: the id '1' is that of another"),
+        ([None, "a"], r"Question 0: `ids` must be a string or an integer; got null"),
+    ],
+)
+def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
+    texts, contexts = ([question[key] for question in questions[:2]] for key in ("question", "context"))
+    with pytest.raises(InputError, match=message):
+        reader.answers(texts, contexts, ids)
+
+
 def test_questions_can_be_any_iterable(reader, questions):
     texts = [question["question"] for question in questions[:2]]
     contexts = [question["context"] for question in questions[:2]]
@@ -226,7 +240,7 @@ def test_questions_are_read_from_mrqa_files(tmp_path):
     passage = {"context": "Oslo lies in Norway", "qas": [{"qid": "a1", "question": "where is oslo"}]}
     path = tmp_path / "mrqa.jsonl"
     path.write_text("\n".join(map(json.dumps, [{"header": {"dataset": "SQuAD"}}, passage])))
-    assert read_questions(path) == [AskedQuestion("a1", "where is oslo", "Oslo lies in Norway")]
+    assert read_questions(path) == [{"id": "a1", "question": "where is oslo", "context": "Oslo lies in Norway"}]
     path.write_text(json.dumps({"paragraphs": [{"context": "Oslo", "qas": 3}]}))
-    with pytest.raises(InputError, match=r"line 1, paragraph 1: not SQuAD: expected a list `qas`.* Give SQuAD JSON"):
+    with pytest.raises(InputError, match=r"line 1, paragraph 1: not SQuAD: expected a list `qas`; got 3"):
         read_questions(path)

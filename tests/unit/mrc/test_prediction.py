@@ -7,7 +7,7 @@ from mrc_records import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_g
 from portico.errors import InputError
 from portico.experiment import build_experiment
 from portico.mrc import AnswerCalibration
-from portico.mrc.inference import AskedQuestion, read_questions
+from portico.mrc.datasets.reader import read_questions
 
 GROUPS = {
     "args": {"report_to": "none", "disable_tqdm": True, "eval_strategy": "steps", "load_best_model_at_end": True},
@@ -78,7 +78,7 @@ def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, que
     [
         ({"model": {}}, r"`model.name_or_path=null` and `data.predict_file=null`; set both"),
         ({"model": {"name_or_path": "/no"}}, r"`data.predict_file=null`; set both"),
-        ({"model": {"name_or_path": "/no"}, "data": {"predict_file": "/no.json"}}, r"/no.json cannot be read"),
+        ({"model": {"name_or_path": "/no"}, "data": {"predict_file": "/no.json"}}, r"/no.json: no such file"),
         ({"model": {}, "data": {"predict_file": 3}}, r"`data.predict_file=3` cannot be used"),
         ({"model": {}, "postprocess": {"calibrate": 2}}, r"`postprocess.calibrate=2` cannot be used"),
     ],
@@ -109,9 +109,13 @@ def test_generated_answers_are_not_predicted(tmp_path):
         build_experiment(settings, str(tmp_path / "run")).predict()
 
 
+def asked(key, question, context):
+    return {"id": key, "question": question, "context": context}
+
+
 def test_questions_of_any_layout(tmp_path, questions):
     flat = [{"question": "a?", "context": ["x", "y"]}, {"qid": 7, "question": "b?", "context": "z"}]
-    expected = [AskedQuestion("0", "a?", ["x", "y"]), AskedQuestion("7", "b?", "z")]
+    expected = [asked("0", "a?", ["x", "y"]), asked("7", "b?", "z")]
     (tmp_path / "array.json").write_text(json.dumps(flat))
     (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, flat)).encode()))
     (tmp_path / "data.json").write_text(json.dumps({"data": flat}))
@@ -120,19 +124,36 @@ def test_questions_of_any_layout(tmp_path, questions):
         assert read_questions(tmp_path / name) == expected
     assert read_questions(tmp_path / "one.json") == expected[1:]
     (tmp_path / "squad.json").write_text(json.dumps(to_squad(questions)), encoding="utf-8")
-    assert {asked.id: asked.context for asked in read_questions(tmp_path / "squad.json")} == {
+    assert {one["id"]: one["context"] for one in read_questions(tmp_path / "squad.json")} == {
         question["id"]: question["context"] for question in questions
     }
+
+
+QUESTION = {"question": "a?", "context": "x"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"the file holds no questions; give SQuAD JSON"),
-        ("[]", r"the file holds no questions"),
-        ('{"question": "a?"}', r"question 0: there is no `context`"),
-        ('[{"question": "a?", "context": "x"}, 5]', r"question 1: there is no `question`"),
+        ("", r"the file is empty"),
+        ("[]", r"the data set is empty"),
+        ('{"question": "a?"}', r"line 1: `context` is missing: .*has question, context"),
+        ('[{"question": "a?", "context": "x"}, 5]', r"record 2: a record must be a JSON object; got 5"),
         ('{"question": "a?", "context": "x"}\n{"question"', r"line 2, column 12: not JSON"),
+        ('[{"question": 5, "context": "x"}]', r"record 1: `question` must be a string; got 5"),
+        ('[{"question": "\\ud800", "context": "x"}]', r"record 1: `question` is not valid Unicode"),
+        ('[{"question": "a?", "context": {"a": "x"}}]', r"record 1: `context` must be a list of one or more strings"),
+        (
+            '[{"id": 7, "question": "a?", "context": "x"}, {"qid": "7", "question": "b?", "context": "x"}]',
+            r"duplicate id",
+        ),
+        ('[{"id": true, "question": "a?", "context": "x"}]', r"`id` must be a string or an integer; got True"),
+        (
+            json.dumps({"id": "e", "input": "Who?", "passages": []}),
+            r"line 1, id 'e': `passages` must be a list of one",
+        ),
+        (json.dumps(tydi_of_google(document_plaintext=5)), r"line 1, id -7: `document_plaintext` must be a string"),
+        (json.dumps(natural_questions(document={})), r"line 1, id '797803103760793766': `tokens` is missing"),
     ],
 )
 def test_files_without_questions_are_refused(tmp_path, text, message):
@@ -141,22 +162,26 @@ def test_files_without_questions_are_refused(tmp_path, text, message):
         read_questions(tmp_path / "file.json")
 
 
+def test_unusable_questions_can_be_skipped(tmp_path, model_folder, caplog):
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps([QUESTION, {"question": 5, "context": "x"}, QUESTION]))
+    changes = {"model": {"name_or_path": str(model_folder)}, "data": {"predict_file": str(path)}}
+    with pytest.raises(InputError, match=r"record 2: `question` must be a string.*`data.skip_invalid=true`"):
+        predict(tmp_path, **changes)
+    assert predict(tmp_path, **{**changes, "data": {**changes["data"], "skip_invalid": True}})["predict_samples"] == 2
+    assert "left out 1 unusable record(s)" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (tydi_of_google(), AskedQuestion("-7", "Which town?", DOCUMENT)),
-        (natural_questions(), AskedQuestion("797803103760793766", "where is oslo", " ".join(TOKENS))),
-        ({"id": "e", "input": "Who?", "passages": [{"text": "Ana."}]}, AskedQuestion("e", "Who?", ["Ana."])),
+        (tydi_of_google(annotations=[{}]), asked("-7", "Which town?", DOCUMENT)),
+        (natural_questions(annotations=5), asked("797803103760793766", "where is oslo", " ".join(TOKENS))),
+        ({"id": "e", "input": "Who?", "passages": [{"text": "Ana."}]}, asked("e", "Who?", ["Ana."])),
     ],
 )
 def test_questions_of_data_sets_are_read_too(tmp_path, record, expected):
     path = tmp_path / "questions.jsonl"
     path.write_text(json.dumps(record), encoding="utf-8")
     assert read_questions(path) == [expected]
-
-
-def test_a_broken_record_of_a_data_set_is_named(tmp_path):
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"id": "e", "input": "Who?", "passages": []}), encoding="utf-8")
-    with pytest.raises(InputError, match=r"question 0: `passages` must be a list of one or more passages.*Give SQuAD"):
-        read_questions(path)
+    assert read_questions([record]) == [expected]

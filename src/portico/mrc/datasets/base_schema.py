@@ -1,49 +1,75 @@
 """PrimeQA's base schema: several contexts per question, positions in characters, one entry per annotator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from portico.mrc.datasets import records
-from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets import records, squad
+from portico.mrc.datasets.examples import Example, contexts_of
 
 _KIND = "a record of the base schema has question, context, and optionally example_id, language, target"
-_PARSED = frozenset({"question", "context", "example_id", "language", "target"})
+_ID_KEYS = ("example_id", "id", "qid")
+_PARSED = frozenset({"target", *_ID_KEYS})
 
 
-def example(raw: Any) -> Example:
-    """Parse a record; a single context becomes a string, several stay a list."""
-    question, contexts = (records.required(raw, key, _KIND) for key in ("question", "context"))
+def question(raw: Any) -> Example:
+    """Parse the fields of a record that a reader answers from; a single context is a string, several are a list."""
+    text, contexts = (records.required(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list) or not contexts:
         raise records.InvalidRecord(
             f"`context` must be a list of one or more strings; got {records.describe(contexts)}."
         )
     contexts = [records.checked_text("context", context) for context in contexts]
-    given_id = raw.get("example_id")
-    record = {
-        **({} if given_id is None else {"id": records.checked_id("example_id", given_id)}),
-        "title": "",
+    key = next((key for key in _ID_KEYS if raw.get(key) is not None), None)
+    return {
+        **({} if key is None else {"id": records.checked_id(key, raw[key])}),
+        "question": records.checked_text("question", text),
         "context": contexts[0] if len(contexts) == 1 else contexts,
-        "question": records.checked_text("question", question),
-        "answers": {"text": [], "answer_start": []},
-        "language": str(raw.get("language") or "UNKNOWN"),
-        **{key: value for key, value in raw.items() if key not in _PARSED},
     }
+
+
+def example(raw: Any) -> Example:
+    """Parse a record; a single context becomes a string, several stay a list."""
+    asked = question(raw)
+    contexts = contexts_of(asked)
+    record = {
+        **asked,
+        "title": records.checked_label("title", raw.get("title")),
+        "answers": {"text": [], "answer_start": []},
+        "language": records.checked_label("language", raw.get("language")) or "UNKNOWN",
+    }
+    candidates = None
+    if raw.get("passage_candidates") is not None:
+        candidates = _candidates(raw["passage_candidates"])
+        record["passage_candidates"] = records.as_candidates(candidates)
     if raw.get("target") is not None:
-        annotations = _annotations(raw["target"], contexts, raw.get("passage_candidates"))
+        annotations = _annotations(raw["target"], contexts, candidates)
         record["target"] = records.as_target(annotations)
         record["answers"] = _answers(contexts, annotations)
-    return record
+    elif raw.get("answers") is not None:
+        texts, starts = squad.checked_answers(raw).values()
+        texts = [records.checked_text("text", text) for text in texts]
+        starts = [records.checked_position(start, "answer_start") for start in starts]
+        record["answers"] = {"text": texts, "answer_start": starts}
+    return {**{key: value for key, value in raw.items() if key not in _PARSED}, **record}
 
 
-def _annotations(raw: Any, contexts: Sequence[str], candidates: Mapping[str, Any] | None) -> list[records.Annotation]:
+def _candidates(raw: Any) -> list[records.Span]:
+    rows = records.as_objects(raw, "passage_candidates")
+    start, end = ([records.checked_position(row[key], key) for row in rows] for key in records.as_candidates([]))
+    return list(zip(start, end, strict=True))
+
+
+def _annotations(
+    raw: Any, contexts: Sequence[str], candidates: Sequence[records.Span] | None
+) -> list[records.Annotation]:
     columns = [
         records.required(raw, key, "`target` has four lists of the same length") for key in records.as_target([])
     ]
     if not all(isinstance(column, list) for column in columns) or len({len(column) for column in columns}) > 1:
         raise records.InvalidRecord(f"`target` must hold four lists of the same length; got {records.describe(raw)}.")
     # Passages are parts of the only context if there are candidates, and the contexts themselves otherwise.
-    num_passages = len(contexts) if candidates is None else len(candidates["start_positions"])
+    num_passages = len(contexts) if candidates is None else len(candidates)
     annotations = []
     for start, end, passage, yes_no in zip(*columns, strict=True):
         passage = records.checked_passage(passage, num_passages, "passage_indices")

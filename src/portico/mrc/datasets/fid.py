@@ -3,7 +3,15 @@
 from typing import Any
 
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format, InvalidRecord, checked_id, checked_text, describe, required
+from portico.mrc.datasets.records import (
+    Format,
+    InvalidRecord,
+    checked_id,
+    checked_label,
+    checked_text,
+    describe,
+    required,
+)
 
 _KIND = "a record for fusion-in-decoder has id, input, output, passages"
 
@@ -13,7 +21,8 @@ def example(raw: Any) -> Example:
     identifier, question, passages = (required(raw, key, _KIND) for key in ("id", "input", "passages"))
     if not isinstance(passages, list) or not passages:
         raise InvalidRecord(f"`passages` must be a list of one or more passages; got {describe(passages)}.")
-    texts = [answer["answer"] for answer in raw.get("output") or [] if answer.get("answer")]
+    given = (answer["answer"] for answer in raw.get("output") or [] if answer.get("answer"))
+    texts = [checked_text("answer", answer) for answer in given]
     return {
         "id": checked_id("id", identifier),
         "title": "",
@@ -31,8 +40,13 @@ def passage_text(passage: Any) -> str:
     if isinstance(passage, str):
         return checked_text("passages", passage)
     text = checked_text("passages", required(passage, "text", "a passage has text and optionally title"))
-    title = passage.get("title")
+    title = checked_label("title", passage.get("title"))
     return f"{title} {text}" if title else text
 
 
-FORMAT = Format("id, input, output, passages", lambda entry: {"input", "passages"} <= set(entry), example)
+FORMAT = Format(
+    "id, input, output, passages",
+    lambda entry: {"input", "passages"} <= set(entry),
+    example,
+    unanswered={"output": []},
+)

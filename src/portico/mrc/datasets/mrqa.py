@@ -30,9 +30,10 @@ def example(raw: Any) -> Example:
     for answer in records.as_objects(detected, "detected_answers"):
         for start, last in char_spans(answer):
             if not 0 <= start <= last < len(context):
+                shown = " to ".join(map(records.shorten, (start, last)))
                 raise records.InvalidRecord(
-                    f"`char_spans` of the answer {records.shorten(answer['text'])} is {start} to {last}, but the "
-                    f"context has the characters 0 to {len(context) - 1}."
+                    f"`char_spans` of the answer {records.shorten(answer['text'])} is {shown}, but the context has "
+                    f"the characters 0 to {len(context) - 1}."
                 )
             # MRQA 2019's `char_spans` include the last character.
             annotations.append(records.Annotation((start, last + 1)))
@@ -44,16 +45,20 @@ def example(raw: Any) -> Example:
         "answers": records.as_answers(context, annotations),
     }
     if "subset" in raw:
-        record["subset"] = raw["subset"]
+        record["subset"] = records.checked_label("subset", raw["subset"])
     return record
 
 
 def char_spans(answer: Mapping[str, Any]) -> list[records.Span]:
     """Return the first and last character of each occurrence of an answer, in either form of the data."""
     spans = answer["char_spans"]
-    if isinstance(spans, Mapping):
-        return list(zip(spans["start"], spans["end"], strict=True))
-    return [(span["start"], span["end"]) if isinstance(span, Mapping) else (span[0], span[1]) for span in spans]
+    if isinstance(spans, Mapping) or any(isinstance(span, Mapping) for span in spans):
+        spans = [(span["start"], span["end"]) for span in records.as_objects(spans, "char_spans")]
+    return [(_character(start), _character(last)) for start, last, *_ in spans]
+
+
+def _character(value: Any) -> int:
+    return records.checked_position(value, "char_spans")
 
 
 FORMAT = records.Format(

@@ -26,13 +26,13 @@ class Document:
 
     def chars(self, span: Mapping[str, int]) -> records.Span:
         """Return the characters ``[start, end)`` of an answer or candidate, from its tokens; -1 means no span."""
-        start_token, end_token = span["start_token"], span["end_token"]
+        start_token, end_token = (records.checked_position(span[key], key) for key in ("start_token", "end_token"))
         if start_token == -1 or end_token == -1:
             return records.NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
+            shown = " to ".join(map(records.shorten, (start_token, end_token)))
             raise records.InvalidRecord(
-                f"an answer or candidate is tokens {start_token} to {end_token}, but the document has "
-                f"{len(self.token_spans)} tokens."
+                f"an answer or candidate is tokens {shown}, but the document has {len(self.token_spans)} tokens."
             )
         return self.token_spans[start_token][0], self.token_spans[end_token - 1][1]
 
@@ -41,12 +41,14 @@ def example(raw: Any) -> Example:
     """Parse a record, converting token positions to characters of the context."""
     document = read_document(raw)
     passages, annotations = read_answers(raw, document.chars)
+    for annotation in annotations:
+        records.checked_span(annotation.span, len(document.context), "short_answers")  # an answer of an empty token
     page = raw.get("document")
     title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
     identifier = raw["example_id"] if "example_id" in raw else records.required(raw, "id", _KIND)
     return {
         "id": records.checked_id("id", identifier),
-        "title": str(title or ""),
+        "title": records.checked_label("title", title),
         "context": records.checked_text("document", document.context),
         "question": records.checked_text("question", question_text(raw)),
         "answers": records.as_answers(document.context, annotations),
@@ -103,4 +105,5 @@ FORMAT = records.Format(
     "annotations, long_answer_candidates, a document in tokens",
     lambda entry: {"annotations", "long_answer_candidates"} <= set(entry),
     example,
+    unanswered={"annotations": [], "long_answer_candidates": []},
 )

@@ -5,13 +5,14 @@ To add a format, write a module with a `Format` and enter it in `FORMATS`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Defects, Format, InvalidRecord, Placed, describe
+from portico.mrc.datasets.records import Defects, Format, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets.sources import (
+    MAX_GZIP_RATIO,
     entries,
     import_datasets,
     language_of_name,
@@ -55,7 +56,13 @@ class _UniqueIds:
         return {**example, "id": identifier} if "id" in example else {"id": identifier, **example}
 
 
-def read_examples(source: Any, *, format: str | None = None, skip_invalid: bool = False) -> list[Example]:
+def read_examples(
+    source: Any,
+    *,
+    format: str | None = None,
+    skip_invalid: bool = False,
+    max_gzip_ratio: float = MAX_GZIP_RATIO,
+) -> list[Example]:
     """Read questions with their contexts and answers.
 
     Args:
@@ -64,6 +71,7 @@ def read_examples(source: Any, *, format: str | None = None, skip_invalid: bool 
         format: A name in :data:`~portico.mrc.datasets.reader.FORMATS`; ``None`` detects it from the first record of
             each file.
         skip_invalid: Skip invalid records, with one warning per file, instead of raising.
+        max_gzip_ratio: How many times as large as a gzip file its content may be; 64 MiB are always read.
 
     Returns:
         Records ``{"id", "title", "context", "question", "answers": {"text": [...], "answer_start": [...]}}`` in
@@ -76,21 +84,72 @@ def read_examples(source: Any, *, format: str | None = None, skip_invalid: bool 
         InputError: If a source cannot be read, has an unknown format, holds no valid question or, unless skipped,
             holds an invalid record. The message names the source and the record.
     """
+    one = None if format is None else format_named(format)
+    return _read_all(source, one, Reading(skip_invalid, max_gzip_ratio))
+
+
+def read_questions(
+    source: Any,
+    *,
+    format: str | None = None,
+    skip_invalid: bool = False,
+    max_gzip_ratio: float = MAX_GZIP_RATIO,
+) -> list[Example]:
+    """Read questions with their contexts only, in the formats of :func:`read_examples` or without answers.
+
+    A record has ``question``, ``context`` (a string or a list of strings) and optionally ``id``, ``example_id`` or
+    ``qid``, by default its number; or it is one of TyDi QA, Natural Questions or ELI5. For the arguments and the
+    errors see :func:`read_examples`.
+
+    Returns:
+        Records ``{"id", "question", "context"}`` in order.
+    """
+    named = None if format is None else format_named(format)
+    return _read_all(source, _question_format(named), Reading(skip_invalid, max_gzip_ratio))
+
+
+def _question_format(named: Format | None) -> Format:
+    """Return the format of records of which the answers are ignored: the named one, or that of each record."""
+
+    def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+        known = named or format_like(entry)
+        return iter([(place, entry)]) if known is None else known.questions(place, entry, defects)
+
+    def example(raw: Any) -> Example:
+        known = named or format_like(raw)
+        # A record of a format that names question and context differently is read as an example of that format.
+        if known is None or (isinstance(raw, Mapping) and {"question", "context"} <= set(raw)):
+            return base_schema.question(raw)
+        parsed = known.example({**raw, **known.unanswered} if isinstance(raw, Mapping) else raw)
+        return {key: parsed[key] for key in ("id", "question", "context") if key in parsed}
+
+    return Format("question, context, and optionally id", lambda entry: True, example, questions)
+
+
+class Reading(NamedTuple):
+    """How a source is read; see :func:`read_examples`."""
+
+    skip_invalid: bool
+    max_gzip_ratio: float
+
+
+def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example]:
+    """Return the examples of a source in one format, or else in that of the first record of each file."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
-        return _read(Defects("The data set", skip_invalid=skip_invalid), numbered(source), format, _UniqueIds())
+        return _read(Defects("The data set", skip_invalid=reading.skip_invalid), numbered(source), one, _UniqueIds())
     paths = paths_of(names)
     languages = {language_of_name(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
     for path in paths:
-        defects = Defects(path, skip_invalid=skip_invalid)
+        defects = Defects(path, skip_invalid=reading.skip_invalid)
         dataset = stored_dataset(path)
         if dataset is not None:
-            examples += _read(defects, numbered(dataset), format, ids)
+            examples += _read(defects, numbered(dataset), one, ids)
             continue
-        with open_text(path) as stream:
-            examples += _read(defects, entries(stream, defects), format, ids, language_of_name(path.name))
+        with open_text(path, reading.max_gzip_ratio) as stream:
+            examples += _read(defects, entries(stream, defects), one, ids, language_of_name(path.name))
     return examples
 
 
@@ -128,10 +187,11 @@ def read_hub(
     return [{**example, "language": rest[:2]} for example in examples]
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str, key: str = "format") -> Format:
+    """Return the format that a setting, the ``key``, names."""
     if name not in FORMATS:
         raise InputError(
-            f"Unknown `data.format={name}`; expected one of {_listing()}, or null to detect it from the first record."
+            f"Unknown `{key}={name}`; expected one of {_listing()}, or null to detect it from the first record."
         )
     return FORMATS[name]
 
@@ -148,35 +208,35 @@ def _listing() -> str:
 
 
 def _read(
-    defects: Defects, placed: Iterator[Placed], name: str | None, ids: _UniqueIds, language: str | None = None
+    defects: Defects, placed: Iterator[Placed], one: Format | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
     """Return the valid examples among the entries of one source."""
-    one = None if name is None else format_named(name)
     examples: list[Example] = []
     for place, entry in placed:
         one = one or format_like(entry)
         if one is None:
             raise InputError(
                 f"{defects.source}: unknown format; the first record is {describe(entry)}. The formats are "
-                f"{_listing()}; set `data.format` to one of them to see why the record does not match."
+                f"{_listing()}; set `format` (`data.format` on the command line) to one of them to see why the record "
+                "does not match."
             )
         for question_place, raw in one.questions(place, entry, defects):
             identifiers = [raw[key] for key in _ID_KEYS if raw.get(key)] if isinstance(raw, Mapping) else []
-            where = f"{question_place}, id {identifiers[0]!r}" if identifiers else question_place
+            where = f"{question_place}, id {shorten(identifiers[0])}" if identifiers else question_place
             try:
                 example = one.example(raw)
                 example = example if language is None else {**example, "language": language}
                 examples.append(ids.claim(example, where))
             except InvalidRecord as error:
                 defects.add(where, str(error))
-            except (AttributeError, IndexError, KeyError, TypeError) as error:
+            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
-                defects.add(where, f"not in the format {name or 'of the first record'}: {error!r}.")
+                defects.add(where, f"not in the format {one.description}: {shorten(error)}.")
     if not examples and not defects.messages:
         raise InputError(f"{defects.source}: the data set is empty; give a file with at least one question.")
     if not examples:
         raise InputError(
-            f"{defects.source}: none of the {len(defects.messages)} record(s) is valid; first: {defects.messages[0]} "
+            f"{defects.source}: none of the {defects.num_records} record(s) is valid; first: {defects.messages[0]} "
             "Correct the file."
         )
     defects.warn()

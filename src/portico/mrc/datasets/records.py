@@ -4,8 +4,9 @@ The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` i
 """
 
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from portico.errors import InputError
@@ -22,6 +23,9 @@ NO_SPAN: Span = (-1, -1)
 _MAX_SHOWN_CHARACTERS = 60
 _MAX_SHOWN_KEYS = 8
 _MAX_SHOWN_RECORDS = 3
+_REPR = reprlib.Repr()
+_REPR.maxlevel = _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 10
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 2 * _MAX_SHOWN_CHARACTERS
 
 
 class InvalidRecord(ValueError):
@@ -34,9 +38,11 @@ class Defects:
     def __init__(self, source: object, *, skip_invalid: bool) -> None:
         self.source = source
         self.messages: list[str] = []
+        self.num_records = 0
         self._skip_invalid = skip_invalid
 
-    def add(self, place: str, problem: str) -> None:
+    def add(self, place: str, problem: str, *, num_records: int = 1) -> None:
+        """Add a problem that makes so many records unusable."""
         message = f"{place}: {problem}"
         if not self._skip_invalid:
             raise InputError(
@@ -44,13 +50,14 @@ class Defects:
                 "(`data.skip_invalid=true` on the command line)."
             )
         self.messages.append(message)
+        self.num_records += num_records
 
     def warn(self) -> None:
         """Warn of the number of skipped records and show the first few; level DEBUG lists all of them."""
         if not self.messages:
             return
         shown = " | ".join(self.messages[:_MAX_SHOWN_RECORDS])
-        logger.warning("%s: left out %d unusable record(s); first: %s", self.source, len(self.messages), shown)
+        logger.warning("%s: left out %d unusable record(s); first: %s", self.source, self.num_records, shown)
         for message in self.messages:
             logger.debug("%s: left out %s", self.source, message)
 
@@ -60,7 +67,10 @@ def children(parent: Any, key: str, place: str, defects: Defects, form: str) -> 
     listed = parent.get(key) if isinstance(parent, Mapping) else None
     if isinstance(listed, list):
         return enumerate(listed, start=1)
-    defects.add(place, f"not {form}: expected a list `{key}`; got {describe(parent if listed is None else listed)}.")
+    problem = f"not {form}: expected a list `{key}`; got {describe(parent if listed is None else listed)}."
+    # A passage that stands alone, instead of in a list, has all its questions with it.
+    questions = listed.get("qas") if isinstance(listed, Mapping) else None
+    defects.add(place, problem, num_records=len(questions) if isinstance(questions, list) and questions else 1)
     return ()
 
 
@@ -81,18 +91,24 @@ class Format:
     """How to parse the entries of one format: `description` has their fields, `is_like` recognises one.
 
     `questions` yields the questions of an entry, not yet validated, and `example` parses one of them or raises
-    `InvalidRecord`. By default every entry is one question.
+    `InvalidRecord`. By default every entry is one question. A record with the fields of `unanswered` is one whose
+    answers are not read.
     """
 
     description: str
     is_like: Callable[[Mapping[str, Any]], bool]
     example: Callable[[Any], Example]
     questions: Callable[[str, Any, Defects], Iterator[Placed]] = _one_question
+    unanswered: Mapping[str, Any] = field(default_factory=dict)
 
 
 def shorten(value: Any) -> str:
     """Return the `repr` of a value, cut to about 60 characters."""
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        # `reprlib` does not enter what is nested deeply, and the limits keep what the cut below would show.
+        text = value if isinstance(value, str) else _REPR.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return f"{type(value).__name__} too long to show"
     cut = text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
     return repr(cut) if isinstance(value, str) else cut
 
@@ -100,7 +116,7 @@ def shorten(value: Any) -> str:
 def describe(value: Any) -> str:
     """Return a short description of a JSON value, on one line."""
     if isinstance(value, Mapping):
-        keys = ", ".join(f"`{key}`" for key in list(value)[:_MAX_SHOWN_KEYS])
+        keys = ", ".join(f"`{shorten(str(key))[1:-1]}`" for key in list(value)[:_MAX_SHOWN_KEYS])
         return f"an object with the keys {keys}" if keys else "an empty object"
     if isinstance(value, list):
         return f"a list of length {len(value)}"
@@ -133,28 +149,47 @@ def checked_text(key: str, value: Any) -> str:
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     if not value.strip():
         raise InvalidRecord(f"`{key}` is empty.")
+    return _encodable(key, value)
+
+
+def _encodable(key: str, text: str) -> str:
     try:
-        value.encode()  # JSON can express half a surrogate pair, which tokenizers and output files reject
+        text.encode()  # JSON can express half a surrogate pair, which tokenizers and output files reject
     except UnicodeEncodeError as error:
         raise InvalidRecord(
             f"`{key}` is not valid Unicode: half of a surrogate pair at character {error.start}."
         ) from error
-    return value
+    return text
+
+
+def checked_label(key: str, value: Any) -> str:
+    """Return a string that describes the question, such as its title; a number becomes one, and null is empty."""
+    if value is not None and not isinstance(value, str | int | float):
+        raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
+    return _encodable(key, str(value or ""))
 
 
 def checked_id(key: str, value: Any) -> str:
     """Return an identifier, a string or an integer, as a string."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
-    return str(value)
+    return _encodable(key, str(value))
+
+
+def checked_position(value: Any, key: str) -> int:
+    """Return where something starts or ends, an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRecord(f"`{key}` must be an int; got {describe(value)}.")
+    return value
 
 
 def checked_span(span: Span, length: int, key: str) -> Span:
     """Return a span, not empty, of a string of `length` characters, or (-1, -1) if either end is -1."""
-    if -1 in span:
+    if -1 in [checked_position(place, key) for place in span]:
         return NO_SPAN
     if not 0 <= span[0] < span[1] <= length:
-        raise InvalidRecord(f"`{key}` is {span[0]} to {span[1]}, but the context has {length} characters.")
+        shown = " to ".join(map(shorten, span))
+        raise InvalidRecord(f"`{key}` is {shown}, but the context has {length} characters.")
     return span
 
 

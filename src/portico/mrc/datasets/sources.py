@@ -7,12 +7,14 @@ per line.
 import difflib
 import glob
 import gzip
+import io
 import itertools
 import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -28,6 +30,10 @@ _STORED_DATASET = "dataset_info.json"  # written by `Dataset.save_to_disk`
 # xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
 _LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
 _GZIP_MAGIC = b"\x1f\x8b"
+MAX_GZIP_RATIO = 100.0
+"""How many times as large as a gzip file its content may be; JSON is about 5 times as large, and gzip allows 1,030."""
+_ALWAYS_EXPANDED = 1 << 26  # bytes
+_CHUNK = 1 << 20
 
 
 def import_datasets(why: str) -> ModuleType:
@@ -78,28 +84,58 @@ def stored_dataset(path: Path) -> "Dataset | None":
     """Return the ``datasets.Dataset`` saved in a folder, ``None`` if `path` is not such a folder."""
     if not (path / _STORED_DATASET).is_file():
         return None
-    dataset: Dataset = import_datasets(f"{path} was saved with `datasets`").load_from_disk(str(path))
-    return dataset
+    package = import_datasets(f"{path} was saved with `datasets`")
+    try:
+        dataset: Dataset = package.load_from_disk(str(path))
+        return dataset
+    except Exception as error:  # damaged files fail with those of json, pyarrow, datasets and Python
+        raise InputError(
+            f"{path}: cannot be read as a data set saved with `datasets` ({shorten(' '.join(str(error).split()))}); "
+            "save it again."
+        ) from error
+
+
+class _LimitedGzipFile(gzip.GzipFile):
+    """Reads no more than ``max_ratio`` times the size of the file, so that a small one cannot fill the memory."""
+
+    def __init__(self, path: Path, max_ratio: float) -> None:
+        super().__init__(path, "rb")
+        self._path, self._max_ratio = path, max_ratio
+        self._max_bytes = max(_ALWAYS_EXPANDED, max_ratio * path.stat().st_size)
+
+    def read1(self, size: int = -1) -> bytes:
+        data = super().read1(size)
+        if self.tell() > self._max_bytes:
+            raise InputError(
+                f"{self._path}: its content is more than {self._max_ratio:g} times as large as the gzip file, and "
+                f"more than {_ALWAYS_EXPANDED >> 20} MiB. If you trust the file, set `max_gzip_ratio` to a larger "
+                "number (`data.max_gzip_ratio` on the command line)."
+            )
+        return data
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:  # a text stream that is read to its end asks for everything at once
+            return b"".join(iter(partial(self.read1, _CHUNK), b""))
+        return super().read(size)
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
+def open_text(path: Path, max_gzip_ratio: float = MAX_GZIP_RATIO) -> Iterator[TextIO]:
     """Open a UTF-8 file with or without byte order mark, plain or gzip-compressed (recognised by its first bytes).
 
-    An `InputError` explains why it cannot be read, also while the caller reads and parses it.
+    An `InputError` explains why it cannot be read, also while the caller reads and parses it. The content of a gzip
+    file may be ``max_gzip_ratio`` times as large as the file, but always 64 MiB.
     """
     if not path.is_file():
         raise InputError(_why_no_file(path))
     try:
         with path.open("rb") as raw:
             is_gzip = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-        with gzip.open(path, "rt", encoding="utf-8-sig") if is_gzip else path.open(encoding="utf-8-sig") as text:
-            yield text
+        with _LimitedGzipFile(path, max_gzip_ratio) if is_gzip else path.open("rb") as content:
+            yield io.TextIOWrapper(content, encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path}: not UTF-8 (byte 0x{byte:02x}: {error.reason}); save it as UTF-8.") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: nested too deeply; use a JSON document or JSON lines.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}); check that it is complete and readable.") from error
 
@@ -117,6 +153,11 @@ def _why_no_file(path: Path) -> str:
 
 def numbered(records: Iterable[Any]) -> Iterator[Placed]:
     """Yield records with their number as their place."""
+    if not isinstance(records, Iterable):
+        raise InputError(
+            f"{shorten(records)} gives no records; give a path, several of them, a `datasets.Dataset` or an iterable "
+            "of records."
+        )
     return ((f"record {number}", record) for number, record in enumerate(records, start=1))
 
 
@@ -129,7 +170,7 @@ def entries(stream: TextIO, defects: Defects) -> Iterator[Placed]:
         if line.strip():
             break
     try:
-        value = json.loads(head) if head.strip() else None
+        value = _parsed(head) if head.strip() else None
     except json.JSONDecodeError:
         value = None  # a document over several lines
     if isinstance(value, Mapping) and "data" not in value:
@@ -156,16 +197,36 @@ def _lines(head: str, stream: TextIO, defects: Defects) -> Iterator[Placed]:
         if not line.strip():
             continue
         try:
-            yield f"line {number}", json.loads(line.rstrip("\n"))
+            yield f"line {number}", _parsed(line.rstrip("\n"))
         except json.JSONDecodeError as error:
             defects.add(f"line {number}, column {error.colno}", f"not JSON ({error.msg}).")
+
+
+def _parsed(text: str) -> Any:
+    """Return a JSON value; an integer that Python does not convert (more than 4300 digits) stays its digits."""
+    try:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            return json.loads(text, parse_int=_int_or_digits)
+    except RecursionError as error:
+        raise json.JSONDecodeError("nested too deeply", text, 0) from error
+
+
+def _int_or_digits(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _parse_document(text: str, defects: Defects) -> Any:
     if not text.strip():
         raise InputError(f"{defects.source}: the file is empty; give questions as JSON or JSON lines.")
     try:
-        return json.loads(text)
+        return _parsed(text)
     except json.JSONDecodeError as error:
         there = shorten(text[error.pos :].partition("\n")[0]) if error.pos < len(text) else "the end of the file"
         raise InputError(

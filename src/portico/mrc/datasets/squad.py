@@ -12,6 +12,8 @@ from portico.mrc.datasets.examples import Example
 
 _KIND = "a SQuAD question has id, context, question, answers"
 _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_impossible", "plausible_answers"})
+_OF_BASE_SCHEMA = frozenset({"target", "passage_candidates"})  # in an example they are answers, here unknown fields
+_LABELS = ("language", "question_type")
 _MAX_SHOWN_POSITIONS = 3
 
 
@@ -33,17 +35,20 @@ def example(raw: Any) -> Example:
     identifier, context, question = (records.required(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
         "id": records.checked_id("id", identifier),
-        "title": str(raw.get("title") or ""),
+        "title": records.checked_label("title", raw.get("title")),
         "context": records.checked_text("context", context),
         "question": records.checked_text("question", question),
-        "answers": _answers(raw),
+        "answers": checked_answers(raw),
     }
     for text, start in zip(*record["answers"].values(), strict=True):
         _check_answer(context, text, start)
-    return {**record, **{key: value for key, value in raw.items() if key not in _PARSED}}
+    labels = {key: records.checked_label(key, raw[key]) for key in _LABELS if key in raw}
+    kept = {key: value for key, value in raw.items() if key not in _PARSED | _OF_BASE_SCHEMA}
+    return {**record, **kept, **labels}
 
 
-def _answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
+def checked_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return ``answers`` as two lists of the same length, whose entries are not yet validated."""
     impossible = raw.get("is_impossible")
     answers = raw.get("answers", [] if impossible is True else None)
     texts: Any = None
@@ -82,8 +87,8 @@ def _check_answer(context: str, text: Any, start: Any) -> None:
     nearest = sorted(positions, key=lambda position: abs(position - start))[:_MAX_SHOWN_POSITIONS]
     occurs = f"occurs at {', '.join(map(str, nearest))}" if nearest else "does not occur in the context"
     raise records.InvalidRecord(
-        f"`answer_start` {start} of the answer {records.shorten(text)} is wrong: {there}, and the answer {occurs}. "
-        "Offsets count characters, from 0."
+        f"`answer_start` {records.shorten(start)} of the answer {records.shorten(text)} is wrong: {there}, and the "
+        f"answer {occurs}. Offsets count characters, from 0."
     )
 
 

@@ -24,6 +24,7 @@ class ByteOffsets:
 
     def char(self, byte: int) -> int:
         """Return the number of characters that start before a byte; one beyond the end is the end, -1 stays -1."""
+        records.checked_position(byte, "start_byte or end_byte")
         return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
 
     def span(self, start_byte: int, end_byte: int) -> records.Span:
@@ -47,11 +48,11 @@ def example(raw: Any) -> Example:
     identifier = {"id": records.checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
     return {
         **identifier,
-        "title": str(raw.get("document_title") or ""),
+        "title": records.checked_label("document_title", raw.get("document_title")),
         "context": document,
         "question": records.checked_text("question_text", question),
         "answers": records.as_answers(document, checked),
-        "language": str(raw.get("language") or "UNKNOWN"),
+        "language": records.checked_label("language", raw.get("language")) or "UNKNOWN",
         "target": records.as_target(checked),
         "passage_candidates": records.as_candidates(spans),
     }
@@ -86,4 +87,5 @@ FORMAT = records.Format(
     "question_text, document_plaintext, annotations",
     lambda entry: {"question_text", "document_plaintext"} <= set(entry),
     example,
+    unanswered={"annotations": [], "passage_answer_candidates": []},
 )

@@ -7,7 +7,18 @@ import sys
 import datasets
 import pytest
 
-from mrc_records import DOCUMENT, natural_questions, tydi_of_google, tydi_of_hub
+from mrc_records import (
+    BASE_RAW,
+    DOCUMENT,
+    FID_RAW,
+    MRQA_FLAT,
+    MRQA_LINES,
+    natural_questions,
+    original,
+    simplified,
+    tydi_of_google,
+    tydi_of_hub,
+)
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.config import load_examples
 from portico.mrc.datasets import FORMATS, read_examples, read_hub
@@ -30,25 +41,6 @@ TYDI = {
 }
 
 
-def simplified():
-    raw = natural_questions()
-    words = {-1: "NONE", 1: "YES"}
-    annotations = [{**one, "yes_no_answer": words[one["yes_no_answer"]]} for one in raw["annotations"]]
-    return {
-        "example_id": 797803103760793766,
-        "question_text": "where is oslo",
-        "document_text": "<P> Oslo lies in Norway </P>",
-        "long_answer_candidates": raw["long_answer_candidates"],
-        "annotations": annotations,
-    }
-
-
-def original():
-    raw = simplified()
-    del raw["document_text"]
-    return {**raw, "document_title": "Oslo", "document_tokens": natural_questions()["document"]["tokens"]}
-
-
 NATURAL = {
     "id": "797803103760793766",
     "title": "Oslo",
@@ -65,17 +57,6 @@ NATURAL = {
     "passage_candidates": {"start_positions": [0], "end_positions": [28]},
 }
 
-ANSWER = {"text": "Norway", "char_spans": [[13, 18]], "token_spans": [[3, 3]]}
-MRQA_QUESTION = {"qid": "a1", "question": "where is oslo", "answers": ["Norway"], "detected_answers": [ANSWER]}
-MRQA_LINES = [
-    {"header": {"dataset": "SQuAD", "split": "train"}},
-    {"context": "Oslo lies in Norway", "context_tokens": [], "qas": [MRQA_QUESTION]},
-]
-MRQA_FLAT = {
-    **MRQA_QUESTION,
-    "context": "Oslo lies in Norway",
-    "detected_answers": {"text": ["Norway"], "char_spans": [{"start": [13], "end": [18]}]},
-}
 MRQA = {
     "id": "a1",
     "title": "",
@@ -84,12 +65,6 @@ MRQA = {
     "answers": {"text": ["Norway"], "answer_start": [13]},
 }
 
-BASE_RAW = {
-    "example_id": "b1",
-    "question": "where is oslo",
-    "context": ["Nothing.", "Oslo lies in Norway"],
-    "target": {"start_positions": [13], "end_positions": [19], "passage_indices": [1], "yes_no_answer": ["NONE"]},
-}
 BASE = {
     "id": "b1",
     "title": "",
@@ -100,12 +75,6 @@ BASE = {
     "target": BASE_RAW["target"],
 }
 
-FID_RAW = {
-    "id": "f1",
-    "input": "where is oslo",
-    "output": [{"answer": "Up north.", "meta": {"score": 4}}, {"answer": ""}],
-    "passages": [{"title": "Oslo", "text": "It lies in Norway"}, {"text": "Nothing."}],
-}
 FID = {
     "id": "f1",
     "title": "",
@@ -215,6 +184,16 @@ def answered(start, end):
         ),
         (natural_questions(document={"tokens": []}), r"tokens 0 to 6, but the document has 0"),
         ({**MRQA_FLAT, "context": "Oslo"}, r"`char_spans` of the answer 'Norway' is 13 to 18, but .* 0 to 3"),
+        (
+            {
+                **MRQA_FLAT,
+                "detected_answers": [{**MRQA_FLAT["detected_answers"], "char_spans": {"start": [1], "end": []}}],
+            },
+            r"the lists in `char_spans` must have the same length; got an object with the keys `start`, `end`",
+        ),
+        ({**MRQA_FLAT, "qid": "\ud800"}, r"`qid` is not valid Unicode"),
+        (tydi_of_google(language={}), r"`language` must be a string; got an empty object"),
+        ({**FID_RAW, "output": [{"answer": 5}]}, r"`answer` must be a string; got 5"),
         ({**BASE_RAW, "context": []}, r"`context` must be a list of one or more strings; got a list of length 0"),
         ({**BASE_RAW, "target": {**BASE["target"], "passage_indices": []}}, r"four lists of the same length"),
         ({**BASE_RAW, "target": {**BASE["target"], "end_positions": [99]}}, r"`target` is 13 to 99, but .* 19 char"),
@@ -233,6 +212,23 @@ def test_invalid_record_is_named_and_can_be_skipped(record, message, caplog):
     assert "The data set: left out 1 unusable record(s)" in caplog.text
 
 
+def test_passage_candidates_are_checked():
+    with pytest.raises(InputError, match=r"the lists in `passage_candidates` must have the same length"):
+        read_examples([{**BASE_RAW, "passage_candidates": {"start_positions": [0], "end_positions": []}}])
+
+
+def test_long_identifier_is_cut_in_messages():
+    with pytest.raises(InputError, match=r"record 1, id 'x{60}\.\.\.': `context` must be") as error:
+        read_examples([{**BASE_RAW, "example_id": "x" * 100_000, "context": []}])
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("source", [None, 5])
+def test_source_without_records_is_refused(source):
+    with pytest.raises(InputError, match="gives no records; give a path, several of them"):
+        read_examples(source)
+
+
 def test_mrqa_header_is_not_a_question():
     with pytest.raises(InputError, match="the data set is empty"):
         read_examples(MRQA_LINES[:1])
@@ -244,7 +240,7 @@ def test_unknown_format_lists_the_known_ones():
     with pytest.raises(InputError, match="unknown format; the first record is an object with the keys `a`") as e:
         read_examples([{"a": 1}])
     assert all(name in str(e.value) for name in FORMATS)
-    with pytest.raises(InputError, match=r"Unknown `data\.format=squat`; expected one of tydiqa"):
+    with pytest.raises(InputError, match=r"Unknown `format=squat`; expected one of tydiqa"):
         read_examples([BASE_RAW], format="squat")
     with pytest.raises(InputError, match="`id` is missing: a SQuAD question has id"):
         read_examples([{"a": 1}], format="squad")

@@ -1,0 +1,176 @@
+"""Whatever a file holds, reading it ends with valid examples or an `InputError`, and no record is lost silently."""
+
+import gzip
+import json
+from random import Random
+
+import pytest
+
+from damage import HUGE, damaged_file, damaged_tree
+from mrc_records import (
+    BASE_RAW,
+    FID_RAW,
+    MRQA_FLAT,
+    MRQA_LINES,
+    natural_questions,
+    original,
+    simplified,
+    tydi_of_google,
+    tydi_of_hub,
+)
+from portico.errors import InputError
+from portico.mrc.datasets import read_examples, records
+from portico.mrc.datasets.reader import read_questions
+
+SQUAD = [
+    {
+        "title": "Oslo",
+        "paragraphs": [
+            {
+                "context": "Oslo lies in Norway. Łódź does not.",
+                "qas": [
+                    {"id": "a", "question": "Where?", "answers": [{"text": "Norway", "answer_start": 13}]},
+                    {"id": "b", "question": "Who?", "answers": [], "is_impossible": True, "plausible_answers": []},
+                ],
+            },
+            {"context": "Nothing.", "qas": [{"id": "c", "question": "Why?", "answers": []}]},
+        ],
+    },
+    {"title": "Empty", "paragraphs": []},
+]
+FLAT_SQUAD = [
+    {"id": 7, "context": "Oslo", "question": "Where?", "answers": {"text": ["Oslo"], "answer_start": [0]}},
+    {"id": 8, "context": "Oslo", "question": "When?", "answers": {"text": [], "answer_start": []}, "language": "en"},
+]
+
+
+def as_lines(tree):
+    return "\n".join(map(json.dumps, tree)) if isinstance(tree, list) else json.dumps(tree)
+
+
+SOURCES = {
+    "squad, nested": ("squad", SQUAD, lambda tree: json.dumps({"version": "v2.0", "data": tree})),
+    "squad, flat": ("squad", FLAT_SQUAD, as_lines),
+    "mrqa, passages": ("mrqa", MRQA_LINES, as_lines),
+    "mrqa, flat": ("mrqa", [MRQA_FLAT, {**MRQA_FLAT, "qid": "a2"}], json.dumps),
+    "tydiqa of Google": ("tydiqa", [tydi_of_google(), tydi_of_google(example_id=2**63)], as_lines),
+    "tydiqa of the hub": ("tydiqa", [tydi_of_hub(tydi_of_google())] * 2, as_lines),
+    "natural_questions of the hub": ("natural_questions", [natural_questions()], as_lines),
+    "natural_questions, original": ("natural_questions", [original()], as_lines),
+    "natural_questions, simplified": ("natural_questions", [simplified()], as_lines),
+    "base": ("base", [BASE_RAW, {**BASE_RAW, "example_id": "b2", "context": "Oslo lies in Norway"}], as_lines),
+    "fid": ("fid", [FID_RAW, {**FID_RAW, "id": "f2"}], json.dumps),
+}
+
+
+def check_example(example):
+    contexts = [example["context"]] if isinstance(example["context"], str) else example["context"]
+    for text in (example["question"], *contexts):
+        assert text.strip()
+    for text in (example["id"], example["question"], *contexts, example.get("title", ""), example.get("language", "")):
+        assert isinstance(text.encode(), bytes)
+    answers = example.get("answers", {"text": [], "answer_start": []})
+    for text, start in zip(*answers.values(), strict=True):
+        assert text.encode()
+        assert type(start) is int
+        # Without a target nothing says in which of several contexts an answer is.
+        is_placed = "target" in example or contexts == [example["context"]]
+        assert start == -1 or not is_placed or any(context.startswith(text, start) for context in contexts)
+
+
+def kept_and_left_out(reader, path, left_out, **options):
+    """Return how many examples a file gave and how many records were left out, or `None` if it was refused."""
+    left_out.clear()
+    try:
+        examples = reader(path, skip_invalid=True, **options)
+    except InputError as error:
+        message = str(error)
+        assert message.isprintable()
+        assert len(message) < 2000
+        return None
+    for example in examples:
+        check_example(example)
+    assert len({example["id"] for example in examples}) == len(examples)
+    return len(examples), sum(left_out)
+
+
+def num_questions(name, tree):
+    """Return how many questions a tree in a format holds; what cannot be entered counts as one."""
+    count = 0
+    for entry in tree:
+        passages = []
+        if isinstance(entry, dict) and name == "squad" and "paragraphs" in entry:
+            passages = entry["paragraphs"] if isinstance(entry["paragraphs"], list) else [entry["paragraphs"]]
+        elif isinstance(entry, dict) and name == "mrqa" and "detected_answers" not in entry:
+            passages = [] if set(entry) == {"header"} else [entry]
+        else:
+            count += 1
+        for passage in passages:
+            questions = passage.get("qas") if isinstance(passage, dict) else None
+            count += len(questions) if isinstance(questions, list) else 1
+    return count
+
+
+def read_damaged(source, seed, path, left_out):
+    """Read one damaged file in every way; return how many of these readings gave examples."""
+    name, tree, write = SOURCES[source]
+    rng = Random(f"{source} {seed}")
+    is_tree = seed % 2 == 0
+    tree = damaged_tree(rng, tree) if is_tree else tree
+    path.write_bytes(write(tree).encode() if is_tree else damaged_file(rng, write(tree)))
+    outcomes = []
+    for reader in (read_examples, read_questions):
+        for options in ({}, {"format": name}):
+            outcomes.append(kept_and_left_out(reader, path, left_out, **options))
+        if is_tree and outcomes[-1] is not None and isinstance(tree[0], dict):
+            assert sum(outcomes[-1]) == num_questions(name, tree)
+    return sum(outcome is not None for outcome in outcomes)
+
+
+@pytest.mark.parametrize("num_files", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", SOURCES)
+def test_damaged_file_is_read_or_refused(source, num_files, tmp_path, monkeypatch):
+    left_out = []
+    monkeypatch.setattr(records.logger, "warning", lambda text, source, number, first: left_out.append(number))
+    monkeypatch.setattr(records.logger, "debug", lambda *message: None)
+    num_read = sum(read_damaged(source, seed, tmp_path / "file.json", left_out) for seed in range(num_files))
+    assert 0 < num_read < 4 * num_files  # neither all files are refused nor is the damage too small to matter
+
+
+def test_every_question_of_an_unusable_passage_is_counted(tmp_path, caplog):
+    passage = {"context": 5, "qas": [{"id": key, "question": "q", "answers": []} for key in "def"]}
+    for paragraphs in ([passage], passage):
+        path = tmp_path / "train.json"
+        path.write_text(json.dumps({"data": [*SQUAD, {"title": "t", "paragraphs": paragraphs}]}))
+        assert len(read_examples(path, skip_invalid=True)) == 3
+        assert "left out 3 unusable record(s)" in caplog.text
+        caplog.clear()
+
+
+def test_number_too_long_to_convert_is_one_invalid_record(tmp_path):
+    lines = as_lines([FLAT_SQUAD[1], FLAT_SQUAD[0]]).replace('"answer_start": [0]', f'"answer_start": [{HUGE}]')
+    (tmp_path / "a.jsonl").write_text(lines)
+    with pytest.raises(InputError, match=r"line 2, id 7: `answer_start` of .* must be an int; got '9999"):
+        read_examples(tmp_path / "a.jsonl")
+    assert len(read_examples(tmp_path / "a.jsonl", skip_invalid=True)) == 1
+    # As an identifier, its digits are all that counts.
+    (tmp_path / "b.jsonl").write_text(as_lines(FLAT_SQUAD).replace('"id": 7', f'"id": {HUGE}'))
+    assert read_examples(tmp_path / "b.jsonl")[0]["id"] == HUGE
+
+
+def test_deeply_nested_line_is_one_invalid_record(tmp_path, caplog):
+    (tmp_path / "a.jsonl").write_text(as_lines(FLAT_SQUAD) + "\n" + "[" * 100_000)
+    assert len(read_examples(tmp_path / "a.jsonl", skip_invalid=True)) == 2
+    assert "line 3, column 1: not JSON (nested too deeply)" in caplog.text
+
+
+def test_gzip_file_may_not_expand_without_end(tmp_path):
+    path = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(as_lines(FLAT_SQUAD).encode() + b"\n")
+        for _ in range(80):
+            file.write(b" " * (1 << 20))
+    with pytest.raises(InputError, match=r"more than 100 times as large as the gzip file, and more than 64 MiB"):
+        read_examples(path)
+    for read in (read_examples, read_questions):
+        assert len(read(path, max_gzip_ratio=2000)) == 2
