@@ -1,5 +1,8 @@
 """Errors in the user's input, each also of the type that ``transformers`` or PrimeQA raise at the same place."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """Input that cannot be used.
@@ -30,3 +33,15 @@ class InputStopIteration(InputError, StopIteration):
 
 class MissingPackageError(InputError, ImportError):
     """A setting needs a package that is not installed."""
+
+
+@contextmanager
+def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
+    """Turn whatever ``from_pretrained`` raises into an :class:`InputError`: the problem, the reason and the advice."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # damaged files: tokenizers raises a bare `Exception`, each of the others its own
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(f"{problem} ({reason}); {advice}") from error

@@ -60,11 +60,15 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value of ``group`` that its rule does not allow; values without a rule pass."""
+    """Refuse the first value that its rule does not allow; values without a rule pass.
+
+    They are keys of the ``group``, or without one arguments of a call.
+    """
     for name, value in values.items():
         rule = rules.get(name)
         if rule is not None and not rule.allows(value):
-            raise InputError(f"`{group}.{name}={value}` cannot be used; set it to {rule}.")
+            key = f"{group}.{name}" if group else name
+            raise InputError(f"`{key}={value}` cannot be used; set it to {rule}.")
 
 
 def rule_of(annotation: Any, least: float | None = None) -> Rule | None:

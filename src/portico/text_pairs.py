@@ -1,6 +1,7 @@
 """``trainer=seq2seq``: a sequence-to-sequence model trained on pairs of strings, such as translations or summaries."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,12 +12,15 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, EvalPrediction
 
-from portico.errors import InputError
+from portico.errors import InputError, loading_pretrained
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, TrainerExperiment, group
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.settings import setting
 
 Pair = tuple[str, str]
+
+# Half of a pair, which JSON can express and tokenizers reject.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(kw_only=True)
@@ -49,15 +53,12 @@ class PairModel:
     def load(self) -> tuple[Any, Any]:
         """Return model and tokenizer; refuse a name that has none."""
         _check_set("model", name_or_path=self.name_or_path)
-        try:
+        with loading_pretrained(
+            f"`model.name_or_path={self.name_or_path}` gives no encoder-decoder with its tokenizer",
+            "set it to a folder written by `save_pretrained`, or to a hub name such as google-t5/t5-small.",
+        ):
             name = str(self.name_or_path)
             return AutoModelForSeq2SeqLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"`model.name_or_path={self.name_or_path}` gives no encoder-decoder with its tokenizer "
-                f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, or to a "
-                "hub name such as google-t5/t5-small."
-            ) from error
 
 
 @dataclass(kw_only=True)
@@ -141,7 +142,10 @@ def read_pairs(file: str, *, source: str, target: str) -> list[Pair]:
     """
     if not Path(file).is_file():
         raise InputError(f"{file} does not exist; set it to a file with one JSON object a line.")
-    lines = Path(file).read_text(encoding="utf-8").split("\n")
+    try:
+        lines = Path(file).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read ({error}); set it to a file with one JSON object a line.") from error
     pairs = [_pair(line, source, target, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:
         raise InputError(f"{file} is empty; set it to a file with one JSON object a line.")
@@ -151,7 +155,7 @@ def read_pairs(file: str, *, source: str, target: str) -> list[Pair]:
 def _pair(line: str, source: str, target: str, place: str) -> Pair:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place} is not JSON ({error}); write one JSON object a line.") from error
     read, written = (record.get(key) if isinstance(record, dict) else None for key in (source, target))
     if not (isinstance(read, str) and isinstance(written, str)):
@@ -159,6 +163,8 @@ def _pair(line: str, source: str, target: str, place: str) -> Pair:
             f"{place} has no string under both '{source}' and '{target}'; set `data.source` and `data.target` to "
             "keys that every line has."
         )
+    if _SURROGATE.search(read + written):
+        raise InputError(f"{place} is not valid Unicode: it holds half of a surrogate pair; remove it.")
     return read, written
 
 

@@ -97,7 +97,13 @@ def test_what_cannot_be_used_is_refused_before_training(folder, override, messag
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "is empty"), ("{", r"pairs.jsonl:1 is not JSON \("), ("\n[1]", "pairs.jsonl:2 has no string under both")],
+    [
+        ("", "is empty"),
+        ("{", r"pairs.jsonl:1 is not JSON \("),
+        ("\n[1]", "pairs.jsonl:2 has no string under both"),
+        ("[" * 100_000, r"pairs.jsonl:1 is not JSON \("),
+        ('{"source": "\\ud800", "target": "a"}', "pairs.jsonl:1 is not valid Unicode"),
+    ],
 )
 def test_a_broken_file_is_refused(tmp_path, content, message):
     file = tmp_path / "pairs.jsonl"

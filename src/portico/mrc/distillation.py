@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from portico.errors import InputError
+from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.task_model import ModelForDownstreamTasks
 from portico.trainer import Trainer
 
@@ -123,7 +123,10 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: An
 
     An `InputError` is raised if it cannot be loaded, or if its vocabulary differs in size from the student's.
     """
-    try:
+    with loading_pretrained(
+        f"The teacher `{model_path}` cannot be loaded",
+        "give a folder written by `save_pretrained`, or a name on the hub.",
+    ):
         config = AutoConfig.from_pretrained(config_path or model_path)
         heads = getattr(student, "task_heads", None)
         if heads is None and not getattr(config, "task_heads", None):
@@ -133,11 +136,6 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: An
             classes = None if heads is None else {name: type(head) for name, head in heads.items()}
             teacher = ModelForDownstreamTasks.from_config(config, model_path, task_heads=classes)
             teacher.set_task_head(teacher.config.task_head if heads is None else student.config.task_head)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"The teacher `{model_path}` cannot be loaded ({' '.join(str(error).split())[:300]}); give a folder "
-            "written by `save_pretrained`, or a name on the hub."
-        ) from error
     if config.vocab_size != student.config.vocab_size:
         raise InputError(
             f"The teacher `{model_path}` has {config.vocab_size} tokens and the student "

@@ -221,7 +221,7 @@ class MRCExperiment(TrainerExperiment):
         reading = ("format", "skip_invalid", "max_gzip_ratio")
         asked = read_questions(path, **{key: getattr(self.data, key) for key in reading if hasattr(self.data, key)})
         reader = load_trained_reader(name)
-        check_window("max_seq_length", self.preprocess.max_seq_length, reader.max_length)
+        check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
         featurizer = window_featurizer(reader.tokenizer, self.preprocess)
         fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
         examples, features = question_windows(featurizer, *fields)

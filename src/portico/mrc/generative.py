@@ -16,7 +16,7 @@ from transformers import (
     T5Config,
 )
 
-from portico.errors import InputError
+from portico.errors import loading_pretrained
 from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
@@ -92,15 +92,13 @@ class GenerativeFeaturizer:
 
 def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
     """Load a pretrained encoder-decoder, with ``fusion_in_decoder`` as a model that reads several passages."""
-    try:
+    with loading_pretrained(
+        f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer",
+        "set it to a folder written by `save_pretrained`, to a hub name such as google-t5/t5-small, or to null for a "
+        "small T5 trained from scratch.",
+    ):
         model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
         return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer "
-            f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
-            "such as google-t5/t5-small, or to null for a small T5 trained from scratch."
-        ) from error
 
 
 def new_generator(

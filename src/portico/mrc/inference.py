@@ -12,6 +12,7 @@ import torch
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
+from portico.mrc.datasets import squad
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.datasets.records import InvalidRecord, checked_id, checked_text, shorten
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
@@ -116,7 +117,7 @@ class ReaderSettings:
             if name not in rules:
                 nearest = ", ".join(get_close_matches(name, rules) or rules)
                 raise InputError(f"`{name}` is not a setting of a reader; the nearest are {nearest}.")
-        check_values("reader", settings, rules)
+        check_values("", settings, rules)
         chosen = replace(self, **settings)
         check_window("max_seq_length", chosen.max_seq_length, longest)
         return chosen
@@ -144,9 +145,15 @@ class Reader:
         self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
     ) -> None:
         is_name = isinstance(model, str | Path)
-        self._loaded = load_trained_reader(str(model)) if is_name else ModelAndTokenizer(model, tokenizer)
+        self._loaded = (
+            load_trained_reader(str(model), setting="model") if is_name else ModelAndTokenizer(model, tokenizer)
+        )
         if self._loaded.tokenizer is None:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
+        if not hasattr(self._loaded.model, "config"):
+            raise InputError(
+                f"`model` is a {type(model).__name__}; give a folder, a hub name, or a model of transformers."
+            )
         self.calibration = AnswerCalibration.load(model) if is_name else None
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
         longest = self._loaded.max_length
@@ -183,7 +190,7 @@ class Reader:
                 invalid.
         """
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
-        ids = [str(n) for n in range(len(questions))] if ids is None else ids
+        ids = [str(n) for n in range(len(questions))] if ids is None else _as_list("ids", ids)
         chosen = self._settings.changed(self._loaded.max_length, settings)
         featurizer = window_featurizer(self._loaded.tokenizer, chosen)
         examples, features = question_windows(featurizer, questions, contexts, ids)
@@ -208,12 +215,16 @@ class Reader:
         Raises:
             InputError: If they are not labelled, or the reader finds none of their answers.
         """
-        missing = [name for example in examples for name in _LABELLED_KEYS if name not in example]
-        if missing:
-            raise InputError(
-                f"An example to calibrate with has no `{missing[0]}`; give SQuAD records, each with "
-                f"{', '.join(_LABELLED_KEYS)}."
-            )
+        examples, kind = _as_list("examples", examples), f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
+        for number, example in enumerate(examples):
+            missing = [key for key in _LABELLED_KEYS if not isinstance(example, Mapping) or key not in example]
+            if missing:
+                raise InputError(f"Example {number} to calibrate with has no `{missing[0]}`; {kind}.")
+            try:
+                for text in squad.checked_answers(example)["text"]:
+                    checked_text("answers", text)
+            except InvalidRecord as error:
+                raise InputError(f"Example {number} to calibrate with: {error}") from error
         self.calibration = None
         answers = self.answers(*([example[name] for example in examples] for name in _LABELLED_KEYS[:3]))
         if answers.null_odds is not None:
@@ -282,14 +293,19 @@ def _pipeline_inputs(
         )
     if not args:
         many = not isinstance(question, str)
-        questions = list(question) if many else [question]
+        questions = _as_list("question", question) if many else [question]
         # One context serves all questions.
-        contexts = [context] * len(questions) if isinstance(context, str) or not many else list(context)
+        is_shared = isinstance(context, str) or not many
+        contexts = [context] * len(questions) if is_shared else _as_list("context", context)
         return questions, contexts, settings
-    records: list[Any] = [record for arg in args for record in ([arg] if isinstance(arg, Mapping | str) else arg)]
+    records: list[Any] = []
+    for arg in args:
+        records += arg if isinstance(arg, list | tuple) else [arg]
     for record in records:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
-            raise InputError(f"{record!r} is not a question; it must be a mapping with `question` and `context`.")
+            raise InputError(
+                f"{shorten(record)} is not a question; it must be a mapping with `question` and `context`."
+            )
     return [record["question"] for record in records], [record["context"] for record in records], settings
 
 
@@ -343,6 +359,8 @@ class Inference(MRCTrainer):
     @classmethod
     def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
         """Return an inference on a device, which is named as in :class:`Reader`."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"`batch_size={batch_size}` cannot be used; set it to an integer of 1 or more.")
         # A trainer makes its output folder at once; inference writes nothing into it.
         with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
             args = TrainingArguments(

@@ -142,11 +142,11 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
         (lambda reader: reader.answer_many(["Who?"], ["x", "y"]), r"There are 1 questions, 2 contexts"),
         (lambda reader: reader.answer_many([], []), r"There are 0 questions"),
         (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
-        (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
+        (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`n_best_size=0` cannot be used"),
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
         (
             lambda reader: reader.answer("Who?", "x", search="all"),
-            r"`reader.search=all` cannot be used; set it to one of top, exhaustive",
+            r"`search=all` cannot be used; set it to one of top, exhaustive",
         ),
         (lambda reader: reader.answer("Who?", 5), r"Question 0: `context` must be a string; got 5"),
         (
@@ -185,7 +185,7 @@ def test_unknown_devices_are_refused(model_folder, device, message):
 
 
 def test_settings_are_checked_before_they_are_used(model_folder):
-    with pytest.raises(InputError, match=r"`reader.max_seq_length=x` cannot be used; set it to an integer"):
+    with pytest.raises(InputError, match=r"`max_seq_length=x` cannot be used; set it to an integer"):
         Reader(model_folder, device="cpu", max_seq_length="x")
 
 
@@ -228,6 +228,30 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
     texts, contexts = ([question[key] for question in questions[:2]] for key in ("question", "context"))
     with pytest.raises(InputError, match=message):
         reader.answers(texts, contexts, ids)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda reader: Reader("/no/model"), r"^`model=/no/model` gives no model"),
+        (lambda reader: Reader(5, 5), r"^`model` is a int; give a folder, a hub name"),
+        (lambda reader: Reader(*vars(reader._loaded).values(), batch_size=0), r"^`batch_size=0` cannot be used"),
+        (lambda reader: reader.answer("a?", "x", search="best"), r"^`search=best` cannot be used; set it to one of"),
+        (lambda reader: reader.answers(["a?"], ["x"], 5), r"^`ids` is 5, but must be a list"),
+        (lambda reader: reader(question=5, context="x"), r"^`question` is 5, but must be a list"),
+        (lambda reader: reader(question=["a?"], context=5), r"^`context` is 5, but must be a list"),
+        (lambda reader: reader(5), r"^5 is not a question; it must be a mapping"),
+        (lambda reader: reader.calibrate(None), r"^`examples` is None, but must be a list"),
+        (lambda reader: reader.calibrate([5]), r"^Example 0 to calibrate with has no `question`; give SQuAD records"),
+        (
+            lambda reader: reader.calibrate([{"id": "a", "question": "q", "context": "x", "answers": {"text": 5}}]),
+            r"^Example 0 to calibrate with: `answers` must be",
+        ),
+    ],
+)
+def test_errors_name_the_arguments_of_the_call(reader, use, message):
+    with pytest.raises(InputError, match=message):
+        use(reader)
 
 
 def test_questions_can_be_any_iterable(reader, questions):

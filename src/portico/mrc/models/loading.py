@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
@@ -17,11 +16,12 @@ from transformers import (
     XLNetForQuestionAnswering,
 )
 
-from portico.errors import InputError
+from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 
+_SETTING = "model.name_or_path"
 PLAIN_HEAD = "span"
 HEADS: Mapping[str, TaskHeads] = {
     "extractive": EXTRACTIVE_HEAD,
@@ -63,36 +63,37 @@ def check_head(head: str | None) -> None:
         raise InputError(f"`model.head={head}` is unknown; set it to one of: {', '.join(names)}.")
 
 
-def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer:
+def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _SETTING) -> ModelAndTokenizer:
     """Load a pretrained encoder with a question answering head, which is new if the model has none.
 
-    For ``head`` see :func:`question_answering_model`. An `InputError` explains why model or tokenizer cannot be used.
+    For ``head`` see :func:`question_answering_model`. An `InputError` explains why model or tokenizer cannot be used;
+    ``setting`` is what the user calls the name.
     """
+    given = f"`{setting}={name_or_path}`"
     check_head(head)
     # A hub name has at most one slash and starts with a letter.
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
         raise InputError(
-            f"`model.name_or_path={name_or_path}` gives no model: there is no such folder; set it to a folder written "
+            f"{given} gives no model: there is no such folder; set it to a folder written "
             "by `save_pretrained`, such as that of a run, or to a name on the hub."
         )
-    try:
+    with loading_pretrained(
+        f"{given} cannot be loaded as a question answering model with its tokenizer",
+        "set it to a folder written by `save_pretrained`, or to a hub name such as bert-base-uncased.",
+    ):
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-        model = question_answering_model(config, head, name_or_path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(
-            f"`model.name_or_path={name_or_path}` cannot be loaded as a question answering model with its tokenizer "
-            f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
-            "such as bert-base-uncased, or to null for a small BERT trained from scratch."
-        ) from error
-    _check_tokenizer(name_or_path, tokenizer, model)
-    return ModelAndTokenizer(model, tokenizer)
+        reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
+        if reader.max_length < 1:
+            raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
+    _check_tokenizer(given, tokenizer, reader.model)
+    return reader
 
 
-def load_trained_reader(name_or_path: str) -> ModelAndTokenizer:
+def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelAndTokenizer:
     """Load a model as :func:`load_reader` does, but raise an `InputError` if its head would be new."""
-    reader = load_reader(name_or_path)
+    reader = load_reader(name_or_path, setting=setting)
     saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
     if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
         raise InputError(
@@ -102,17 +103,14 @@ def load_trained_reader(name_or_path: str) -> ModelAndTokenizer:
     return reader
 
 
-def _check_tokenizer(name_or_path: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     num_pieces, num_rows = len(tokenizer), model.get_input_embeddings().num_embeddings
     # Without its files, transformers makes a tokenizer that has only special tokens.
     if num_pieces <= len(tokenizer.all_special_ids):
-        raise InputError(
-            f"`model.name_or_path={name_or_path}` holds a model but no tokenizer; add one with "
-            "`tokenizer.save_pretrained`."
-        )
+        raise InputError(f"{given} holds a model but no tokenizer; add one with `tokenizer.save_pretrained`.")
     if num_pieces > num_rows:
         raise InputError(
-            f"`model.name_or_path={name_or_path}` holds a tokenizer of {num_pieces} pieces, but its model has "
+            f"{given} holds a tokenizer of {num_pieces} pieces, but its model has "
             f"embeddings for {num_rows}; replace it by the tokenizer that the model was trained with."
         )
 

@@ -66,7 +66,7 @@ class ExtractiveReader:
 
     def load(self) -> None:
         """Load the model and its tokenizer."""
-        self._loaded = load_trained_reader(self.model)
+        self._loaded = load_trained_reader(self.model, setting="model")
         self._inference = Inference.on_device(self._loaded, device=self.device, batch_size=self.batch_size)
 
     def predict(

@@ -1,11 +1,13 @@
+import builtins
 import re
 import shutil
 
 import pytest
+import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
 from portico.errors import InputError
-from portico.mrc.models.loading import load_reader
+from portico.mrc.models.loading import load_reader, load_trained_reader
 from portico.mrc.models.small_bert import new_reader
 
 TEXTS = ["Ada lives in Paris.", "Where does Ada live?"]
@@ -48,6 +50,38 @@ def test_truncated_weights_are_refused(saved):
         InputError, match=r"cannot be loaded as a question answering model with its tokenizer \(.*header"
     ):
         load_reader(str(saved))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tokenizer.json", "[" * 10_000),  # tokenizers raises a bare `Exception`
+        ("tokenizer.json", '{"version": "1.0", "added_tokens": 5, "model": {"type": "WordPiece"}}'),
+        ("tokenizer_config.json", '{"tokenizer_class": []}'),
+        ("config.json", '{"model_type": "bert", "hidden_size": "large"}'),
+        ("config.json", '{"model_type": "bert", "architectures": [5]}'),
+        ("config.json", '{"model_type": "bert", "dtype": "Oslo"}'),
+        ("config.json", '{"model_type": "bert", "vocab_size": 1e400}'),
+    ],
+)
+def test_a_damaged_file_is_refused(saved, file, text):
+    (saved / file).write_text(text)
+    for setting in ("model", "model.name_or_path"):
+        with pytest.raises(InputError, match=rf"^`{setting}=.*` cannot be loaded as a question answering model"):
+            load_trained_reader(str(saved), setting=setting)
+
+
+class Executed:
+    def __reduce__(self):
+        return exec, ("import builtins; builtins.executed = True",)
+
+
+def test_pickled_weights_are_not_executed(saved):
+    (saved / "model.safetensors").unlink()
+    torch.save({"weights": Executed()}, saved / "pytorch_model.bin")
+    with pytest.raises(InputError, match="cannot be loaded as a question answering model"):
+        load_reader(str(saved))
+    assert not hasattr(builtins, "executed")
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_refused():
