@@ -19,7 +19,10 @@ from portico.hf_compat import logger
 
 MANIFEST_FILE = "portico_manifest.json"
 _CHUNK = 1 << 22
-_DAMAGE = (EOFError, OSError, ValueError, TypeError, pickle.UnpicklingError, SafetensorError)
+_DAMAGE = (
+    *(EOFError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError),
+    *(pickle.UnpicklingError, SafetensorError),
+)
 
 
 def write_manifest(folder: Path) -> None:
@@ -48,6 +51,8 @@ def damage(folder: Path) -> str | None:
         listed = json.loads((folder / MANIFEST_FILE).read_bytes())
         for name, (size, checksum) in listed.items():
             file = folder / name
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                return f"{MANIFEST_FILE} lists {name[:100]!r}, which is outside the folder"
             if not file.is_file():
                 return f"{name} is missing"
             if file.stat().st_size != size:
@@ -56,8 +61,8 @@ def damage(folder: Path) -> str | None:
                 return f"{name} has changed since it was written (its CRC-32 differs)"
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST_FILE} cannot be read ({error})"
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})"
     return None
 
 
@@ -92,6 +97,8 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
     errors = _DAMAGE if into_model else (*_DAMAGE, RuntimeError)
     try:
         yield
+    except InputError:
+        raise
     except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error

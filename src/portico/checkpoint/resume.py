@@ -5,9 +5,11 @@
 
 import random
 import warnings
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
+
+_MAX_COUNT = 1 << 63
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
@@ -60,6 +64,7 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
         return None
     with reading(file):
         state: TrainerState = TrainerState.load_from_json(str(file))
+        _check_state(state)
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
             f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
@@ -67,6 +72,25 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
         state.best_model_checkpoint = None
     hf_compat.compare_trainer_and_checkpoint_args(args, state)
     return state
+
+
+def _check_state(state: TrainerState) -> None:
+    """Raise ``ValueError`` if a field has not the type that ``TrainerState`` declares, or counts below zero."""
+    for name, kind in get_type_hints(TrainerState).items():
+        value, allowed = getattr(state, name), get_args(kind) or (kind,)
+        if value is None and NoneType in allowed:
+            continue
+        if {int, float} & set(allowed):
+            counts = name != "best_metric"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or (counts and not 0 <= value < _MAX_COUNT):
+                raise ValueError(f"`{name}` is {str(value)[:50]!r}, not a number{' of 0 or more' if counts else ''}")
+        elif str in allowed and not isinstance(value, str):
+            raise ValueError(f"`{name}` is {str(value)[:50]!r}, not a string")
+    if not isinstance(state.global_step, int):
+        raise ValueError(f"`global_step` is {state.global_step}, not an integer")
+    if not (isinstance(state.log_history, list) and all(isinstance(logs, dict) for logs in state.log_history)):
+        raise ValueError("`log_history` is not a list of objects")
 
 
 def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
@@ -87,12 +111,37 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
             saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
         with reading(scheduler_file):
             saved_schedule = torch.load(scheduler_file, weights_only=True)
-        trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
-        with warnings.catch_warnings():
+        with reading(optimizer_file, into_model=True):
+            present = [
+                {name: value for name, value in group.items() if name != "params"}
+                for group in trainer.optimizer.param_groups
+            ]
+            trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
+            for before, after in zip(present, trainer.optimizer.param_groups, strict=True):
+                _check_alike(before, after)
+                if missing := sorted(before.keys() - after.keys()):
+                    raise ValueError(f"`{missing[0]}` is missing")
+        with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
+            _check_alike(trainer.lr_scheduler.state_dict(), saved_schedule)
             trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
         logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
+
+
+def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if saved numbers and sequences of numbers are not of their present types."""
+    for name, value in present.items():
+        if name in saved and not _is_alike(value, saved[name]):
+            raise ValueError(f"`{name}` is {str(saved[name])[:50]!r}, not like {str(value)[:50]!r}")
+
+
+def _is_alike(present: Any, saved: Any) -> bool:
+    if isinstance(present, list | tuple):
+        is_sequence = isinstance(saved, list | tuple) and len(saved) == len(present)
+        return is_sequence and all(map(_is_alike, present, saved))
+    is_number = isinstance(present, int | float) and not isinstance(present, bool)
+    return not is_number or isinstance(saved, int | float | torch.Tensor)
 
 
 def load_scaler(trainer: "Trainer", folder: str) -> None:
@@ -100,8 +149,7 @@ def load_scaler(trainer: "Trainer", folder: str) -> None:
     scaler, scaler_file = gradient_scaler(trainer), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
         with reading(scaler_file):
-            saved = torch.load(scaler_file, weights_only=True)
-        scaler.load_state_dict(saved)
+            scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
 
 
 def save_rng_state(folder: str, args: "TrainingArguments") -> None:
@@ -137,8 +185,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
         )
         return
     with hf_compat.safe_globals(), reading(file):
-        states = torch.load(file, weights_only=True)
-    set_rng_states(states, args)
+        set_rng_states(torch.load(file, weights_only=True), args)
 
 
 def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments") -> None:

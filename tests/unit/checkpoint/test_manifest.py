@@ -1,5 +1,6 @@
 """What is left of a checkpoint after a kill, a full disk or damage, and what a resume makes of it."""
 
+import builtins
 import errno
 import json
 import shutil
@@ -76,6 +77,76 @@ def test_damaged_manifest_is_refused(run):
         (run / "checkpoint-6" / MANIFEST_FILE).write_bytes(content)
         with pytest.raises(InputError, match=f"{MANIFEST_FILE} cannot be read"):
             toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "checkpoint-4/../../x", "x" * 5000])
+def test_manifest_may_not_list_files_outside(run, name):
+    (run / "checkpoint-6" / MANIFEST_FILE).write_text(json.dumps({name: [5, 5]}))
+    problem = damage(run / "checkpoint-6")
+    assert ("which is outside the folder" if "/" in name else "cannot be read") in problem
+    assert len(problem) < 400
+
+
+class Executed:
+    def __reduce__(self):
+        return exec, ("import builtins; builtins.executed = True",)
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name.endswith((".pt", ".pth"))])
+def test_pickle_of_a_checkpoint_is_not_executed(run, name):
+    (run / "checkpoint-6" / MANIFEST_FILE).unlink()
+    torch.save({"state": Executed()}, run / "checkpoint-6" / name)
+    with pytest.raises(InputError, match=rf"checkpoint-6/{name} cannot be read"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
+    assert not hasattr(builtins, "executed")
+
+
+def set_in(keys, value):
+    def change(content):
+        for key in keys[:-1]:
+            content = content[key]
+        content[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        ("trainer_state.json", set_in(["global_step"], "4"), "`global_step` is '4', not a number of 0 or more"),
+        ("trainer_state.json", set_in(["global_step"], -4), "`global_step` is '-4', not a number of 0 or more"),
+        ("trainer_state.json", set_in(["global_step"], 1.5), "`global_step` is 1.5, not an integer"),
+        ("trainer_state.json", set_in(["epoch"], float("nan")), "`epoch` is 'nan', not a number of 0 or more"),
+        ("trainer_state.json", set_in(["save_steps"], None), "`save_steps` is 'None', not a number"),
+        ("trainer_state.json", set_in(["log_history"], 5), "`log_history` is not a list of objects"),
+        ("trainer_state.json", set_in(["log_history"], [5]), "`log_history` is not a list of objects"),
+        (
+            "trainer_state.json",
+            set_in(["best_model_checkpoint"], ["a"]),
+            "`best_model_checkpoint` is .*, not a str",
+        ),
+        ("optimizer.pt", set_in(["param_groups", 0, "betas"], (0.9,)), r"`betas` is '\(0.9,\)', not like"),
+        ("optimizer.pt", set_in(["param_groups"], 5), "object of type 'int' has no len"),
+        ("optimizer.pt", lambda saved: saved["param_groups"][0].pop("lr"), "`lr` is missing"),
+        ("optimizer.pt", lambda saved: saved.pop("state"), "'state'"),
+        ("scheduler.pt", set_in(["base_lrs"], 5), "`base_lrs` is '5', not like"),
+        ("scheduler.pt", set_in(["last_epoch"], {}), "`last_epoch` is '{}', not like"),
+        ("rng_state.pth", set_in(["python"], 5), "object is not|must be"),
+    ],
+)
+def test_forged_file_is_refused(run, name, change, what):
+    file = run / "checkpoint-6" / name
+    (run / "checkpoint-6" / MANIFEST_FILE).unlink()
+    if file.suffix == ".json":
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content))
+    else:
+        content = torch.load(file, weights_only=False)
+        change(content)
+        torch.save(content, file)
+    with pytest.raises(InputError, match=rf"checkpoint-6/{name} cannot be read: .*({what})"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
 
 
 @pytest.mark.parametrize("name", READ)

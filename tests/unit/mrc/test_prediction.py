@@ -90,9 +90,7 @@ def test_bad_settings_are_refused(tmp_path, changes, message):
 
 def test_windows_must_fit_the_model(tmp_path, model_folder, question_file):
     changes = {"data": {"predict_file": question_file}, "preprocess": {"max_seq_length": 128}}
-    with pytest.raises(
-        InputError, match=r"`preprocess.max_seq_length=128` is more than the model takes \(96"
-    ):
+    with pytest.raises(InputError, match=r"`preprocess.max_seq_length=128` is more than the model takes \(96"):
         predict(tmp_path, model={"name_or_path": str(model_folder)}, **changes)
 
 
