@@ -3,22 +3,26 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from portico.errors import InputError
-from portico.mrc.config import load_examples
+from portico.experiment import TARGET, path_of
+from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
+from portico.mrc.datasets.records import shorten
 from portico.mrc.question_results import question_result
 from portico.mrc.report.comparison import align_runs, write_comparison
 from portico.mrc.report.explorer import MAX_MEGABYTES
 from portico.mrc.report.page import GENERATOR
 from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_PAGE, REPORT_RECORD, write_report
+from portico.settings import check_values, schema_of
 
 # Our pages have `GENERATOR` within this many bytes.
 _HEAD = 1000
@@ -32,6 +36,7 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
+_OWN_DATA = path_of(MRCData)
 Example = Mapping[str, Any]
 
 
@@ -55,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="NUMBER",
         help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
     )
+    parser.add_argument(
+        "--trust-config",
+        action="store_true",
+        help="call the class that config.yaml names to load the data; only for a run that you trust",
+    )
     try:
         print(write_page(**vars(parser.parse_args(arguments))))
     except InputError as error:
@@ -69,6 +79,7 @@ def write_page(
     data: Path | None = None,
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
+    trust_config: bool = False,
 ) -> Path:
     """Write the report of a run, or the comparison with another, and return the file; the arguments are the command's.
 
@@ -89,12 +100,15 @@ def write_page(
             f"{path}: the file exists and was not written by this command; name another with --output, or move it "
             "away."
         )
+    read = partial(read_run, data=data, trust_config=trust_config)
     try:
         if other is None:
-            write_report(path, read_run(run, data=data), max_megabytes=max_megabytes)
+            write_report(path, read(run), max_megabytes=max_megabytes)
         else:
-            first, second = align_runs(read_run(run, data=data), read_run(other, data=data))
+            first, second = align_runs(read(run), read(other))
             write_comparison(path, first, second, max_megabytes=max_megabytes)
+    except RecursionError as error:
+        raise InputError(f"{run}: something in its files is nested too deeply to be shown; restore them.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); name another with --output.") from error
     return path
@@ -108,12 +122,13 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord:
+def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config: bool = False) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
-    supported format; by default what the run's ``config.yaml`` names.
+    supported format; by default what the run's ``config.yaml`` names. A class that it names to load the data is only
+    called with ``trust_config``.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
@@ -121,13 +136,14 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     folder = Path(folder)
     prefix = _answer_prefix(folder)
     predictions = _read_mapping(folder / f"{prefix}{_PREDICTIONS}")
-    nbest = _read_by_question(folder / f"{prefix}{_NBEST}", predictions)
-    null_odds = _read_by_question(folder / f"{prefix}{_NULL_ODDS}", predictions)
+    _check_entries(folder / f"{prefix}{_PREDICTIONS}", predictions, "a text", lambda text: isinstance(text, str))
+    nbest = _read_by_question(folder / f"{prefix}{_NBEST}", predictions, "a list of candidates", _is_nbest)
+    null_odds = _read_by_question(folder / f"{prefix}{_NULL_ODDS}", predictions, "a number", _is_number)
     config = _read_mapping(folder / "config.yaml")
     recorded = _read_record(folder / REPORT_RECORD)
     results = []
-    for example in _answered_examples(folder, config, data, predictions):
-        key, text = example["id"], str(predictions[example["id"]])
+    for example in _answered_examples(folder, config, data, predictions, trust_config=trust_config):
+        key, text = example["id"], predictions[example["id"]]
         span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
         results.append(question_result(example, text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key)))
     # Of training and of the stage that the answers are of.
@@ -137,13 +153,14 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
         f"{name} has no {prefix}{_NBEST}, so the page shows no candidates, no calibration and no threshold curve."
     )
     return RunRecord(
-        title=recorded.get("title") or str(config.get("name") or name),
+        title=str(recorded.get("title") or config.get("name") or name),
         name=str(folder.resolve()),
         results=results,
-        metrics={key: float(value) for key, value in metrics.items() if isinstance(value, int | float)},
+        metrics=_numbers(metrics),
         baselines=recorded.get("baselines"),
-        log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
-        settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
+        log_history=_read_log_history(folder / "trainer_state.json"),
+        settings=recorded.get("settings")
+        or {group: config[group] for group in _SHOWN_GROUPS if isinstance(config.get(group), Mapping)},
         sections=recorded.get("sections") or {},
         missing=[] if nbest else [no_nbest],
     )
@@ -164,15 +181,24 @@ def _answer_prefix(folder: Path) -> str:
     )
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: a run writes none, and nested ones make a few lines a value of any size."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it holds an alias")
+        return super().compose_node(parent, index)
+
+
 def _read_mapping(path: Path) -> dict[str, Any]:
     """Return the contents of a JSON or YAML file, an empty mapping if there is no such file."""
     if not path.is_file():
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise _unusable(path, f"cannot be read ({' '.join(str(error).split())})") from error
+        value = yaml.load(text, _PlainLoader) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise _unusable(path, f"cannot be read ({' '.join(str(error).split())[:300]})") from error
     if not isinstance(value, Mapping):
         raise InputError(
             f"{path}: contains a {type(value).__name__}, not a mapping; expected a file as the post-processing of "
@@ -190,11 +216,43 @@ def _read_record(path: Path) -> dict[str, Any]:
     for key, span in (recorded.get("spans") or {}).items():
         is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
         if span is not None and not is_pair:
-            raise _unusable(path, f"the span of question {key!r} is {span!r}, not a pair of character offsets")
+            what = f"the span of question {shorten(key)} is {shorten(span)}"
+            raise _unusable(path, f"{what}, not a pair of character offsets")
+    for name, values in (recorded.get("settings") or {}).items():
+        if not isinstance(values, Mapping):
+            raise _unusable(path, f"the settings {shorten(name)} are {shorten(values)}, not a mapping")
     for way, scores in (recorded.get("baselines") or {}).items():
-        if not (isinstance(scores, Mapping) and all(isinstance(score, int | float) for score in scores.values())):
-            raise _unusable(path, f"the baseline {way!r} is {scores!r}, not numbers by name")
+        if not (isinstance(scores, Mapping) and all(map(_is_number, scores.values()))):
+            raise _unusable(path, f"the baseline {shorten(way)} is {shorten(scores)}, not numbers by name")
     return recorded
+
+
+def _is_number(value: Any) -> bool:
+    # NaN and infinity, which JSON can express, have no place on an axis, nor has an integer beyond all floats.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values that are finite numbers: a metric may be NaN, and a log entry may hold text."""
+    return {key: float(value) for key, value in values.items() if _is_number(value)}
+
+
+def _is_nbest(candidates: Any) -> bool:
+    numbers = ("start_logit", "end_logit", "score")
+    return isinstance(candidates, list) and all(
+        isinstance(one, Mapping)
+        and isinstance(one.get("text"), str)
+        and _is_number(one.get("probability"))
+        and all(one.get(name) is None or _is_number(one[name]) for name in numbers)
+        for one in candidates
+    )
+
+
+def _read_log_history(path: Path) -> list[dict[str, float]]:
+    history = _read_mapping(path).get("log_history") or []
+    if not (isinstance(history, list) and all(isinstance(logs, Mapping) for logs in history)):
+        raise _unusable(path, f"`log_history` is {shorten(history)}, not a list of mappings")
+    return [_numbers(logs) for logs in history]
 
 
 def _unusable(path: Path, why: str) -> InputError:
@@ -202,7 +260,12 @@ def _unusable(path: Path, why: str) -> InputError:
 
 
 def _answered_examples(
-    folder: Path, config: Mapping[str, Any], data: str | Path | None, predictions: Mapping[str, str]
+    folder: Path,
+    config: Mapping[str, Any],
+    data: str | Path | None,
+    predictions: Mapping[str, str],
+    *,
+    trust_config: bool,
 ) -> list[Example]:
     """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
     if data is None and not config.get("data"):
@@ -210,6 +273,8 @@ def _answered_examples(
             f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
         )
     try:
+        if data is None:
+            _check_data(config["data"], trust_config=trust_config)
         examples = load_examples(config["data"]).validation if data is None else read_examples(data)
     except InputError as error:
         if data is not None:
@@ -229,13 +294,40 @@ def _answered_examples(
     return answered
 
 
-def _read_by_question(path: Path, predictions: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of a file with an entry for each answered question; empty if there is no such file."""
+def _check_data(data: Any, *, trust_config: bool) -> None:
+    """Refuse settings of the data that cannot be used, and a class that would run code of the folder's author."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"`data={shorten(data)}` is not a mapping.")
+    target = data.get(TARGET, _OWN_DATA)
+    if target != _OWN_DATA:
+        if not trust_config:
+            raise InputError(
+                f"`data.{TARGET}={shorten(target)}` would be imported and called to load the data; if you trust the "
+                "run, allow it with --trust-config."
+            )
+        return
+    rules = {name: one.rule for name, one in schema_of(MRCData).known.items()}
+    if unknown := sorted({str(key) for key in data} - {TARGET, *rules}):
+        raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting.")
+    check_values("data", data, rules)
+
+
+def _check_entries(path: Path, entries: Mapping[str, Any], form: str, is_valid: Callable[[Any], bool]) -> None:
+    for key, entry in entries.items():
+        if not is_valid(entry):
+            raise _unusable(path, f"the entry of question {shorten(key)} is {shorten(entry)}, not {form}")
+
+
+def _read_by_question(
+    path: Path, predictions: Mapping[str, str], form: str, is_valid: Callable[[Any], bool]
+) -> dict[str, Any]:
+    """Return the contents of a file with a valid entry for each answered question; empty if there is no such file."""
     found = _read_mapping(path)
     missing = predictions.keys() - found.keys()
     if found and missing:
         lacking = f"lacks {len(missing):,} of the {len(predictions):,} answered questions, such as {min(missing)!r}"
         raise _unusable(path, f"{lacking}, so it belongs to another evaluation")
+    _check_entries(path, found, form, is_valid)
     return found
 
 

@@ -3,13 +3,16 @@ import os
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
 
 import portico
+from damage import damaged_file, damaged_tree
 from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
@@ -216,6 +219,16 @@ def test_files_of_another_evaluation(make_run, name):
             "contains a list, not a mapping; expected .* by question id",
         ),
         ("config.yaml", "a: [", "config.yaml: cannot be read"),
+        ("config.yaml", "data: 5", "`data=5` is not a mapping"),
+        ("eval_predictions.json", '{"a": ' + "[" * 100_000, "eval_predictions.json: cannot be read"),
+        ("eval_predictions.json", '{"a": 5}', "the entry of question 'a' is 5, not a text; restore"),
+        ("eval_null_odds.json", '{"a": NaN, "b": 0, "c": 0}', "the entry of question 'a' is nan, not a number"),
+        (
+            "eval_nbest_predictions.json",
+            '{"a": [{}], "b": [], "c": []}',
+            "question 'a' is .*, not a list of cand",
+        ),
+        ("trainer_state.json", '{"log_history": [5]}', "`log_history` is .5., not a list of mappings"),
     ],
 )
 def test_broken_files(make_run, name, text, message):
@@ -232,6 +245,7 @@ def test_broken_files(make_run, name, text, message):
         ({"settings": [1]}, "report.json: `settings` is a list, not a mapping"),
         ({"spans": {"a": 7}}, "report.json: the span of question 'a' is 7, not a pair of character offsets"),
         ({"spans": {"a": ["0", "5"]}}, "the span of question 'a' is .* not a pair"),
+        ({"settings": {"args": 5}}, "the settings 'args' are 5, not a mapping"),
         ({"baselines": {"a": {"f1": "b"}}}, "the baseline 'a' is {'f1': 'b'}, not numbers by name"),
     ],
 )
@@ -239,6 +253,57 @@ def test_a_record_of_another_form(make_run, recorded, message):
     run = make_run()
     write(run / "report.json", recorded)
     refused(message, run)
+
+
+ALL_FILES = {
+    "eval_predictions.json": {"a": "Turku", "b": "1901", "c": ""},
+    "eval_nbest_predictions.json": {
+        key: [{"text": "Turku", "probability": 0.8, "start_logit": 1.0, "end_logit": 2.0}] for key in GOLDS
+    },
+    "eval_null_odds.json": dict.fromkeys(GOLDS, -2.0),
+    "eval_results.json": {"eval_f1": 90.0, "eval_runtime": 2.0},
+    "train_results.json": {"train_runtime": 3.0},
+    "trainer_state.json": {"log_history": [{"step": 1, "loss": 2.0}, {"step": 1, "eval_f1": 90.0}]},
+    "report.json": {
+        **{"title": "t", "settings": {"args": {"seed": 1}}, "sections": {"More": "<b>x</b>"}},
+        **{"spans": {"a": [16, 21], "c": None}, "baselines": {"answering nothing": {"f1": 33.3}}},
+    },
+}
+
+
+@pytest.mark.parametrize("num_files", [30, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*ALL_FILES, "config.yaml"])
+def test_damaged_file_of_a_run_is_shown_or_refused(make_run, name, num_files):
+    run = make_run(**ALL_FILES)
+    tree = ALL_FILES[name] if name in ALL_FILES else yaml.safe_load((run / name).read_text())
+    num_written = 0
+    for seed in range(num_files):
+        rng = Random(f"{name} {seed}")
+        is_tree = rng.random() < 0.7
+        content = json.dumps(damaged_tree(rng, tree)).encode() if is_tree else damaged_file(rng, json.dumps(tree))
+        (run / name).write_bytes(content)
+        with suppress(InputError):
+            write_page(run)
+            num_written += 1
+    assert 0 < num_written < num_files
+
+
+def test_a_class_that_a_configuration_names_is_not_called(make_run):
+    run = make_run()
+    for target in ("builtins.exec", "os.system", ["os.system"]):
+        write(run / "config.yaml", {"data": {"_target_": target, "command": "true"}})
+        refused(r"`data._target_=.*` would be imported and called .*--trust-config", run)
+    write(run / "config.yaml", {"data": {"_target_": "no.Data"}})
+    refused("`data._target_=no.Data` cannot be imported", run, trust_config=True)
+    write(run / "config.yaml", {"data": {"_target_": "portico.mrc.config.MRCData", "color": 5}})
+    refused("`data.color` is not a setting", run)
+
+
+def test_a_configuration_that_multiplies_itself_is_refused(make_run):
+    run = make_run()
+    lines = ["a0: &a0 [1]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)]
+    (run / "config.yaml").write_text("\n".join(lines))
+    refused("config.yaml: cannot be read .it holds an alias", run)
 
 
 def test_a_foreign_file_is_never_overwritten(make_run, tmp_path):
