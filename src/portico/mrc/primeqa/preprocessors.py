@@ -480,19 +480,28 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
 class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
     """Makes features of Natural Questions as the hub has it; the context is the document's tokens, joined by spaces.
 
-    For training, answers and passages are characters of the context, and as in PrimeQA only a short answer counts. For
-    evaluation they are bytes of the page, as the metric expects; ``document`` is kept to find answers in the page.
+    For training, answers and passages are characters of the context. For evaluation they are bytes of the page, as the
+    metric expects; ``document`` is kept to find answers in the page. As in PrimeQA an annotator without a short answer
+    has no long answer either; :func:`~portico.mrc.datasets.read_examples` keeps it, as the official metric does.
     """
 
     _source_columns = ("id", "annotations", "long_answer_candidates")
+
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        if self._max_contexts is not None:
+            logger.warning(
+                "`max_contexts=%d` counts passages in bytes of the page when evaluating, as PrimeQA does, so more of "
+                "the context is read than in training; leave it out to evaluate on whole documents.",
+                self._max_contexts,
+            )
+        return super().process_eval(examples)
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         document = natural_questions.read_document(raw)
         in_bytes = itemgetter("start_byte", "end_byte")
         passages, annotations = natural_questions.read_answers(raw, document.chars if is_train else in_bytes)
-        if is_train:
-            annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
+        annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
         return {
             "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
             "question": natural_questions.question_text(raw),

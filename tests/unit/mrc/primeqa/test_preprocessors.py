@@ -12,6 +12,7 @@ from mrc_records import DOCUMENT, TOWN, natural_questions, to_bytes, tydi_of_goo
 from mrc_texts import TOKENIZERS, WORDS
 from portico.errors import InputError
 from portico.mrc import primeqa
+from portico.mrc.datasets import read_examples
 from portico.mrc.primeqa import BasePreProcessor, SubsampleType, TargetType
 
 TOKENIZER = TOKENIZERS["bert"]
@@ -413,13 +414,34 @@ def test_natural_questions_uses_characters_to_train_and_bytes_to_evaluate():
     assert example["document"]["tokens"]
 
 
-def test_natural_questions_does_not_train_on_long_answers_without_a_span():
+def test_natural_questions_warns_that_passages_are_counted_in_bytes(caplog):
+    one = primeqa.NaturalQuestionsPreProcessor(TOKENIZER, 4, max_seq_len=100, max_contexts=1)
+    one.process_eval(datasets.Dataset.from_list([natural_questions()]))
+    assert "`max_contexts=1` counts passages in bytes of the page when evaluating" in caplog.text
+
+
+def test_identifiers_of_annotations_may_be_of_any_size():
+    raw = tydi_of_google()
+    for number, annotation in enumerate(raw["annotations"]):
+        annotation["annotation_id"] = 2**64 - 1 - number  # beyond Arrow's int64
+    (example,) = read_examples([raw])
+    as_text = [{**one, "annotation_id": str(one["annotation_id"])} for one in raw["annotations"]]
+    examples, _ = processed("TyDiQAGooglePreprocessor", [{**raw, "annotations": as_text}])
+    assert examples[0]["target"] == example["target"]
+
+
+def test_natural_questions_drops_long_answers_without_a_span():
     record = natural_questions()
     record["annotations"] = [{**record["annotations"][0], "short_answers": []}]
     kept = {**record, "annotations": [*record["annotations"], *natural_questions()["annotations"][:1]]}
     examples, train = processed("NaturalQuestionsPreProcessor", [kept])
     assert examples[0]["target"]["passage_indices"] == [-1, 0]
     assert train[0]["target_type"] == 0
+    one = primeqa.NaturalQuestionsPreProcessor(TOKENIZER, 4, max_seq_len=100)
+    examples, _ = one.process_eval(datasets.Dataset.from_list([kept]))
+    assert examples[0]["target"]["passage_indices"] == [-1, 0]
+    (example,) = read_examples([kept])
+    assert example["target"]["passage_indices"] == [0, 0]
 
 
 FID = {
