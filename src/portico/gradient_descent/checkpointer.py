@@ -27,6 +27,8 @@ from portico.hf_compat import safe_globals
 if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 
+# What `torch.load` raises for damaged files.
+_DAMAGE = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, OSError, EOFError, UnpicklingError)
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
@@ -164,7 +166,7 @@ class Checkpointer(Registrable):
         try:
             with safe_globals():
                 states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
-        except (RuntimeError, EOFError, UnpicklingError) as error:
+        except _DAMAGE as error:
             reason = str(error).partition(".")[0]
             raise ConfigurationError(
                 f"Could not recover training from the checkpoint {paths[1]} ({reason}): one of its files is damaged, "

@@ -1,9 +1,12 @@
 """When checkpoints are written, which are kept, and that a recovered training ends as if it had never stopped."""
 
+import builtins
 import functools
 import os
 import time
 from collections import Counter, defaultdict
+from contextlib import suppress
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import torch
 import torchmetrics
 from torch.utils.data import DataLoader
 
+from damage import damaged_bytes
 from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
 from portico.gradient_descent.schedulers import SlantedTriangular
 from unit.gradient_descent.plain_training import (
@@ -411,6 +415,25 @@ def test_damaged_checkpoint_is_refused(tmp_path, content):
     make_trainer(tmp_path, num_epochs=1).train()
     (tmp_path / "training_state_e1_b0.th").write_bytes(content)
     refused(make_trainer(tmp_path), tmp_path, r"Could not recover training from the checkpoint .* damaged, or a callb")
+
+
+class Executed:
+    def __reduce__(self):
+        return exec, ("import builtins; builtins.executed = True",)
+
+
+def test_damage_is_named_and_nothing_is_executed(tmp_path):
+    make_trainer(tmp_path, num_epochs=1).train()
+    file = tmp_path / "training_state_e1_b0.th"
+    content = file.read_bytes()
+    for seed in range(150):
+        file.write_bytes(damaged_bytes(Random(seed), content))
+        with suppress(ConfigurationError):
+            Checkpointer(str(tmp_path)).load_checkpoint()
+    torch.save({"state": Executed()}, file)
+    with pytest.raises(ConfigurationError, match="one of its files is damaged"):
+        Checkpointer(str(tmp_path)).load_checkpoint()
+    assert not hasattr(builtins, "executed")
 
 
 def test_recovery_of_callback_states_and_numpy_metrics(tmp_path):

@@ -4,6 +4,7 @@ Shape suffixes: E examples, N spans.
 """
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -50,6 +51,17 @@ class AnswerCalibration:
             return probability_N
         return sigmoid(self.slope * _log_odds(probability_N) + self.intercept)
 
+    def _check(self) -> None:
+        for name, value in asdict(self).items():
+            is_threshold = name == "null_score_diff_threshold"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            # A threshold may be infinite: every question is answered, or none.
+            is_usable = is_number and (value == value if is_threshold else abs(value) <= sys.float_info.max)
+            if not is_usable and not (is_threshold and value is None):
+                raise ValueError(f"`{name}` is {str(value)[:50]!r}, not a number")
+        if self.temperature <= 0:
+            raise ValueError(f"`temperature` is {self.temperature}, not above 0")
+
     def save(self, folder: str | Path) -> None:
         """Write the calibration into the folder of its model."""
         Path(folder, FILE_NAME).write_text(json.dumps(asdict(self), indent=4) + "\n", encoding="ascii")
@@ -65,8 +77,10 @@ class AnswerCalibration:
         if not path.is_file():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
+            loaded = cls(**json.loads(path.read_text(encoding="utf-8")))
+            loaded._check()
+            return loaded
+        except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"{path} is not a valid answer calibration ({error}); delete it, or calibrate the reader again."
             ) from error

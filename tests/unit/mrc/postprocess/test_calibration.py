@@ -66,3 +66,27 @@ def test_best_null_threshold_beats_all_others(seed):
 
     best = max(quality(threshold) for threshold in [-np.inf, *odds_E])
     assert quality(best_null_threshold(odds_E, answered_E, not_E)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[" * 100_000, "recursion"),
+        ("[]", "must be a mapping"),
+        ('{"temperature": "1"}', "`temperature` is '1', not a number"),
+        ('{"temperature": 0}', "`temperature` is 0, not above 0"),
+        ('{"slope": NaN}', "`slope` is 'nan', not a number"),
+        ('{"slope": true}', "`slope` is 'True', not a number"),
+        ('{"intercept": null}', "`intercept` is 'None', not a number"),
+        ('{"null_score_diff_threshold": NaN}', "`null_score_diff_threshold` is 'nan', not a number"),
+    ],
+)
+def test_file_that_holds_no_calibration_is_refused(tmp_path, text, what):
+    (tmp_path / "answer_calibration.json").write_text(text)
+    with pytest.raises(InputError, match=f"is not a valid answer calibration .*{what}"):
+        AnswerCalibration.load(tmp_path)
+
+
+def test_threshold_may_be_infinite(tmp_path):
+    AnswerCalibration(null_score_diff_threshold=float("inf")).save(tmp_path)
+    assert AnswerCalibration.load(tmp_path) == AnswerCalibration(null_score_diff_threshold=float("inf"))
