@@ -144,10 +144,10 @@ def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
     for path in paths:
         defects = Defects(path, skip_invalid=reading.skip_invalid)
-        dataset = stored_dataset(path)
-        if dataset is not None:
-            examples += _read(defects, numbered(dataset), one, ids)
-            continue
+        with stored_dataset(path) as dataset:
+            if dataset is not None:
+                examples += _read(defects, numbered(dataset), one, ids)
+                continue
         with open_text(path, reading.max_gzip_ratio) as stream:
             examples += _read(defects, entries(stream, defects), one, ids, language_of_name(path.name))
     return examples

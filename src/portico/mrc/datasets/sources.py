@@ -80,14 +80,20 @@ def language_of_name(name: str) -> str | None:
     return match and match[1]
 
 
-def stored_dataset(path: Path) -> "Dataset | None":
-    """Return the ``datasets.Dataset`` saved in a folder, ``None`` if `path` is not such a folder."""
+@contextmanager
+def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
+    """Open the ``datasets.Dataset`` saved in a folder; ``None`` if `path` is not such a folder.
+
+    An `InputError` explains why it cannot be read, also while the caller reads its rows.
+    """
     if not (path / _STORED_DATASET).is_file():
-        return None
+        yield None
+        return
     package = import_datasets(f"{path} was saved with `datasets`")
     try:
-        dataset: Dataset = package.load_from_disk(str(path))
-        return dataset
+        yield package.load_from_disk(str(path))
+    except InputError:
+        raise
     except Exception as error:  # damaged files fail with those of json, pyarrow, datasets and Python
         raise InputError(
             f"{path}: cannot be read as a data set saved with `datasets` ({shorten(' '.join(str(error).split()))}); "

@@ -4,6 +4,7 @@ import gzip
 import json
 from random import Random
 
+import datasets
 import pytest
 
 from damage import HUGE, damaged_file, damaged_tree
@@ -174,3 +175,16 @@ def test_gzip_file_may_not_expand_without_end(tmp_path):
         read_examples(path)
     for read in (read_examples, read_questions):
         assert len(read(path, max_gzip_ratio=2000)) == 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".arrow"])
+def test_damaged_stored_dataset_is_refused(tmp_path, suffix):
+    datasets.Dataset.from_list(FLAT_SQUAD[:1]).save_to_disk(tmp_path / "stored")
+    for path in (tmp_path / "stored").glob(f"*{suffix}"):
+        content = path.read_bytes()
+        for size in (0, len(content) // 3, 2 * len(content) // 3):
+            path.write_bytes(content[:size])
+            with pytest.raises(InputError, match="cannot be read as a data set saved with `datasets`"):
+                read_examples(tmp_path / "stored")
+        path.write_bytes(content)
+    assert len(read_examples(tmp_path / "stored")) == 1
