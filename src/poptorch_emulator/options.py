@@ -7,6 +7,7 @@ hardware that are only stored here.
 
 import copy
 import json
+import logging
 import os
 import re
 import sys
@@ -28,6 +29,8 @@ from poptorch_emulator.enums import (
 )
 from poptorch_emulator.errors import ConfigFileError, Error, require_count, require_type
 from poptorch_emulator.execution import ExecutionStrategy, PipelinedExecution
+
+logger = logging.getLogger(__name__)
 
 Group = TypeVar("Group", bound="OptionsGroup")
 Check = type | tuple[type, ...] | Callable[[Any, str], None]
@@ -184,6 +187,12 @@ def _require_partials_type(value: Any, name: str) -> None:
         raise ValueError(f"{name} takes torch.float32 or torch.float16; {value} was given.")
 
 
+def _require_io_tiles(value: Any, name: str) -> None:
+    require_type(value, int, name)
+    if value not in range(32, 193, 2):
+        raise AssertionError(f"{name} must be an even number between 32 and 192; {value} was given")
+
+
 def _require_count_or_none(value: Any, name: str) -> None:
     if value is not None:
         require_count(value, name)
@@ -251,7 +260,7 @@ class TensorLocationOptions(OptionsGroup):
     setWeightLocation = _location("location_weight")
     setOptimizerLocation = _location("location_optimizer")
     setAccumulatorLocation = _location("location_accumulator")
-    numIOTiles = Option("num_io_tiles", require_count, 0, parameter="num_tiles")
+    numIOTiles = Option("numIOTiles", _require_io_tiles, parameter="num_tiles")
 
 
 class DistributedOptions(OptionsGroup):
@@ -385,13 +394,14 @@ class Options(OptionsGroup):
 
         Args:
             output_mode: The choice.
-            output_return_period: For ``EveryN``, the number of device iterations from one result to the next.
+            output_return_period: For ``EveryN``, the number of device iterations from one result to the next, of which
+                the device iterations must be a multiple; ignored for other modes.
         """
         require_type(output_mode, OutputMode, "outputMode")
         if output_mode is OutputMode.EveryN:
             require_count(output_return_period, "EveryN output_return_period")
-        elif output_return_period not in (None, 1):
-            raise AssertionError("output_return_period belongs to OutputMode.EveryN only")
+        elif output_return_period:
+            logger.info("`output_return_period=%s` has no effect with %s.", output_return_period, output_mode.name)
         self.set(output_mode=output_mode, output_return_period=output_return_period or 1)
         return self
 

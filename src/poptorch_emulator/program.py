@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from poptorch_emulator.batches import Arguments, BatchLayout, MicroBatch, OutputCollector
 from poptorch_emulator.containers import map_tensors
+from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.execution import PipelinedExecution
 from poptorch_emulator.faults import active_faults
@@ -35,14 +36,18 @@ _post_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
 
 
 def registerPreCompileHook(hook: Callable[[], None]) -> RemovableHandle:
-    return _register(_pre_compile_hooks, hook)
+    """Call ``hook`` before each compilation, until the handle's ``remove``; ``RuntimeError`` if it is not callable."""
+    return _register(_pre_compile_hooks, "Pre-compile", hook)
 
 
 def registerPostCompileHook(hook: Callable[[], None]) -> RemovableHandle:
-    return _register(_post_compile_hooks, hook)
+    """Call ``hook`` after each compilation, until the handle's ``remove``; ``RuntimeError`` if it is not callable."""
+    return _register(_post_compile_hooks, "Post-compile", hook)
 
 
-def _register(hooks: OrderedDict[int, Callable[[], None]], hook: Callable[[], None]) -> RemovableHandle:
+def _register(hooks: OrderedDict[int, Callable[[], None]], kind: str, hook: Callable[[], None]) -> RemovableHandle:
+    if not callable(hook):
+        raise RuntimeError(f"{kind} hook must be callable; {hook!r} was given")
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
@@ -105,6 +110,7 @@ class CompiledProgram:
     # Compilation
 
     def _compile(self, arguments: Arguments, *, training: bool) -> None:
+        _check_return_period(self._options)
         args, kwargs = map_tensors(Tensor.clone, self._layout.part(arguments, 0))
         if settings.strict:
             with running():
@@ -211,6 +217,15 @@ def _path_to(loss: Tensor, value: Any) -> list[Any] | None:
         if path is not None:
             return [key, *path]
     return None
+
+
+def _check_return_period(options: Options) -> None:
+    period, iterations = options.output_return_period, options.device_iterations
+    if options.output_mode is OutputMode.EveryN and iterations % period:
+        raise Error(
+            f"The return period of OutputMode.EveryN, {period}, must be a factor of poptorch.Options()."
+            f"deviceIterations, {iterations}: otherwise other iterations would be returned from each call."
+        )
 
 
 def _num_ipus(ipus_of_replica: int, options: Options) -> int:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import TensorDataset
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import poptorch_emulator as poptorch
@@ -120,6 +121,70 @@ class TestOutputs:
         _, loss = poptorch.trainingModel(Perceptron())(*batches(1, 1, torch.float32)[0])
         with pytest.raises(poptorch.Error, match=r"backward\(\) cannot be called explicitly on outputs"):
             loss.backward()
+
+
+# PopART documents the anchors of a call as [iterations, accumulation, replicas, ...], of which a mode returns a part.
+SELECTIONS = {
+    MODES.All: lambda anchors, period: anchors,
+    MODES.EveryN: lambda anchors, period: anchors[period - 1 :: period],
+    MODES.Final: lambda anchors, period: anchors[-1, -1],
+    MODES.Sum: lambda anchors, period: anchors.sum((0, 1)),
+}
+PERIODS = [(iterations, period) for iterations in (1, 2, 4) for period in (1, 2, 4) if period <= iterations]
+
+
+class Scaled(nn.Module):
+    """Returns the scaled rows, a whole number for each row, and the mean of the rows as its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        scaled = self.scale * x
+        return scaled, x[:, 0].long(), poptorch.identity_loss(scaled, "mean")
+
+
+@pytest.mark.parametrize("rows_", [1, 3])
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize(("training", "accumulation"), [(True, 1), (True, 3), (False, 1)])
+@pytest.mark.parametrize(("iterations", "period"), PERIODS)
+@pytest.mark.parametrize("mode", [*SELECTIONS, MODES.Default])
+def test_outputs_of_every_layout_and_mode(mode, iterations, period, training, accumulation, replicas, rows_):
+    chosen = options(iterations, replicas, accumulation).outputMode(mode, period)
+    # The period changes nothing in other modes.
+    select = SELECTIONS[mode if mode is not MODES.Default else MODES.Final if training else MODES.All]
+    layout = (iterations, accumulation, replicas)
+    parts = torch.arange(2.0 * rows_ * iterations * accumulation * replicas).reshape(*layout, rows_, 2)
+    loader = poptorch.DataLoader(chosen, TensorDataset(parts.reshape(-1, 2)), batch_size=rows_)
+    [(x,)] = loader
+    model, rate = Scaled(), 2.0**-5
+    if training:
+        program = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=rate))
+    else:
+        program = poptorch.inferenceModel(model, chosen)
+    scaled, numbers, losses = program(x)
+
+    # Each iteration uses the scale that the updates before it have left.
+    scales = torch.ones(iterations, 1, 1, 1, 1)
+    for iteration in range(1, iterations if training else 1):
+        scales[iteration] = scales[iteration - 1] - rate * parts[iteration - 1].mean()
+    expected = scales * parts
+    assert scaled.allclose(select(expected, period).reshape(-1, 2))
+    assert numbers.tolist() == select(parts[..., 0], period).flatten().tolist()
+    means = select(expected.mean((-1, -2)), period)
+    assert losses.shape == (() if means.numel() == 1 else (means.numel(),))
+    assert losses.flatten().allclose(means.flatten())
+
+
+@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+@pytest.mark.parametrize(("iterations", "period"), [(1, 2), (2, 4), (3, 2), (4, 3)])
+def test_return_period_must_be_a_factor_of_the_device_iterations(wrap, iterations, period):
+    chosen = options(iterations).outputMode(MODES.EveryN, period)
+    with pytest.raises(
+        poptorch.Error, match=f"EveryN, {period}, must be a factor of .*deviceIterations, {iterations}"
+    ):
+        wrap(Scaled(), chosen)(torch.ones(iterations, 2))
 
 
 class TestInputs:

@@ -48,7 +48,10 @@ class TestDefaults:
         (lambda o: o.Training.gradientAccumulation(True), "gradientAccumulation must be an integer"),
         (lambda o: o.outputMode(3), "outputMode must be of type OutputMode; 3 is int"),
         (lambda o: o.outputMode(poptorch.OutputMode.EveryN), "EveryN output_return_period must be an integer"),
-        (lambda o: o.outputMode(poptorch.OutputMode.All, 3), "output_return_period belongs to"),
+        (lambda o: o.TensorLocations.numIOTiles(30), "numIOTiles must be an even number between 32 and 192; 30 was"),
+        (lambda o: o.TensorLocations.numIOTiles(33), "numIOTiles must be an even number between 32 and 192; 33 was"),
+        (lambda o: o.TensorLocations.numIOTiles(194), "numIOTiles must be an even number between 32 and 192; 194 was"),
+        (lambda o: o.TensorLocations.numIOTiles(64.0), "numIOTiles must be of type int"),
         (lambda o: o.setAvailableMemoryProportion({"CPU0": 0.1}), "takes names like 'IPU0'; 'CPU0' was given"),
         (lambda o: o.setExecutionStrategy("fast"), "setExecutionStrategy must be of type"),
         (lambda o: o.Distributed.configureProcessId(2, 2), "process_id must be from 0 to 1; 2 was given"),
@@ -57,6 +60,21 @@ class TestDefaults:
 def test_wrong_values_are_refused(call, message):
     with pytest.raises(AssertionError, match=message):
         call(poptorch.Options())
+
+
+@pytest.mark.parametrize("mode", [mode for mode in poptorch.OutputMode if mode is not poptorch.OutputMode.EveryN])
+def test_return_period_of_other_modes_is_ignored(mode, caplog):
+    with caplog.at_level("INFO"):
+        chosen = poptorch.Options().outputMode(mode, output_return_period=5)
+    assert chosen.output_mode is mode
+    assert f"`output_return_period=5` has no effect with {mode.name}" in caplog.text
+
+
+@pytest.mark.parametrize("number", [32, 34, 192])
+def test_io_tiles_are_stored(number):
+    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    options.TensorLocations.numIOTiles(number)
+    assert options.toDict()["numIOTiles"] == number
 
 
 def test_no_reduction_of_gradients_is_refused():
@@ -112,7 +130,7 @@ SETTERS = {
     "randomSeed": lambda o: o.randomSeed(3),
     "Training": lambda o: o.Training.gradientAccumulation(2),
     "Precision": lambda o: o.Precision.enableStochasticRounding(True),
-    "TensorLocations": lambda o: o.TensorLocations.numIOTiles(8),
+    "TensorLocations": lambda o: o.TensorLocations.numIOTiles(64),
     "Distributed": lambda o: o.Distributed.configureProcessId(0, 2),
     "_Popart": lambda o: o._Popart.set("a", 1),
     "attribute": lambda o: setattr(o, "log_dir", "x"),

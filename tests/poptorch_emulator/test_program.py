@@ -82,27 +82,6 @@ def test_gradients_are_summed_or_averaged_over_micro_batches(iterations, accumul
     assert model.weight.item() == pytest.approx(-slope.sum().item(), abs=1e-12)
 
 
-@given(**shapes, size=few, period=few)
-@rules
-def test_output_modes_select_micro_batches(iterations, accumulation, replicas, size, period):
-    x = rows_of(iterations, accumulation, replicas, size)
-    blocks = x.reshape(iterations, accumulation, replicas, size)
-    shape = (iterations, replicas, accumulation)
-    chosen = {
-        MODES.All: blocks,
-        MODES.Final: blocks[-1, -1],
-        MODES.EveryN: blocks[period - 1 :: period],
-        MODES.Sum: blocks.sum((0, 1)),
-    }
-    for mode, expected in chosen.items():
-        if expected.numel() == 0:
-            continue
-        outputs = train(Follower(), x, shape, mode, period=period if mode is MODES.EveryN else None)
-        assert torch.allclose(outputs[0], expected.flatten())
-        number = expected.numel() // size
-        assert outputs[1].shape == (() if number == 1 else (number,))
-
-
 @given(power=st.integers(0, 20), accumulation=few)
 @rules
 def test_loss_scaling_does_not_change_weights(power, accumulation):
@@ -236,3 +215,14 @@ def test_hooks_are_called_around_compilations():
         handle.remove()
     poptorch.trainingModel(Perceptron())(*BATCH)
     assert seen == ["before", "after"]
+
+
+@pytest.mark.parametrize(
+    ("register", "kind"),
+    [(poptorch.registerPreCompileHook, "Pre-compile"), (poptorch.registerPostCompileHook, "Post-compile")],
+)
+@pytest.mark.parametrize("hook", [None, "hook", 3])
+def test_hooks_that_cannot_be_called_are_refused_when_they_are_registered(register, kind, hook):
+    with pytest.raises(RuntimeError, match=f"{kind} hook must be callable; {hook!r} was given"):
+        register(hook)
+    assert poptorch.inferenceModel(nn.Identity())(torch.ones(1)).item() == 1
