@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from poptorch_emulator.batches import Arguments, BatchLayout, ModelInputs, without_backward
-from poptorch_emulator.enums import ConnectionType, OutputMode
+from poptorch_emulator.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.faults import current_faults
 from poptorch_emulator.machine import VERSION, acquire_ipus, held_ipus, settings
@@ -60,7 +60,7 @@ class PoplarExecutor:
         self._model = model
         self._training = training
         self._optimizer = optimizer
-        self._options = _own_options(options, training=training)
+        self._options = _with_means_for(optimizer, _own_options(options, training=training))
         seed = self._options.random_seed
         self._randomness = DeviceRandomness(settings.seed if seed is None else seed)
         self._layout = BatchLayout.of(self._options)
@@ -191,11 +191,23 @@ class PoplarExecutor:
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Pass the present hyperparameters to the device; changes have no effect before.
 
+        Another optimizer may take the place of the compiled one if it is of the same kind, be it torch's, and has the
+        same constants.
+
         Raises:
             Error: If the executor does not train, or a constant of the program was changed.
+            ValueError: If the optimizer accumulates in half precision, and the program was compiled without.
         """
         if not self._training:
             raise Error("setOptimizer is for training models; an inference model has no optimizer.")
+        options = _with_means_for(optimizer, self._options)
+        if self._program is None:
+            self._options = options
+        elif options != self._options:
+            raise ValueError(
+                "Invalid optimizer: accumulators in half precision need MeanReductionStrategy.Running, and the "
+                "program was compiled without; make a new training model for this optimizer."
+            )
         if self._program is not None and self._program.optimizer is not None:
             self._program.optimizer.set_optimizer(optimizer)
         self._optimizer = optimizer
@@ -391,6 +403,16 @@ def _own_options(options: Options | None, *, training: bool) -> Options:
     own = given.clone()
     if own.output_mode is OutputMode.Default:
         own.outputMode(OutputMode.Final if training else OutputMode.All)
+    own.freeze()
+    return own
+
+
+def _with_means_for(optimizer: torch.optim.Optimizer | None, options: Options) -> Options:
+    """Return the options with running means if the optimizer accumulates in half precision, where sums overflow."""
+    if getattr(optimizer, "accum_type", None) is not torch.float16 or getattr(optimizer, "use_combined_accum", False):
+        return options
+    own = options.clone()
+    own.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
     own.freeze()
     return own
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,7 @@ class GradientAccumulator:
         self._num_accumulated = options.gradient_accumulation
         self._takes_mean = options.accumulation_and_replication_reduction_type is ReductionType.Mean
         strategy = options.meanAccumulationAndReplicationReductionStrategy
-        # Accumulators in half precision always keep a running mean.
-        is_running = strategy is MeanReductionStrategy.Running or accum_type is torch.float16
-        self._running = self._takes_mean and is_running
+        self._running = self._takes_mean and strategy is MeanReductionStrategy.Running
         self._accum_type = accum_type
         self._sums: dict[str, list[Tensor | None]] = {}
         self._counts: dict[tuple[str, int], int] = {}
@@ -111,6 +110,8 @@ class DeviceOptimizer:
     ) -> None:
         self._users = optimizer
         self._rule = _rule_of(optimizer)
+        self._kind = _kind_of(optimizer)
+        self.accum_type: torch.dtype | None = getattr(optimizer, "accum_type", None)
         names = {id(parameter): name for name, parameter in named_parameters}
         self._members = [
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
@@ -118,17 +119,14 @@ class DeviceOptimizer:
         ]
         self.state: dict[str, dict[str, Any]] = {}
         self.num_updates = 0
+        self._scales_automatically = scales_automatically
         self._read(optimizer)
-        self._constants = set[str]()
-        if isinstance(optimizer, optim.Optimizer):
-            attributes = optimizer.variable_attrs
-            self._constants = {name for name in self._groups[0] if name in attributes and attributes.isConstant(name)}
         self.scaling = AutomaticLossScaling(self._scalars["loss_scaling"]) if scales_automatically else None
 
     def _read(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups = self._hyperparameters(optimizer)
         self._scalars = _scalars(optimizer)
-        self.accum_type: torch.dtype | None = getattr(optimizer, "accum_type", None)
+        self._constants = self._constants_of(optimizer)
         if isinstance(optimizer, optim.Optimizer):
             optimizer.connect(self._export)
 
@@ -148,29 +146,39 @@ class DeviceOptimizer:
         return self._hyperparameters(self._users) == self._groups and _scalars(self._users) == self._scalars
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the present hyperparameters of ``optimizer``, which becomes the user's."""
-        if type(optimizer) is not type(self._users):
+        """Take the present hyperparameters of ``optimizer``, which becomes the user's; the device's state stays."""
+        if _kind_of(optimizer) != self._kind:
             raise Error(
                 f"The program was compiled with {type(self._users).__name__} and cannot take a "
                 f"{type(optimizer).__name__}; make a new training model for another optimizer."
             )
-        groups = self._hyperparameters(optimizer)
-        if len(groups) != len(self._groups):
+        if len(optimizer.param_groups) != len(self._groups):
             raise Error(
-                f"The program was compiled with {len(self._groups)} parameter groups and cannot take {len(groups)}."
+                f"The program was compiled with {len(self._groups)} parameter groups and cannot take "
+                f"{len(optimizer.param_groups)}."
             )
-        for number, (old, new) in enumerate(zip(self._groups, groups, strict=True)):
-            for name in self._constants & old.keys():
-                if old[name] != new.get(name):
-                    raise Error(
-                        f"`{name}` of parameter group {number} was compiled as the constant {old[name]} and cannot "
-                        f"become {new.get(name)}; pass `{name}` to the optimizer's constructor, or mark it with "
-                        "`variable_attrs.markAsVariable` before the first call."
-                    )
+        for compiled, given in zip(self._constants, self._constants_of(optimizer), strict=True):
+            _check_constants(compiled, given)
         if optimizer is not self._users:
             self.disconnect()
         self._users = optimizer
         self._read(optimizer)
+
+    def _constants_of(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        """Return what is compiled in, by its name in messages: of every parameter group, and of all."""
+        is_constant = partial(_is_constant, optimizer)
+        constants = [
+            {
+                f"`{name}` of parameter group {number}": value
+                for name, value in group.items()
+                if is_constant(name, value)
+            }
+            for number, group in enumerate(self._hyperparameters(optimizer))
+        ]
+        scalars = _scalars(optimizer)
+        if self._scales_automatically or not is_constant("loss_scaling", scalars["loss_scaling"]):
+            del scalars["loss_scaling"]
+        return [*constants, {f"`{name}`": value for name, value in scalars.items()}]
 
     # Updates
 
@@ -218,10 +226,8 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
         raise Error("`maximize=True` and `amsgrad=True` are not supported on IPUs; leave them out.")
     if isinstance(optimizer, optim.LAMB):
         return LambRule({"exp_avg": first, "exp_avg_sq": second})
-    # In torch, AdamW is a subclass of Adam.
     if isinstance(optimizer, torch.optim.Adam):
-        decoupled = isinstance(optimizer, torch.optim.AdamW)
-        return AdamRule({"exp_avg": first, "exp_avg_sq": second}, decoupled=decoupled)
+        return AdamRule({"exp_avg": first, "exp_avg_sq": second}, decoupled=_is_decoupled(optimizer))
     if isinstance(optimizer, torch.optim.RMSprop):
         rule = TensorflowRmspropRule if getattr(optimizer, "use_tf_variant", False) else RmspropRule
         return rule({"momentum_buffer": first, "grad_avg": first, "square_avg": second})
@@ -231,6 +237,53 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
         f"{type(optimizer).__name__} is not supported on IPUs; use SGD, Adam, AdamW, RMSprop or LAMB of "
         "`poptorch.optim`, or the first four of `torch.optim`."
     )
+
+
+def _kind_of(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """Return what two optimizers must have in common for one to replace the other, be they of torch or of here."""
+    rule = _rule_of(optimizer)
+    return type(rule), _is_decoupled(optimizer), getattr(optimizer, "use_combined_accum", False)
+
+
+def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
+    # In torch, AdamW is Adam with this set.
+    return bool(optimizer.defaults.get("decoupled_weight_decay", False))
+
+
+# The only values that torch's optimizers compile in; with None, any value. There is no means to mark others.
+_TORCH_CONSTANTS: Mapping[str, float | None] = {
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "weight_decay": 0.0,
+    "eps": 1e-8,
+    "loss_scaling": 1.0,
+    **dict.fromkeys(("alpha", "betas", "centered", "nesterov")),
+}
+
+
+def _is_constant(optimizer: torch.optim.Optimizer, name: str, value: Any) -> bool:
+    if isinstance(optimizer, optim.Optimizer):
+        attributes = optimizer.variable_attrs
+        return name not in attributes or attributes.isConstant(name)
+    constants = {**_TORCH_CONSTANTS, **({"weight_decay": 0.01} if _is_decoupled(optimizer) else {})}
+    return name in constants and constants[name] in (None, value)
+
+
+def _check_constants(compiled: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for name, value in compiled.items():
+        if name not in given or given[name] != value:
+            became = f"{given[name]}" if name in given else "variable"
+            raise Error(
+                f"{name} was compiled as the constant {value} and cannot become {became}; before the first call, pass "
+                "it to the constructor of an optimizer of `poptorch.optim`, or mark it with "
+                "`variable_attrs.markAsVariable`."
+            )
+    for name, value in given.items():
+        if name not in compiled:
+            raise Error(
+                f"{name} was compiled as a variable and cannot become the constant {value}; pass it to the "
+                "constructor of an optimizer of `poptorch.optim`."
+            )
 
 
 def _half_type(optimizer: torch.optim.Optimizer, name: str) -> torch.dtype | None:

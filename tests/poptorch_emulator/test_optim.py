@@ -70,9 +70,94 @@ class TestHyperparameters:
         with pytest.raises(poptorch.Error, match="compiled with 1 parameter groups and cannot take 4"):
             executor.setOptimizer(more)
 
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+    def test_torchs_optimizer_may_take_the_place_of_one_with_the_same_constants(self, name):
+        replaced, compiled_so = Perceptron(), Perceptron()
+        first = getattr(poptorch.optim, name)(replaced.parameters(), lr=0.1)
+        executor = poptorch.trainingModel(replaced, None, None if name == "SGD" else first)
+        executor(*BATCH)
+        executor.setOptimizer(getattr(torch.optim, name)(replaced.parameters(), lr=0.2))
+        executor(*BATCH)
+        optimizer = getattr(torch.optim, name)(compiled_so.parameters(), lr=0.01 if name == "SGD" else 0.1)
+        executor = poptorch.trainingModel(compiled_so, None, optimizer)
+        executor(*BATCH)
+        optimizer.param_groups[0]["lr"] = 0.2
+        executor.setOptimizer(optimizer)
+        executor(*BATCH)
+        assert largest_difference(weights(replaced), weights(compiled_so)) == 0
+
+    @pytest.mark.parametrize(
+        ("name", "changes", "message"),
+        [
+            ("SGD", {"momentum": 0.9}, "`momentum` of parameter group 0 was compiled as the constant 0"),
+            ("SGD", {"weight_decay": 0.1}, "`weight_decay` of parameter group 0 was compiled as the constant 0"),
+            (
+                "Adam",
+                {"betas": (0.5, 0.9)},
+                r"`betas` of parameter group 0 was compiled as the constant \(0.9, 0.999\)",
+            ),
+            ("AdamW", {"weight_decay": 0.0}, "`weight_decay` of parameter group 0 was compiled as the constant 0.01"),
+            ("RMSprop", {"centered": True}, "`centered` of parameter group 0 was compiled as the constant False"),
+        ],
+    )
+    def test_what_torchs_optimizers_leave_at_its_default_is_constant(self, name, changes, message):
+        executor, optimizer = training(lambda p: getattr(torch.optim, name)(p, lr=0.1))
+        executor(*BATCH)
+        optimizer.param_groups[0]["lr"] = 0.0
+        executor.setOptimizer(optimizer)
+        with pytest.raises(poptorch.Error, match=message):
+            executor.setOptimizer(getattr(torch.optim, name)(executor.model.parameters(), lr=0.1, **changes))
+
+    def test_variables_cannot_become_constants(self):
+        executor, _ = training(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+        executor(*BATCH)
+        with pytest.raises(poptorch.Error, match="`momentum` of parameter group 0 was compiled as a variable"):
+            executor.setOptimizer(torch.optim.SGD(executor.model.parameters(), lr=0.1))
+
+    @pytest.mark.parametrize("name", ["loss_scaling", "max_grad_norm"])
+    def test_scalars_that_were_not_passed_are_constant(self, name):
+        executor, optimizer = training()
+        executor(*BATCH)
+        setattr(optimizer, name, 2.0)
+        with pytest.raises(poptorch.Error, match=f"`{name}` was compiled as the constant"):
+            executor.setOptimizer(optimizer)
+
     def test_inference_has_no_optimizer(self):
         with pytest.raises(poptorch.Error, match="setOptimizer is for training models"):
             poptorch.inferenceModel(Perceptron()).setOptimizer(training()[1])
+
+
+class TestMeanReduction:
+    """Half-precision accumulators hold running means, which cannot overflow, and the executor's options say so."""
+
+    def strategy(self, executor):
+        return executor.options.Training.meanAccumulationAndReplicationReductionStrategy
+
+    @pytest.mark.parametrize("name", CLASSES)
+    @pytest.mark.parametrize(("accum_type", "expected"), [(torch.float16, "Running"), (torch.float32, "Post")])
+    def test_follows_the_accumulators(self, name, accum_type, expected):
+        given = options(1, 1, 2)
+        executor = poptorch.trainingModel(
+            Perceptron(), given, CLASSES[name][0](Perceptron().parameters(), lr=0.1, accum_type=accum_type)
+        )
+        assert self.strategy(executor).name == expected
+        assert given.Training.meanAccumulationAndReplicationReductionStrategy.name == "Post"
+
+    def test_combined_accumulators_hold_sums(self):
+        executor, _ = training(lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True))
+        assert self.strategy(executor).name == "Post"
+
+    def test_may_change_until_compilation(self):
+        executor, _ = training()
+        halves = poptorch.optim.SGD(executor.model.parameters(), lr=0.1, accum_type=torch.float16)
+        executor.setOptimizer(halves)
+        assert self.strategy(executor).name == "Running"
+        with pytest.raises(AttributeError, match="frozen"):
+            executor.options.deviceIterations(2)
+        executor, _ = training()
+        executor(*BATCH)
+        with pytest.raises(ValueError, match=r"need MeanReductionStrategy.Running, and the program was compiled"):
+            executor.setOptimizer(halves)
 
 
 class TestConstruction:
