@@ -1,11 +1,12 @@
 """Half precision as on a device: sums in single precision, and overflow to the largest number instead of infinity."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST = torch.finfo(torch.float16).max
@@ -40,7 +41,7 @@ class HalfArithmetic(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _SUMS or not any(_is_half(argument) for argument in args):
+        if func not in _SUMS or not any(is_half(argument) for argument in args):
             return func(*args, **(kwargs or {}))
         named = {name: _widened(value) for name, value in (kwargs or {}).items()}
         results = func(*map(_widened, args), **named)
@@ -52,9 +53,45 @@ class HalfArithmetic(TorchDispatchMode):
         return tuple(None if result is None else to_half(result) for result in results)
 
 
-def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> AbstractContextManager[Any]:
-    """Compute with :class:`HalfArithmetic`, if any weight of a program is in half precision."""
-    return HalfArithmetic() if any(map(_is_half, parameters.values())) else nullcontext()
+# Functions that read the type of one operand to convert another.
+_CONVERSIONS = ("to", "type_as")
+
+
+class HalfNarrowing(TorchFunctionMode):
+    """Computes an operation on tensors of half and of single precision in half precision, where torch would not.
+
+    Weights may so stay in single precision, while inputs are in half precision. Tensors that a function changes in
+    place, running statistics among them, keep their formats.
+
+    Attributes:
+        is_used: Whether any operation had an operand in half precision.
+    """
+
+    is_used = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(map(is_half, _operands((*args, *kwargs.values())))):
+            return func(*args, **kwargs)
+        self.is_used = True
+        name = getattr(func, "__name__", "")
+        if not (name.endswith("_") or "batch_norm" in name or name in _CONVERSIONS):
+            args, kwargs = map(_narrowed, args), {key: _narrowed(value) for key, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def half_arithmetic(is_used: bool) -> Iterator[None]:
+    """Compute with :class:`HalfNarrowing` and :class:`HalfArithmetic`, if a program uses half precision."""
+    if not is_used:
+        yield
+        return
+    with HalfNarrowing(), HalfArithmetic():
+        yield
+
+
+def is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype is torch.float16
 
 
 def to_half(tensor: Tensor) -> Tensor:
@@ -62,9 +99,16 @@ def to_half(tensor: Tensor) -> Tensor:
     return tensor.clamp(-LARGEST, LARGEST).half()
 
 
-def _is_half(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype is torch.float16
+def _operands(args: Iterable[Any]) -> Iterator[Any]:
+    for argument in args:
+        yield from argument if isinstance(argument, list | tuple) else (argument,)
+
+
+def _narrowed(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_narrowed, value))
+    return to_half(value) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
 
 
 def _widened(value: Any) -> Any:
-    return value.float() if _is_half(value) else value
+    return value.float() if is_half(value) else value

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from poptorch_emulator.batches import Arguments, BatchLayout, MicroBatch, OutputCollector
-from poptorch_emulator.containers import map_tensors
+from poptorch_emulator.containers import map_tensors, tensors_in
 from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.execution import PipelinedExecution
 from poptorch_emulator.faults import active_faults
-from poptorch_emulator.half import half_arithmetic
+from poptorch_emulator.half import HalfNarrowing, half_arithmetic, is_half
 from poptorch_emulator.machine import MAX_IPUS, running, settings
 from poptorch_emulator.memory import CompiledStructure, DeviceMemory
 from poptorch_emulator.options import Options
@@ -117,11 +117,13 @@ class CompiledProgram:
                 refuse_data_dependence(self._module, (args, kwargs))
         execution = self._options.execution_strategy
         trace = ProgramTrace(self.memory.parameters, execution.stages)
+        has_halves = any(map(is_half, (*self.memory.parameters.values(), *tensors_in((args, kwargs)))))
         with (
             running(),
             torch.random.fork_rng(devices=[]),
             self.memory.swapped_in(),
-            half_arithmetic(self.memory.parameters),
+            half_arithmetic(has_halves),
+            HalfNarrowing() as narrowing,
         ):
             self.memory.enter_replica(0)
             self._randomness.enter(0, 0)
@@ -129,6 +131,7 @@ class CompiledProgram:
                 with trace:
                     outputs = self._module(*args, **kwargs)
                 self.memory.check_buffers()
+        self._uses_half = has_halves or narrowing.is_used
         # `poptorch` checks the number of IPUs before the stages.
         self.num_ipus = _num_ipus(trace.position.num_ipus, self._options)
         self.num_stages = trace.position.num_stages
@@ -178,7 +181,7 @@ class CompiledProgram:
             self._randomness.call(),
             self._structure.restored(),
             self.memory.swapped_in(),
-            half_arithmetic(self.memory.parameters),
+            half_arithmetic(self._uses_half),
             active_faults(),
         ):
             yield

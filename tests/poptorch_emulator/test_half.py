@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch_emulator as poptorch
-from emulator_peers import Perceptron, batches, options
+from emulator_peers import Perceptron, batches, infer, options
 from poptorch_emulator.half import LARGEST, HalfArithmetic, to_half
 
 sizes = st.integers(1, 40)
@@ -149,3 +149,49 @@ class TestPrograms:
                 executor(x, labels)
             found.append(torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]))
         assert torch.allclose(*found, atol=2e-3)
+
+
+class TestMixedOperands:
+    """Half and single precision make half precision, as with the only `HalfFloatCastingBehavior` of PopTorch."""
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda half, single: half + single,
+            lambda half, single: single * half,
+            lambda half, single: torch.cat([single, half]),
+            lambda half, single: torch.where(half > 0, half, single),
+            lambda half, single: single @ half,
+            lambda half, single: functional.layer_norm(half, (2,), weight=single[0]),
+            lambda half, single: single + single.half(),
+        ],
+    )
+    def test_results_are_in_half_precision(self, function):
+        single = torch.eye(2)
+        assert infer(function, single.half(), single).dtype is torch.float16
+
+    def test_conversions_and_changes_in_place_keep_their_formats(self):
+        def convert(half, single):
+            return half.type_as(single), half.to(single), single.clone().add_(half), half.float() + single
+
+        assert {tensor.dtype for tensor in infer(convert, torch.ones(2).half(), torch.ones(2))} == {torch.float32}
+
+    def test_weights_may_stay_in_single_precision(self):
+        found = []
+        for dtype in (torch.float32, torch.float16):
+            torch.manual_seed(0)
+            layers = nn.Sequential(nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(8, 2))
+            model = type(
+                "Model", (nn.Module,), {"forward": lambda self, x: poptorch.identity_loss(self.net(x), "sum")}
+            )()
+            model.net = layers
+            chosen = options(1, 1, 2)
+            executor = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=0.01))
+            for x, _ in batches(3, 4, dtype):
+                loss = executor(x[:, None])
+            assert loss.dtype is dtype
+            assert all(tensor.dtype is torch.float32 for tensor in layers.parameters())
+            assert layers[1].running_var.dtype is torch.float32
+            found.append(torch.cat([tensor.detach().flatten() for tensor in layers.state_dict().values()]))
+        assert torch.allclose(*found, atol=2e-3)
+        assert not torch.equal(*found)
