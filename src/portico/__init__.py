@@ -9,6 +9,8 @@ register_with_lightning(
     accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator", "ort": "portico.ort.accelerator:ORTAccelerator"},
     strategies={
         "ipu": "portico.ipu.strategy:IPUStrategy",
+        # Its name in Lightning 2.0 and in lightning-graphcore.
+        "ipu_strategy": "portico.ipu.strategy:IPUStrategy",
         "ort": "portico.ort.strategy:ORTStrategy",
         "ort_ddp": "portico.ort.strategy:ORTDDPStrategy",
     },

@@ -35,7 +35,19 @@ class IPUAccelerator(CPUAccelerator):
     @staticmethod
     @override
     def parse_devices(devices: int | str | list[int]) -> int:
-        return len(devices) if isinstance(devices, list) else int(devices)
+        """Return the number of replicas.
+
+        Raises:
+            InputError: If it is not positive, such as -1 for all IPUs: how many a replica takes is known only when it
+                has been compiled.
+        """
+        number = len(devices) if isinstance(devices, list) else int(devices)
+        if number < 1:
+            raise InputError(
+                f"`devices={devices!r}` is not a number of replicas; use an int >= 1, of which each takes the IPUs "
+                "that its blocks name."
+            )
+        return number
 
     @staticmethod
     @override

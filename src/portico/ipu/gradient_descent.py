@@ -15,8 +15,10 @@ from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
 from portico.ipu.optim import rebind_schedule
-from portico.ipu.precision import PRECISIONS
 from portico.ipu.trainer import IPUTrainer
+
+# As `IPUTrainingArguments.fp32` says.
+_PRECISIONS = ("32-true", "16-true")
 
 
 class IPUDescentRun(DescentRun):
@@ -117,9 +119,9 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
     @override
     def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> IPULoopTrainer:
         precision = placement.get("precision", "32-true")
-        if precision not in PRECISIONS:
+        if precision not in _PRECISIONS:
             raise ConfigurationError(
-                f"`precision={precision!r}` is not supported on IPUs; use one of {', '.join(PRECISIONS)}."
+                f"`precision={precision!r}` is not supported on IPUs; use one of {', '.join(_PRECISIONS)}."
             )
         validation = self.data_loader if self.validation_data_loader is None else self.validation_data_loader
         args = IPUTrainingArguments(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.plugins.precision import HalfPrecision, Precision
+from lightning.pytorch.plugins.precision import HalfPrecision, MixedPrecision, Precision
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -14,17 +14,20 @@ from portico.errors import InputError
 from portico.lightning_compat import run_closure
 from portico.tree import map_tensors
 
-PRECISIONS = ("32-true", "16-true")
+PRECISIONS = ("32-true", "16-mixed", "16-true")
 
 
 class IPUPrecision(Precision):
-    """Single (``"32-true"``) or half (``"16-true"``) precision throughout.
+    """Single (``"32-true"``) or half (``"16-true"``) precision throughout, or half-precision inputs only.
+
+    With ``"16-mixed"`` weights stay in single precision. Operations on them and on what is computed from the inputs
+    are in half precision, and no loss scaling is added: set that of the optimizer.
 
     Raises:
         InputError: For any other precision.
     """
 
-    def __init__(self, precision: Literal["32-true", "16-true"] = "32-true") -> None:
+    def __init__(self, precision: Literal["32-true", "16-mixed", "16-true"] = "32-true") -> None:
         if precision not in PRECISIONS:
             raise _unsupported(precision)
         self.precision = precision
@@ -34,7 +37,7 @@ class IPUPrecision(Precision):
         """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
-        if type(plugin) is Precision or (isinstance(plugin, HalfPrecision) and plugin.precision == "16-true"):
+        if type(plugin) in (Precision, HalfPrecision, MixedPrecision) and plugin.precision in PRECISIONS:
             return cls(plugin.precision)  # type: ignore[arg-type]
         raise _unsupported(str(plugin.precision))
 
@@ -44,7 +47,7 @@ class IPUPrecision(Precision):
 
     @override
     def convert_input(self, data: Nested) -> Nested:
-        if self.precision != "16-true":
+        if self.precision == "32-true":
             return data
         return map_tensors(lambda tensor: tensor.half() if tensor.dtype is torch.float32 else tensor, data)
 
@@ -72,6 +75,6 @@ class IPUPrecision(Precision):
 
 def _unsupported(precision: str) -> InputError:
     return InputError(
-        f"`precision={precision!r}` is not supported on IPUs; use '32-true', or '16-true' for half precision weights "
-        "and activations."
+        f"`precision={precision!r}` is not supported on IPUs; use '32-true', '16-true' for half precision weights and "
+        "activations, or '16-mixed' for half precision activations."
     )

@@ -1,17 +1,21 @@
 """``IPUStrategy``: a Lightning run whose steps are programs on IPUs."""
 
-from collections.abc import Callable
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -25,7 +29,7 @@ from portico.ipu.program import ProgramPool, TracedStep, mean_loss, step_argumen
 from portico.loop.module import TrainerModule
 
 
-class IPUStrategy(SingleDeviceStrategy):
+class IPUStrategy(ParallelStrategy):
     """Runs steps as programs on IPUs.
 
     If the module has an attribute ``ipu_model``, its steps stay on the host and call
@@ -40,12 +44,15 @@ class IPUStrategy(SingleDeviceStrategy):
         accelerator: Set by Lightning.
         checkpoint_io: Set by Lightning.
         precision_plugin: An :class:`~portico.ipu.precision.IPUPrecision`, or Lightning's choice.
-
-    Attributes:
-        parallel_devices: One for each replica, as chosen by ``devices``.
+        device_iterations: Weight updates, or inference batches, of one call, where neither a configuration nor options
+            are given.
+        autoreport: Let Poplar write a report of each program, for Graphcore's PopVision.
+        autoreport_dir: Folder of the reports.
+        parallel_devices: One for each replica; by default as many as ``devices``.
+        cluster_environment: Set by Lightning.
 
     Raises:
-        InputError: If the module or the trainer requires what a program cannot do.
+        InputError: If the module or the trainer requires what a program cannot do, or arguments contradict each other.
     """
 
     strategy_name = "ipu"
@@ -58,19 +65,31 @@ class IPUStrategy(SingleDeviceStrategy):
         accelerator: Accelerator | None = None,
         checkpoint_io: CheckpointIO | None = None,
         precision_plugin: Precision | None = None,
+        device_iterations: int = 1,
+        autoreport: bool = False,
+        autoreport_dir: str | None = None,
+        parallel_devices: list[torch.device] | None = None,
+        cluster_environment: ClusterEnvironment | None = None,
     ) -> None:
-        super().__init__("cpu", accelerator, checkpoint_io, precision_plugin)
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        if ipu_config is not None and device_iterations != 1:
+            raise InputError(
+                f"`device_iterations={device_iterations}` is not used with an IPUConfig; set its `device_iterations` "
+                "and `inference_device_iterations`."
+            )
         self.ipu_config = ipu_config
-        self.parallel_devices: list[torch.device] | None = None
-        self._given_training_opts = training_opts
+        self.device_iterations = device_iterations
         given = {True: training_opts, False: inference_opts}
         # By whether they are for training.
-        self._options = {training: options for training, options in given.items() if options is not None}
+        self._given = {training: options for training, options in given.items() if options is not None}
+        self._options = dict(self._given)
         self._pool = ProgramPool()
-        # By the name of a step, or for `ipu_model` by whether it trains.
-        self._programs: dict[str | bool, backend.PoplarExecutor] = {}
-        self._accumulation = 1
-        self._accumulating_trainer: pl.Trainer | None = None
+        self._programs: dict[RunningStage, backend.PoplarExecutor] = {}
+        self._is_set_up = False
+        self._accumulating_trainer: tuple[pl.Trainer, int] | None = None
+        self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
+        if autoreport:
+            _request_reports(autoreport_dir)
 
     # Options
 
@@ -87,12 +106,23 @@ class IPUStrategy(SingleDeviceStrategy):
             if self.ipu_config is not None:
                 options = self.ipu_config.to_options(for_inference=not training)
             else:
-                options = backend.Options().autoRoundNumIPUs(True)
+                options = backend.Options().autoRoundNumIPUs(True).deviceIterations(self.device_iterations)
                 options.replicationFactor(len(self.parallel_devices or [self.root_device]))
-            if training and self._accumulation > 1:
-                options.Training.gradientAccumulation(self._accumulation)
+            if seed := os.environ.get(_SEED_VARIABLE):
+                # `poptorch` also seeds the host, which would draw the numbers after `seed_everything` again.
+                with torch.random.fork_rng(devices=[]):
+                    options.randomSeed(int(seed))
             self._options[training] = options
         return self._options[training]
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the present stage's program; outside of a run, of the training program."""
+        module = self.lightning_module
+        stage = None if module is None or module._trainer is None else module.trainer.state.stage
+        # Options that the user gave take precedence, those for training before the others.
+        training = stage is RunningStage.TRAINING if stage is not None else True in self._given or not self._given
+        return int(self._options_for(training=training).replication_factor)
 
     @override
     @property
@@ -115,6 +145,7 @@ class IPUStrategy(SingleDeviceStrategy):
                 f"`gradient_clip_val={trainer.gradient_clip_val}` clips on the host, which never sees the gradients "
                 "of a program; give the optimizer `max_grad_norm` (of `poptorch.optim`) instead."
             )
+        self._programs.clear()
         if trainer.accumulate_grad_batches != 1:
             self._take_accumulation(trainer)
         super().setup(trainer)
@@ -122,18 +153,20 @@ class IPUStrategy(SingleDeviceStrategy):
             raise InputError(
                 "LBFGS calls the model several times per step, which a program cannot do; use another optimizer."
             )
+        self._is_set_up = True
 
     def _take_accumulation(self, trainer: pl.Trainer) -> None:
-        number, options = trainer.accumulate_grad_batches, self._given_training_opts
-        configured = self.ipu_config.gradient_accumulation_steps if self.ipu_config is not None else 1
-        if options is not None:
-            configured = options.Training.gradient_accumulation
-        if configured != number and (configured != 1 or options is not None):
+        number = trainer.accumulate_grad_batches
+        is_given = True in self._given
+        configured = self.training_opts.Training.gradient_accumulation
+        if configured != number and (configured != 1 or is_given):
             raise InputError(
                 f"`accumulate_grad_batches={number}` contradicts the options of the program, which accumulate "
                 f"{configured}; set one of them."
             )
-        self._accumulation, self._accumulating_trainer = number, trainer
+        if not is_given:
+            self.training_opts.Training.gradientAccumulation(number)
+        self._accumulating_trainer = (trainer, number)
         # The program accumulates; Lightning would divide the loss, and step only on every n-th batch.
         trainer.accumulate_grad_batches = 1
 
@@ -141,10 +174,12 @@ class IPUStrategy(SingleDeviceStrategy):
     def teardown(self) -> None:
         """Destroy the programs, and give gradient accumulation back to Lightning."""
         self._pool.destroy()
-        self._programs.clear()
+        # The next run may have another number of batches to accumulate.
+        self._options = dict(self._given)
+        self._is_set_up = False
         if self._accumulating_trainer is not None:
-            self._accumulating_trainer.accumulate_grad_batches = self._accumulation
-            self._accumulation, self._accumulating_trainer = 1, None
+            trainer, number = self._accumulating_trainer
+            trainer.accumulate_grad_batches, self._accumulating_trainer = number, None
         super().teardown()
 
     @override
@@ -152,8 +187,38 @@ class IPUStrategy(SingleDeviceStrategy):
         """Return a loader of combined batches for a plain ``DataLoader``, and anything else unchanged."""
         if not isinstance(dataloader, DataLoader) or isinstance(dataloader, backend.DataLoader):
             return dataloader
-        training = self._is_training()
+        training = self._stage is RunningStage.TRAINING
         return poptorch_loader(dataloader, self._options_for(training=training), training=training)
+
+    # One process runs all replicas.
+
+    world_size, global_rank, local_rank, node_rank = 1, 0, 0, 0
+
+    @override
+    @property
+    def root_device(self) -> torch.device:
+        """The host's CPU: programs take and return its tensors."""
+        return torch.device("cpu")
+
+    @override
+    def model_to_device(self) -> None:
+        """Do nothing: attaching a program uploads its weights."""
+
+    @override
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor
+
+    @override
+    def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return tensor
+
+    @override
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: there is no other process."""
+
+    @override
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        return obj
 
     @override
     def optimizer_step(
@@ -199,40 +264,92 @@ class IPUStrategy(SingleDeviceStrategy):
                 "`strategy.execute` runs the module's `ipu_model`, which does not exist; set `self.ipu_model` to the "
                 "part of the module that runs on IPUs."
             )
-        training = self._is_training()
-        return self._run(training, model, *args, training=training, **kwargs)
+        return self._run(*args, **kwargs)
 
     def _step(self, name: str, run_on_host: Callable[..., Any], batch: Nested, *indices: int, **named: int) -> Any:
-        module = self.lightning_module
-        assert module is not None
-        if getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False):
+        if self._runs_steps_on_host:
             return run_on_host(batch, *indices, **named)
         training = name == "training_step"
         options = self._options_for(training=training)
         number = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
         arguments = step_arguments(self.precision_plugin.convert_input(batch), (*indices, *named.values()), number)
-        outputs = self._run(name, TracedStep(module, name), *arguments, training=training)
+        outputs = self._run(*arguments)
         return mean_loss(outputs) if training else outputs
 
-    def _run(self, key: str | bool, model: nn.Module, /, *args: Any, training: bool, **kwargs: Any) -> Any:
-        if key not in self._programs:
-            options = self._options_for(training=training)
-            self._programs[key] = self._pool.add(
-                backend.trainingModel(model, options, self.optimizers[0])
-                if training
-                else backend.inferenceModel(model, options)
-            )
-        program = self._pool.attach(self._programs[key])
-        if training:
+    @property
+    def _runs_steps_on_host(self) -> bool:
+        module = self.lightning_module
+        return getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False)
+
+    # Programs
+
+    @property
+    def poptorch_models(self) -> "Mapping[RunningStage, backend.PoplarExecutor]":
+        """The programs of the present or latest run by stage; the first batch of a stage compiles its program."""
+        module = self.lightning_module
+        if self._is_set_up and module is not None and not getattr(module, "runs_steps_on_host", False):
+            for stage in _stages_of(module.trainer):
+                self._program(stage)
+        return self._programs
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        program = self._pool.attach(self._program(self._stage))
+        if self._stage is RunningStage.TRAINING:
             # Without this a program keeps the hyperparameters that it was compiled with.
             program.setOptimizer(self.optimizers[0])
         return program(*args, **kwargs)
 
-    def _is_training(self) -> bool:
+    def _program(self, stage: RunningStage) -> "backend.PoplarExecutor":
+        # The sanity check runs the program of validations.
+        stage = RunningStage.VALIDATING if stage is RunningStage.SANITY_CHECKING else stage
+        if stage not in self._programs:
+            module = self.lightning_module
+            assert module is not None
+            model = getattr(module, "ipu_model", None) or TracedStep(module, _STEPS[stage])
+            options = self._options_for(training=stage is RunningStage.TRAINING)
+            self._programs[stage] = self._pool.add(
+                backend.trainingModel(model, options, self.optimizers[0])
+                if stage is RunningStage.TRAINING
+                else backend.inferenceModel(model, options)
+            )
+            if stage is RunningStage.VALIDATING:
+                self._programs[RunningStage.SANITY_CHECKING] = self._programs[stage]
+        return self._programs[stage]
+
+    @property
+    def _stage(self) -> RunningStage:
         assert self.lightning_module is not None
-        return self.lightning_module.trainer.state.stage is RunningStage.TRAINING
+        stage = self.lightning_module.trainer.state.stage
+        assert stage is not None
+        return stage
 
 
+_STEPS = {
+    RunningStage.TRAINING: "training_step",
+    RunningStage.VALIDATING: "validation_step",
+    RunningStage.TESTING: "test_step",
+    RunningStage.PREDICTING: "predict_step",
+}
+
+
+def _stages_of(trainer: pl.Trainer) -> tuple[RunningStage, ...]:
+    """Return the stages of a run whose steps are programs."""
+    if trainer.state.fn is TrainerFn.FITTING:
+        validation = (RunningStage.VALIDATING,) if trainer.enable_validation else ()
+        return (RunningStage.TRAINING, *validation)
+    return tuple(stage for stage in _STEPS if trainer.state.fn is not None and stage == trainer.state.fn.value)
+
+
+def _request_reports(folder: str | None) -> None:
+    options = {**json.loads(os.environ.get("POPLAR_ENGINE_OPTIONS", "{}")), "autoReport.all": True}
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        options["autoReport.directory"] = folder
+    os.environ["POPLAR_ENGINE_OPTIONS"] = json.dumps(options)
+
+
+# Where Lightning's `seed_everything` keeps the seed.
+_SEED_VARIABLE = "PL_GLOBAL_SEED"
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
@@ -249,6 +366,14 @@ def _check_module(module: pl.LightningModule) -> None:
             "Manual optimization is not supported on IPUs, where the program updates the weights; set "
             "`automatic_optimization=True`."
         )
+    for name in ("backward", "optimizer_zero_grad"):
+        if is_overridden(name, module) and not isinstance(module, TrainerModule):
+            warnings.warn(
+                f"`{name}` of {type(module).__name__} has no effect on IPUs, where the program computes gradients and "
+                "starts each update from zero.",
+                UserWarning,
+                stacklevel=2,
+            )
     for name in _TRANSFER_HOOKS:
         if is_overridden(name, module):
             raise InputError(

@@ -1,8 +1,12 @@
 """Lightning runs on IPUs, in traced-step mode and in host-step mode."""
 
+import json
+import os
+
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.trainer.states import RunningStage as STAGES
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -11,6 +15,7 @@ import poptorch_emulator as poptorch
 import portico
 from emulator_peers import Perceptron, free_ipus, largest_difference, options, weights
 from portico.ipu.config import IPUConfig
+from portico.ipu.precision import IPUPrecision
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -105,6 +110,21 @@ class TestRegistration:
         assert portico.IPUAccelerator.name() == "ipu"
         assert portico.IPUAccelerator.auto_device_count() == 1
 
+    @pytest.mark.parametrize("strategy", ["ipu", "ipu_strategy"])
+    @pytest.mark.parametrize("devices", [1, "2", [0, 1, 2, 3]])
+    def test_devices_are_replicas(self, tmp_path, strategy, devices):
+        run = trainer(tmp_path, strategy=strategy, devices=devices)
+        number = len(devices) if isinstance(devices, list) else int(devices)
+        assert run.num_devices == run.strategy.replication_factor == number
+        assert run.world_size == 1
+        assert run.is_global_zero
+        assert run.strategy.root_device == torch.device("cpu")
+
+    @pytest.mark.parametrize("devices", [-1, "-1"])
+    def test_all_devices_are_no_number_of_replicas(self, tmp_path, devices):
+        with pytest.raises(ValueError, match=rf"`devices={devices!r}` is not a number of replicas; use an int >= 1"):
+            trainer(tmp_path, devices=devices)
+
     def test_accelerator_without_strategy_is_an_error(self, tmp_path):
         with pytest.raises(ValueError, match=r"SingleDeviceStrategy would run on the CPU.*Set `strategy='ipu'`"):
             trainer(tmp_path, strategy="auto").fit(Traced(), loader())
@@ -142,11 +162,113 @@ class TestTracedSteps:
         found = torch.cat(run.predict(module, loader(4)))
         assert torch.allclose(found, module.net(DATA.tensors[0]))
 
-    def test_in_half_precision(self, tmp_path):
-        module = Traced()
-        trainer(tmp_path, precision="16-true").fit(module, loader(4))
+    @pytest.mark.parametrize(
+        ("precision", "weight_type"), [("16-true", torch.float16), ("16-mixed", torch.float32), (16, torch.float32)]
+    )
+    @pytest.mark.filterwarnings(
+        "ignore:.*GradScaler is enabled, but CUDA is not available",
+        "ignore:`precision=16` is supported for historical",
+    )
+    def test_in_half_precision(self, tmp_path, precision, weight_type):
+        module, seen = Traced(), []
+        module.net.register_forward_hook(lambda net, inputs, output: seen.append(output.dtype))
+        trainer(tmp_path, precision=precision).fit(module, loader(4))
+        assert module.net.first.weight.dtype is weight_type
+        # The first sixteen steps change each weight by up to 0.01.
+        assert 0 < largest_difference(plain(4), weights(module.net)) < 0.02
+        assert set(seen) == {torch.float16}
+
+    def test_half_precision_module_with_mixed_precision(self, tmp_path):
+        module = Traced().half()
+        strategy = portico.IPUStrategy(precision_plugin=IPUPrecision("16-mixed"))
+        trainer(tmp_path, strategy=strategy).fit(module, loader(4))
         assert module.net.first.weight.dtype is torch.float16
-        assert torch.isfinite(module.net.first.weight).all()
+
+    def test_with_device_iterations(self, tmp_path):
+        module = Traced()
+        strategy = portico.IPUStrategy(device_iterations=4)
+        run = trainer(tmp_path, strategy=strategy, devices=2, max_epochs=1)
+        run.fit(module, loader(2), loader(2))
+        assert strategy.device_iterations == 4
+        assert run.global_step == 2
+        # Weights are updated after each iteration, learning rates after each call.
+        net = Perceptron()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        for number, (x, labels) in enumerate(loader(4)):
+            optimizer.param_groups[0]["lr"] = 1e-2 * 0.9 ** (number // 4)
+            optimizer.zero_grad()
+            net(x, labels)[1].backward()
+            optimizer.step()
+        assert largest_difference(weights(net), weights(module.net)) < 1e-6
+
+    def test_have_their_programs_by_stage(self, tmp_path):
+        class Looking(Traced):
+            def on_train_start(self):
+                models = self.trainer.strategy.poptorch_models
+                assert set(models) == {STAGES.TRAINING, STAGES.VALIDATING, STAGES.SANITY_CHECKING}
+                assert models[STAGES.VALIDATING] is models[STAGES.SANITY_CHECKING]
+                assert not models[STAGES.TRAINING].isCompiled()
+                assert self.trainer.strategy.replication_factor == 2
+
+            def on_train_end(self):
+                assert self.trainer.strategy.poptorch_models[STAGES.TRAINING].isCompiled()
+
+        run = trainer(tmp_path, strategy=portico.IPUStrategy(device_iterations=2), devices=2, max_epochs=1)
+        run.fit(Looking(), loader(2), loader(2))
+        for stage in (STAGES.TRAINING, STAGES.VALIDATING):
+            chosen = run.strategy.poptorch_models[stage].options.toDict()
+            assert (chosen["replication_factor"], chosen["device_iterations"]) == (2, 2)
+        run.test(Looking(), loader(2), verbose=False)
+        assert set(run.strategy.poptorch_models) == {STAGES.TESTING}
+
+    @pytest.mark.parametrize(("training", "expected"), [(options(1, 4), 4), (None, 2)])
+    def test_number_of_replicas_is_that_of_given_options(self, training, expected):
+        strategy = portico.IPUStrategy(training_opts=training, inference_opts=options(1, 2))
+        assert strategy.replication_factor == expected
+
+    def test_accumulate_as_each_run_says(self, tmp_path):
+        run, module = trainer(tmp_path, max_epochs=1), Traced()
+        for number in (4, 2):
+            run.accumulate_grad_batches = number
+            run.fit_loop.max_epochs = run.current_epoch + 1
+            before = run.global_step
+            run.fit(module, loader(4))
+            assert run.global_step - before == 8 // number
+            assert run.accumulate_grad_batches == number
+
+    def test_devices_draw_from_the_seed_of_the_run(self, tmp_path, monkeypatch):
+        def outputs(seed):
+            monkeypatch.setenv("PL_GLOBAL_SEED", str(seed))
+            torch.manual_seed(0)
+            module = Traced()
+            module.net = Perceptron(dropout=0.5)
+            module.configure_optimizers = lambda: torch.optim.SGD(module.net.parameters(), lr=0.1)
+            torch.manual_seed(0)
+            trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0).fit(module, loader(4))
+            # The host's generator, which is not seeded again.
+            return torch.tensor(module.losses), torch.rand(1)
+
+        (first, host), (again, _), (other, host_of_other) = outputs(1), outputs(1), outputs(2)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        assert torch.equal(host, host_of_other)
+
+    def test_reports_are_requested_from_poplar(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"opt.useAutoloader": "true"}')
+        strategy = portico.IPUStrategy(autoreport=True, autoreport_dir=str(tmp_path / "reports"))
+        assert strategy.autoreport
+        assert json.loads(os.environ["POPLAR_ENGINE_OPTIONS"]) == {
+            "opt.useAutoloader": "true",
+            "autoReport.all": True,
+            "autoReport.directory": str(tmp_path / "reports"),
+        }
+        assert (tmp_path / "reports").is_dir()
+
+    @pytest.mark.parametrize("name", ["backward", "optimizer_zero_grad"])
+    def test_overridden_hooks_without_effect_are_announced(self, tmp_path, name):
+        module = type("Module", (Traced,), {name: lambda self, *args: None})()
+        with pytest.warns(UserWarning, match=f"`{name}` of Module has no effect on IPUs"):
+            trainer(tmp_path, max_epochs=1).fit(module, loader(4))
 
     def test_cannot_log(self, tmp_path):
         class Logging(Traced):
@@ -226,6 +348,10 @@ class TestRefusals:
         module = Traced()
         module.training_step = lambda batch, batch_idx: None
         self.refused(tmp_path, "`training_step` returned NoneType", module)
+
+    def test_device_iterations_beside_a_configuration(self):
+        with pytest.raises(ValueError, match="`device_iterations=2` is not used with an IPUConfig"):
+            portico.IPUStrategy(IPUConfig(), device_iterations=2)
 
     def test_contradictory_accumulation(self, tmp_path):
         strategy = portico.IPUStrategy(IPUConfig(gradient_accumulation_steps=4))
