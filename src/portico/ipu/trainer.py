@@ -80,7 +80,8 @@ class IPUMixin(_MixedInto):
         tokenizer: Older name of ``processing_class``.
         model_init: Not supported.
         optimizers: Optimizer, of ``poptorch.optim`` or of torch, and schedule.
-        force_to_pipelined: Has no effect: every model is spread without a class written for it.
+        force_to_pipelined: Run a model whose layers are not found, or are shared, on one IPU of several instead of
+            refusing it; every other model is spread without a class written for it.
 
     Attributes:
         arguments_class: Required class of ``args``, and what they are by default.
@@ -129,6 +130,7 @@ class IPUMixin(_MixedInto):
         args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
         _check_parts(model, model_init, args, self.arguments_class)
         assert model is not None
+        self._is_forced = force_to_pipelined
         self.ipu_config = resolve_config(ipu_config, args)
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
@@ -404,7 +406,7 @@ class IPUMixin(_MixedInto):
             batch = self._first_batch(training) if sample_batch is None else sample_batch
             size = self.args.train_batch_size if training else self.args.eval_batch_size
             micro_batch = map_tensors(lambda tensor: tensor[:size] if tensor.dim() else tensor, dict(batch))
-            self.placement = place(model, micro_batch, config)
+            self.placement = place(model, micro_batch, config, is_forced=self._is_forced)
         self._is_placed_for_training = training
         if training and self.placement is not None and self.placement_report is None:
             self.placement_report = PlacementReport.of(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers import AlbertConfig, AlbertForSequenceClassification
 
 import portico
 from emulator_peers import free_ipus, largest_difference, weights
@@ -283,6 +284,68 @@ LAYER = "model.model.bert.encoder.layer.0.output.dense.weight"
 def batch(rows):
     data = Sentences(rows)
     return {name: torch.stack([data[row][name] for row in range(rows)]) for name in data[0]}
+
+
+class Bag(torch.nn.Module):
+    """A classifier whose modules are no layers by name."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.words = torch.nn.EmbeddingBag(50, 8)
+        self.hidden = torch.nn.Linear(8, 8)
+        self.scores = torch.nn.Linear(8, 2)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.scores(torch.tanh(self.hidden(self.words(input_ids))))
+        loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
+        return {"loss": loss, "logits": logits}
+
+
+def albert():
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "embedding_size": 8, "intermediate_size": 32}
+    return AlbertForSequenceClassification(AlbertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2))
+
+
+class TestForcedPipelines:
+    """A model that cannot be spread runs on one of the IPUs if it is forced."""
+
+    @pytest.mark.parametrize("make", [Bag, albert])
+    def test_run_on_one_ipu(self, tmp_path, make, caplog):
+        made = {}
+        for num_ipus in (1, 2):
+            config = IPUConfig(layers_per_ipu=[1] * num_ipus, gradient_accumulation_steps=4)
+            made[num_ipus] = ipu_trainer(tmp_path, config, make(), {"force_to_pipelined": num_ipus == 2})
+            made[num_ipus].train()
+        assert "`force_to_pipelined=True` leaves the layers of the model on IPU 0" in caplog.text
+        assert made[2].training_model.compiled.num_ipus == 1
+        assert largest_difference(weights(made[1].model), weights(made[2].model)) == 0
+        assert made[1].evaluate()["eval_loss"] == made[2].evaluate()["eval_loss"]
+
+    @pytest.mark.parametrize(("make", "message"), [(Bag, "No layers were found in Bag"), (albert, "2 times with the")])
+    def test_must_be_asked_for(self, tmp_path, make, message):
+        with pytest.raises(ValueError, match=rf"{message}.*force it to run on one with `force_to_pipelined=True`"):
+            ipu_trainer(tmp_path, IPUConfig(layers_per_ipu=[1, 1]), make()).train()
+
+    def test_are_not_needed_where_modules_are_placed(self, tmp_path):
+        modules = {"modules": {"hidden": 1, "scores": 2}}
+        config = IPUConfig(
+            layers_per_ipu=[-1, -1, -1],
+            gradient_accumulation_steps=5,
+            parallelize_kwargs=modules,
+            inference_parallelize_kwargs=modules,
+        )
+        trainer = ipu_trainer(tmp_path, config, Bag())
+        trainer.train()
+        assert trainer.training_model.compiled.num_stages == 3
+        trainer.evaluate()
+
+    def test_change_nothing_for_other_models(self, tmp_path):
+        config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=3)
+        trainer = ipu_trainer(tmp_path, config, parts={"force_to_pipelined": True})
+        trainer.train()
+        assert trainer.training_model.compiled.num_stages == 2
 
 
 def made_one_after_the_other(output_dir, **changes):

@@ -47,7 +47,9 @@ class LayerPlacement:
         return 2 * len(self.stages()) - 1
 
 
-def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
+def place(
+    model: nn.Module, sample: Mapping[str, Any], config: IPUConfig, *, is_forced: bool = False
+) -> LayerPlacement:
     """Spread a model over the IPUs of a replica, in place.
 
     Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
@@ -55,10 +57,17 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Lay
     ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
     override this. Pieces of embeddings and projections are where the configuration puts them.
 
+    Args:
+        model: The model.
+        sample: A micro-batch.
+        config: The configuration.
+        is_forced: Leave a model whose layers cannot be spread on IPU 0, instead of raising.
+
     Raises:
-        IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
+        IncompatibleIPUConfigError: If there are no layers, or they are shared, the numbers do not fit, or a parameter
+            is on several IPUs.
     """
-    placement = plan_placement(model, sample, config)
+    placement = plan_placement(model, sample, config, is_forced=is_forced)
     last: int | None = None
     begun: set[int] = set()
     for name, ipu in placement.steps:
@@ -121,17 +130,27 @@ def _read_copy(name: str, module: nn.Module) -> Tensor | None:
 # The plan
 
 
-def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
+def plan_placement(
+    model: nn.Module, sample: Mapping[str, Any], config: IPUConfig, *, is_forced: bool = False
+) -> LayerPlacement:
     """Return the placement that :func:`place` would make, without changing the model."""
     options = config._parallelize_kwargs or {}
     _check_options(options, model, config._ipus_per_replica)
     layers = layer_names(model, options.get("layers"))
     order = execution_order(model, layers, sample)
     used = [name for name in order if name in layers]
-    _check_layers(model, used)
-    ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
+    chosen = options.get("modules") or {}
+    obstacle = _obstacle_to_spreading(model, used, has_chosen=bool(chosen))
+    ipu_of_layer: dict[str, int] = {}
+    if obstacle is None:
+        ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
+        ipu_of_layer = dict(zip(used, ipus, strict=True))
+    elif is_forced:
+        logger.warning("`force_to_pipelined=True` leaves the layers of the model on IPU 0: %s", obstacle)
+    else:
+        raise IncompatibleIPUConfigError(f"{obstacle} Or force it to run on one with `force_to_pipelined=True`.")
     pieces = {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), {**(options.get("modules") or {}), **pieces})
+    steps = _steps(model, order, ipu_of_layer, {**chosen, **pieces})
     placed = _parameters(model, steps, set(used))
     in_use = {id(model.get_parameter(name)) for name in placed}
     uncalled = tuple(
@@ -179,19 +198,21 @@ def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) 
             )
 
 
-def _check_layers(model: nn.Module, used: Sequence[str]) -> None:
+def _obstacle_to_spreading(model: nn.Module, used: Sequence[str], *, has_chosen: bool) -> str | None:
     shared = sorted({name for name in used if used.count(name) > 1})
     if shared:
-        raise IncompatibleIPUConfigError(
+        return (
             f"{type(model).__name__} runs the layer {shared[0]} {used.count(shared[0])} times with the same weights, "
             "but weights are stored on one IPU, so shared layers cannot be spread; set `ipus_per_replica=1` and "
             "`layers_per_ipu=[-1]`."
         )
-    if not used:
-        raise IncompatibleIPUConfigError(
+    if not used and not has_chosen:
+        return (
             f"No layers were found in {type(model).__name__}; name its `ModuleList`s of layers in "
-            "`parallelize_kwargs={'layers': [...]}`, or set `ipus_per_replica=1`."
+            "`parallelize_kwargs={'layers': [...]}`, place its modules with `parallelize_kwargs={'modules': {...}}`, "
+            "or set `ipus_per_replica=1`."
         )
+    return None
 
 
 def _steps(
