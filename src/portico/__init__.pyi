@@ -13,6 +13,7 @@ from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
 from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
 from portico.ipu.config import IPUConfig as IPUConfig
 from portico.ipu.gradient_descent import IPUGradientDescentTrainer as IPUGradientDescentTrainer
+from portico.ipu.pipelining.placement import split_encoder_decoder_ipu_config as split_encoder_decoder_ipu_config
 from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
 from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
 from portico.ipu.strategy import IPUStrategy as IPUStrategy

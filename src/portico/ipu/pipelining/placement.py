@@ -1,5 +1,6 @@
 """Placement of a model: its layers, the IPU of each part, and the blocks that declare it to a program."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -333,8 +334,13 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
     """Return the IPU of each layer; IPUs with -1 share the remaining layers, the last of them taking the rest."""
+    counts = _layer_counts(layers_per_ipu, num_ipus, num_layers)
+    return [ipu for ipu, count in enumerate(counts) for _ in range(count)]
+
+
+def _layer_counts(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
     if num_ipus == 1:
-        return [0] * num_layers
+        return [num_layers]
     counts = [_WILDCARD] * num_ipus if list(layers_per_ipu) == [_WILDCARD] else list(layers_per_ipu)
     if len(counts) != num_ipus:
         raise IncompatibleIPUConfigError(
@@ -353,4 +359,61 @@ def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) ->
         counts[ipu] = left // len(open_ipus)
     if open_ipus:
         counts[open_ipus[-1]] += left % len(open_ipus)
-    return [ipu for ipu, count in enumerate(counts) for _ in range(count)]
+    return counts
+
+
+def split_encoder_decoder_ipu_config(
+    ipu_config: IPUConfig, num_encoder_layers: int, num_decoder_layers: int
+) -> tuple[IPUConfig, IPUConfig]:
+    """Return the configurations of the encoder and of the decoder of a model, as programs of their own.
+
+    The encoder gets the first IPUs, a power of two that together have all of its layers, and the decoder the others.
+    Only the attributes of the configuration's mode, training or inference, are split.
+
+    Raises:
+        IncompatibleIPUConfigError: If no IPU begins with the first layer of the decoder, or pieces of the embedding
+            are on IPUs of the decoder, or pieces of the projection on IPUs of the encoder.
+    """
+    num_ipus = ipu_config._ipus_per_replica
+    if num_ipus < 2:
+        raise IncompatibleIPUConfigError(
+            "Need ipus_per_replica to be at least 2 to split ipu_config into encoder and decoder configs; it is "
+            f"{num_ipus}."
+        )
+    counts = _layer_counts(ipu_config._layers_per_ipu, num_ipus, num_encoder_layers + num_decoder_layers)
+    cuts = [cut for cut in range(1, num_ipus) if sum(counts[:cut]) == num_encoder_layers and cut.bit_count() == 1]
+    if not cuts:
+        raise IncompatibleIPUConfigError(
+            f"Unable to find a valid split of ipu_config.layers_per_ipu: {counts} places no {num_encoder_layers} "
+            f"encoder layers on a power of two of IPUs and {num_decoder_layers} decoder layers on the others; encoder "
+            "and decoder cannot share an IPU."
+        )
+    cut = cuts[-1]
+    return _part_of(ipu_config, counts, slice(0, cut), "embedding"), _part_of(
+        ipu_config, counts, slice(cut, num_ipus), "projection"
+    )
+
+
+def _part_of(config: IPUConfig, counts: Sequence[int], ipus: slice, serialized: str) -> IPUConfig:
+    """Return the configuration of some IPUs, which alone may have pieces of ``serialized``."""
+    changes: dict[str, Any] = {"layers_per_ipu": counts[ipus], "ipus_per_replica": len(counts[ipus])}
+    if isinstance(config._matmul_proportion, list):
+        changes["matmul_proportion"] = config._matmul_proportion[ipus]
+    for kind in ("embedding", "projection"):
+        name = f"serialized_{kind}_splits_per_ipu"
+        splits = getattr(config, f"_{name}")
+        if splits is None:
+            continue
+        inside = splits[ipus]
+        if kind != serialized:
+            changes |= {name: None, f"{kind}_serialization_factor": 1}
+        elif sum(inside) == sum(splits):
+            changes[name] = inside
+        else:
+            home = "encoder" if kind == "embedding" else "decoder"
+            raise IncompatibleIPUConfigError(
+                f"`{name}` must have all splits placed on the {home}, which has {inside} of {splits}."
+            )
+    part = copy.deepcopy(config)
+    part.update(**{config._for_mode(f"_{name}"): value for name, value in changes.items()})
+    return part

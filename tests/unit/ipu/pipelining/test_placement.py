@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 import poptorch_emulator as poptorch
 from ipu_trainers import bert_config, ipu_trainer
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.pipelining.placement import layer_ipus, layer_names, place, plan_placement, remove_placement
+from portico.ipu.pipelining.placement import (
+    layer_ipus,
+    layer_names,
+    place,
+    plan_placement,
+    remove_placement,
+    split_encoder_decoder_ipu_config,
+)
 from portico.ipu.program import DeviceProgram
 
 TOKENS = torch.arange(1, 9).reshape(1, 8)
@@ -299,3 +306,65 @@ class TestLayersPerIpu:
         assert ipus == sorted(ipus)
         for ipu, count in enumerate(layers):
             assert count == -1 or ipus.count(ipu) == count
+
+
+class TestEncoderAndDecoder:
+    """A configuration is split into those of an encoder and of a decoder."""
+
+    @pytest.mark.parametrize("inference", [False, True])
+    @pytest.mark.parametrize(
+        ("layers", "num_encoder", "expected"),
+        [
+            ([12, 12], 12, ([12], [12])),
+            ([-1, -1], 12, ([12], [12])),
+            ([6, 6, 4, 4, 4, 0], 12, ([6, 6], [4, 4, 4, 0])),
+            # Of several cuts that fit, the last that is a power of two.
+            ([12, 0, 0, 12], 12, ([12, 0], [0, 12])),
+            ([12, 0, 0, 0, 12], 12, ([12, 0, 0, 0], [12])),
+            ([3, 3, 3, -1, 4, 4, -1, 2], 11, ([3, 3, 3, 2], [4, 4, 2, 2])),
+        ],
+    )
+    def test_layers_and_ipus(self, layers, num_encoder, expected, inference):
+        config = IPUConfig(**{f"{'inference_' if inference else ''}layers_per_ipu": layers}, replication_factor=2)
+        config = config.eval() if inference else config
+        total = sum(map(sum, expected))
+        parts = split_encoder_decoder_ipu_config(config, num_encoder, total - num_encoder)
+        assert tuple(part._layers_per_ipu for part in parts) == expected
+        assert tuple(part._ipus_per_replica for part in parts) == tuple(map(len, expected))
+        assert {(part.mode, part.replication_factor) for part in parts} == {(config.mode, 2)}
+        assert config._layers_per_ipu == layers
+
+    def test_what_is_set_for_each_ipu(self):
+        config = IPUConfig(
+            layers_per_ipu=[2, 2],
+            matmul_proportion=[0.1, 0.2],
+            serialized_embedding_splits_per_ipu=[3, 0],
+            serialized_projection_splits_per_ipu=[0, 2],
+        )
+        encoder, decoder = split_encoder_decoder_ipu_config(config, 2, 2)
+        assert (encoder.matmul_proportion, decoder.matmul_proportion) == ([0.1], [0.2])
+        assert encoder.serialized_embedding_splits_per_ipu == [3]
+        assert decoder.serialized_embedding_splits_per_ipu is None
+        assert encoder.serialized_projection_splits_per_ipu is None
+        assert decoder.serialized_projection_splits_per_ipu == [2]
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"layers_per_ipu": [4]}, "Need ipus_per_replica to be at least 2"),
+            ({"layers_per_ipu": [1, 3]}, "Unable to find a valid split of ipu_config.layers_per_ipu"),
+            ({"layers_per_ipu": [1, 1, 1, 1], "num_encoder": 3}, "on a power of two of IPUs"),
+            (
+                {"layers_per_ipu": [2, 2], "serialized_embedding_splits_per_ipu": [1, 1]},
+                r"must have all splits placed on the encoder, which has \[1\] of \[1, 1\]",
+            ),
+            (
+                {"layers_per_ipu": [2, 2], "serialized_projection_splits_per_ipu": [1, 1]},
+                r"must have all splits placed on the decoder, which has \[1\] of \[1, 1\]",
+            ),
+        ],
+    )
+    def test_splits_that_do_not_exist_are_refused(self, settings, message):
+        num_encoder = settings.pop("num_encoder", 2)
+        with pytest.raises(IncompatibleIPUConfigError, match=message):
+            split_encoder_decoder_ipu_config(IPUConfig(**settings), num_encoder, 4 - num_encoder)
