@@ -13,7 +13,7 @@ optimizers that torch's do not have:
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +27,8 @@ logger = logging.getLogger(__name__)
 # State of every weight by name, and what belongs to the whole program.
 DeviceState = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
 
-# Arguments that torch's optimizers do not have: scalars, with their defaults, and formats.
+# Scalars that torch's optimizers do not have, and their defaults.
 _SCALARS = {"loss_scaling": 1.0, "max_grad_norm": float("inf"), "velocity_scaling": 1.0}
-_FORMATS = (
-    "accum_type",
-    "velocity_accum_type",
-    "first_order_momentum_accum_type",
-    "second_order_momentum_accum_type",
-)
 
 
 class VariableAttributes:
@@ -71,41 +65,45 @@ class Optimizer(torch.optim.Optimizer):
     """Mixed into torch's optimizers.
 
     Attributes:
-        hyperparameters: Arguments of torch's optimizer.
         variable_attrs: Which attributes may change after compilation.
 
     Raises:
         ValueError: If a format is neither half nor single precision, or ``amsgrad`` is set.
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]]
     variable_attrs: VariableAttributes
     loss_scaling: float
     accum_type: torch.dtype | None
     max_grad_norm: float
 
-    def _initialize(self, arguments: Mapping[str, Any], **fixed: Any) -> None:
-        """Initialize torch's optimizer from the local variables of a constructor; ``None`` means the default.
+    def _initialize(
+        self,
+        params: Any,
+        hyperparameters: Mapping[str, Any],
+        scalars: Mapping[str, float | None],
+        formats: Mapping[str, torch.dtype | None],
+        **fixed: Any,
+    ) -> None:
+        """Initialize torch's optimizer, and store what it does not have; ``None`` means the default.
 
         ``fixed`` arguments of torch's optimizer are no attributes that may change after compilation.
         """
-        if arguments.get("amsgrad"):
+        if hyperparameters.get("amsgrad"):
             raise ValueError("`amsgrad=True` is not supported on IPUs; leave it out.")
-        for name in arguments.keys() & _FORMATS:
-            if arguments[name] not in (None, torch.float16, torch.float32):
-                raise ValueError(f"`{name}={arguments[name]}` is not supported; use torch.float16 or torch.float32.")
-            setattr(self, name, arguments[name])
-        scalars = {"max_grad_norm", *_SCALARS.keys() & arguments.keys()}
-        for name in scalars:
-            value = arguments.get(name)
+        for name, dtype in formats.items():
+            if dtype not in (None, torch.float16, torch.float32):
+                raise ValueError(f"`{name}={dtype}` is not supported; use torch.float16 or torch.float32.")
+            setattr(self, name, dtype)
+        scalars = {"max_grad_norm": None, **scalars}
+        for name, value in scalars.items():
             setattr(self, name, _SCALARS[name] if value is None else float(value))
-        passed = {name: arguments[name] for name in self.hyperparameters if arguments[name] is not None}
+        passed = {name: value for name, value in hyperparameters.items() if value is not None}
         # What is not passed is compiled in, so that `setOptimizer` cannot change it.
-        variable = {*passed, *(name for name in scalars if arguments.get(name) is not None)}
-        self.variable_attrs = VariableAttributes(variable, {*self.hyperparameters, *scalars})
+        variable = {*passed, *(name for name, value in scalars.items() if value is not None)}
+        self.variable_attrs = VariableAttributes(variable, {*hyperparameters, *scalars})
         self._device_state: Callable[[], DeviceState | None] | None = None
         self._pending_state: DeviceState | None = None
-        super().__init__(arguments["params"], **passed, **fixed)
+        super().__init__(params, **passed, **fixed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state dict with the device's state in ``ipu_state`` and ``ipu_param``.
@@ -168,8 +166,6 @@ class SGD(Optimizer, torch.optim.SGD):
         velocity_accum_type: Format of the velocity.
     """
 
-    hyperparameters = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
-
     def __init__(
         self,
         params: Any,
@@ -193,7 +189,22 @@ class SGD(Optimizer, torch.optim.SGD):
         if use_combined_accum and (accum_type is not None or velocity_accum_type is not None):
             raise ValueError("`use_combined_accum=True` leaves no accumulators to choose types for; leave one out.")
         self.use_combined_accum = use_combined_accum
-        self._initialize(locals())
+        self._initialize(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+            },
+            {
+                "loss_scaling": loss_scaling,
+                "velocity_scaling": velocity_scaling,
+                "max_grad_norm": max_grad_norm,
+            },
+            {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
+        )
 
 
 class Adam(Optimizer, torch.optim.Adam):
@@ -202,8 +213,6 @@ class Adam(Optimizer, torch.optim.Adam):
     Args:
         amsgrad: Must be false.
     """
-
-    hyperparameters = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 
     def __init__(
         self,
@@ -219,7 +228,16 @@ class Adam(Optimizer, torch.optim.Adam):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
-        self._initialize(locals())
+        self._initialize(
+            params,
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
+            {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
+            {
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+        )
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -227,10 +245,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     Args:
         amsgrad: Must be false.
-        bias_correction: Has no effect, which is logged once: the emulator always corrects the bias.
+        bias_correction: Has no effect, which is logged once: like the latest PopTorch, the emulator corrects the bias.
     """
-
-    hyperparameters = Adam.hyperparameters
 
     def __init__(
         self,
@@ -250,12 +266,24 @@ class AdamW(Optimizer, torch.optim.AdamW):
         if not bias_correction:
             _announce_bias_correction()
         self.bias_correction = bias_correction
-        self._initialize(locals())
+        self._initialize(
+            params,
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
+            {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
+            {
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+        )
 
 
 @cache
 def _announce_bias_correction() -> None:
-    logger.warning("`bias_correction=False` of AdamW has no effect: the emulator always corrects the bias.")
+    logger.warning(
+        "`bias_correction=False` of AdamW has no effect: the emulator corrects the bias, as the latest PopTorch does. "
+        "Releases that did not correct it start with other updates."
+    )
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
@@ -264,8 +292,6 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
     Args:
         use_tf_variant: Compute as TensorFlow does, which adds ``eps`` inside the root.
     """
-
-    hyperparameters = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
 
     def __init__(
         self,
@@ -283,7 +309,23 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         use_tf_variant: bool = False,
     ) -> None:
         self.use_tf_variant = use_tf_variant
-        self._initialize(locals())
+        self._initialize(
+            params,
+            {
+                "lr": lr,
+                "alpha": alpha,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "momentum": momentum,
+                "centered": centered,
+            },
+            {"loss_scaling": loss_scaling},
+            {
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+        )
 
 
 class _TorchLAMB(torch.optim.Optimizer):
@@ -334,8 +376,6 @@ class LAMB(Optimizer, _TorchLAMB):
         max_weight_norm: Upper bound of the norms of weights, 65500 by default; 0 leaves the steps unscaled.
     """
 
-    hyperparameters = ("lr", "betas", "eps", "weight_decay", "max_weight_norm")
-
     def __init__(
         self,
         params: Any,
@@ -351,4 +391,20 @@ class LAMB(Optimizer, _TorchLAMB):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
     ) -> None:
         self.bias_correction = bias_correction
-        self._initialize(locals(), bias_correction=bias_correction)
+        self._initialize(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "max_weight_norm": max_weight_norm,
+            },
+            {"loss_scaling": loss_scaling},
+            {
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+            bias_correction=bias_correction,
+        )
