@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -280,6 +281,7 @@ class AsynchronousDataAccessor:
         return len(self._dataset)
 
     def terminate(self) -> None:
+        """End the iteration; batches that were loaded ahead are dropped."""
         self._stopped.set()
 
     def __iter__(self) -> Iterator[Any]:
@@ -291,16 +293,16 @@ class AsynchronousDataAccessor:
         loader = threading.Thread(target=_load, args=(batches, ready, stopped), daemon=True)
         loader.start()
         try:
-            while (batch := ready.get()) is not _END:
+            while not stopped.is_set() and (batch := ready.get()) is not _END:
                 if isinstance(batch, BaseException):
                     raise batch
                 yield batch
         finally:
             stopped.set()
-            # Makes room for a loader that waits to put a batch; it stops after that one.
-            while not ready.empty():
-                ready.get_nowait()
-            loader.join()
+            # A loader that waits to put a batch needs room, and then to put the end.
+            while loader.is_alive():
+                with suppress(queue.Empty):
+                    ready.get(timeout=0.01)
 
 
 def _load(batches: Iterable[Any], ready: "queue.Queue[Any]", stopped: threading.Event) -> None:
@@ -309,7 +311,8 @@ def _load(batches: Iterable[Any], ready: "queue.Queue[Any]", stopped: threading.
             _check_batch(batch)
             ready.put(batch)
             if stopped.is_set():
-                return
+                break
+        # Also after `terminate`, as another thread may wait for a batch.
         ready.put(_END)
     except BaseException as error:
         # Raised in the thread that iterates.

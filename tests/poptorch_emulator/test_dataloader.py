@@ -1,6 +1,8 @@
 """Loaders yield combined batches."""
 
 import logging
+import threading
+import time
 
 import pytest
 import torch
@@ -76,6 +78,34 @@ class TestAsynchronous:
     def test_iteration_can_stop_early(self):
         loader = poptorch.DataLoader(options(), numbers(1000), mode=MODES.Async)
         assert [batch[0].item() for batch, _ in zip(loader, range(3), strict=False)] == [0, 1, 2]
+
+    @pytest.mark.parametrize("buffer_size", [1, 3])
+    @pytest.mark.parametrize("size", [2, 1000])
+    def test_termination_ends_an_iteration(self, size, buffer_size):
+        accessor = poptorch.AsynchronousDataAccessor(list(torch.arange(size)), buffer_size=buffer_size)
+        batches = iter(accessor)
+        assert next(batches).item() == 0
+        accessor.terminate()
+        assert list(batches) == []
+        assert len(list(accessor)) == size
+
+    def test_termination_wakes_a_thread_that_waits_for_a_batch(self):
+        loading, found = threading.Event(), []
+
+        def batches():
+            yield torch.zeros(1)
+            loading.wait()
+
+        accessor = poptorch.AsynchronousDataAccessor(batches())
+        consumer = threading.Thread(target=lambda: found.extend(accessor), daemon=True)
+        consumer.start()
+        while not found:
+            time.sleep(0.001)
+        accessor.terminate()
+        loading.set()
+        consumer.join(timeout=60)
+        assert not consumer.is_alive()
+        assert len(found) == 1
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_workers_load_smaller_batches(self, workers):

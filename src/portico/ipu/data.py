@@ -20,10 +20,13 @@ from portico.tree import map_tensors
 
 _LOADER_OPTIONS = (
     "collate_fn",
+    "generator",
+    "in_order",
     "multiprocessing_context",
     "num_workers",
     "persistent_workers",
     "pin_memory",
+    "prefetch_factor",
     "timeout",
     "worker_init_fn",
 )
@@ -31,7 +34,7 @@ _LOADER_OPTIONS = (
 
 def poptorch_loader(loader: "Loader", options: "backend.Options", *, training: bool) -> "backend.DataLoader":
     """Return a ``poptorch.DataLoader`` of combined batches over the data of a loader of micro-batches."""
-    carried = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
+    carried = _carried(loader)
     if isinstance(loader.dataset, IterableDataset):
         # Programs take full batches only.
         return backend.DataLoader(options, loader.dataset, loader.batch_size, drop_last=True, **carried)
@@ -53,8 +56,11 @@ def drop_last_batch(loader: "Loader") -> "Loader":
     if not isinstance(loader.dataset, IterableDataset):
         loader.batch_sampler.drop_last = True  # type: ignore[union-attr]
         return loader
-    carried = {name: getattr(loader, name) for name in (*_LOADER_OPTIONS, "prefetch_factor")}
-    return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **carried)
+    return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **_carried(loader))
+
+
+def _carried(loader: "Loader") -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in _LOADER_OPTIONS}
 
 
 class PrefetchLoader:

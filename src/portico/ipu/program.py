@@ -39,6 +39,12 @@ class ProgramPool:
             if program is not kept and program.isCompiled() and program.isAttachedToDevice():
                 program.detachFromDevice()
 
+    def upload_weights(self) -> None:
+        """Copy the weights to the program that is attached; the others get them when they are attached."""
+        for program in self._programs:
+            if program.isCompiled() and program.isAttachedToDevice():
+                program.copyWeightsToDevice()
+
     def destroy(self) -> None:
         for program in self._programs:
             program.destroy()

@@ -479,7 +479,7 @@ class IPUMixin(_MixedInto):
         file = Path(resume_from_checkpoint) / RNG_FILE
         if file.is_file():
             self._pending_device_rng = json.loads(file.read_text(encoding="utf-8"))
-        self._upload_weights()
+        self.programs.upload_weights()
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
         # The weights may have been cut into other pieces when the checkpoint was saved.
@@ -488,13 +488,7 @@ class IPUMixin(_MixedInto):
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        self._upload_weights()
-
-    def _upload_weights(self) -> None:
-        """Copy the weights to attached programs; others get them when they are attached."""
-        for program in (self.training_model, self.inference_model):
-            if program is not None and program.isCompiled() and program.isAttachedToDevice():
-                program.copyWeightsToDevice()
+        self.programs.upload_weights()
 
 
 class IPUTrainer(IPUMixin, Trainer):

@@ -5,9 +5,11 @@ import torch
 import transformers
 from transformers import BertForSequenceClassification
 
+from emulator_peers import options
 from ipu_trainers import Sentences, bert_config, ipu_trainer
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
+from portico.ipu.data import drop_last_batch, poptorch_loader
 
 
 class TestLoaders:
@@ -106,3 +108,21 @@ def test_batches_of_the_wrong_size_are_refused(tmp_path, is_training, rows, mess
     batch = {"input_ids": data.tokens[:rows], "labels": torch.zeros(rows, dtype=torch.int64)}
     with pytest.raises(InputError, match=message):
         trainer.call_model(trainer.model, batch, is_training=is_training)
+
+
+@pytest.mark.parametrize(
+    "prepare", [drop_last_batch, lambda loader: poptorch_loader(loader, options(2), training=True)]
+)
+@pytest.mark.parametrize("dataset", [Stream(), Sentences()])
+def test_loaders_keep_their_options(prepare, dataset):
+    changes = {
+        "generator": torch.Generator(),
+        "in_order": False,
+        "num_workers": 2,
+        "prefetch_factor": 5,
+        "collate_fn": list,
+        "timeout": 3,
+        "worker_init_fn": print,
+    }
+    found = prepare(torch.utils.data.DataLoader(dataset, batch_size=2, **changes))
+    assert {name: getattr(found, name) for name in changes} == changes

@@ -57,6 +57,21 @@ def test_is_computed_by_programs_alone(tmp_path):
     assert not calls
 
 
+@pytest.mark.parametrize("make", [t5, gpt2])
+def test_reads_weights_that_are_loaded(tmp_path, make):
+    inputs, options = {"input_ids": TOKENS, "attention_mask": MASK}, {"max_length": 9, "pad_token_id": 0}
+    trainer = ipu_trainer(tmp_path, None, make())
+    before = trainer.generate(inputs, **options)
+    other = make().eval()
+    for number, parameter in enumerate(other.parameters()):
+        parameter.data.normal_(generator=torch.Generator().manual_seed(number))
+    other.save_pretrained(tmp_path / "other")
+    trainer._load_from_checkpoint(str(tmp_path / "other"))
+    found = trainer.generate(inputs, **options)
+    assert torch.equal(found, other.generate(**inputs, **options))
+    assert not torch.equal(found, before)
+
+
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
 @pytest.mark.parametrize("make", [t5, gpt2])
 def test_default_length_is_that_of_the_host(tmp_path, make):
