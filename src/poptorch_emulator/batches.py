@@ -67,9 +67,11 @@ class BatchLayout:
 
     def check(self, name: str, tensor: Tensor) -> None:
         """Raise ``AssertionError`` if the input ``name`` cannot be cut into micro-batches of equal size."""
-        if tensor.dim() and tensor.shape[0] % self.num_parts:
+        # A tensor without dimensions counts as one row.
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if rows % self.num_parts:
             raise AssertionError(
-                f"Invalid batch dimension: In the input {name}, the batch dimension ({tensor.shape[0]}) must be a "
+                f"Invalid batch dimension: In the input {name}, the batch dimension ({rows}) must be a "
                 f"multiple of Options.deviceIterations({self.device_iterations}) * "
                 f"Options.replicationFactor({self.num_input_groups}) * "
                 f"Options.Training.gradientAccumulation({self.gradient_accumulation}) = {self.num_parts}: each "
@@ -77,7 +79,7 @@ class BatchLayout:
             )
 
     def part(self, arguments: Any, index: int) -> Any:
-        """Return the arguments of micro-batch ``index``; tensors without dimensions go to every micro-batch."""
+        """Return the arguments of micro-batch ``index``; the only one may have tensors without dimensions."""
         return map_tensors(
             lambda tensor: tensor.unflatten(0, (self.num_parts, -1))[index] if tensor.dim() else tensor, arguments
         )

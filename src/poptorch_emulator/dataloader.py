@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Subset
 from poptorch_emulator.batches import BatchLayout
 from poptorch_emulator.containers import leaves_of, map_structure
 from poptorch_emulator.enums import DataLoaderMode
-from poptorch_emulator.errors import Error
+from poptorch_emulator.errors import Error, require_type
 from poptorch_emulator.options import Options
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batch_sampler: Any = None,
         **kwargs: Any,
     ) -> None:
+        require_type(options, Options, "options")
         options.freeze()
         self._options = options
         factor = BatchLayout.of(options).num_parts

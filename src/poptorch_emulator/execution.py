@@ -36,6 +36,9 @@ class Phase:
             raise AssertionError("Phase takes stages or names of blocks, not both")
         self.stages = stages or (Stage(*args),)  # type: ignore[arg-type]
 
+    def stage(self, idx: int) -> Stage:
+        return self.stages[idx]
+
     def ipus(self, *ipus: int) -> Self:
         """Place each stage on an IPU.
 
@@ -144,9 +147,9 @@ class ParallelPhasedExecution(_PhasedExecution):
 
     sends_tensors_off_chip = False
 
-    def sendTensorsOffChip(self, off_chip: bool = True) -> Self:
+    def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
         """Store whether tensors pass through memory off the chip; results do not depend on it."""
-        require_type(off_chip, bool, "sendTensorsOffChip")
+        require_type(off_chip, bool, "sendTensorsOffChipAfterFwd")
         self.sends_tensors_off_chip = off_chip
         return self
 

@@ -1,5 +1,6 @@
 """``PoplarExecutor``: a model compiled for IPUs, called like the model itself."""
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,9 @@ from poptorch_emulator.memory import add_replica_grouping
 from poptorch_emulator.optim import SGD
 from poptorch_emulator.options import Options
 from poptorch_emulator.program import CompiledProgram, DeviceRandomness
+from poptorch_emulator.weight_updates import rule_of
+
+logger = logging.getLogger(__name__)
 
 # Minimum, maximum and mean, in seconds.
 Latency = tuple[float, float, float]
@@ -45,7 +49,8 @@ class PoplarExecutor:
         optimizer: For training; by default, SGD with a learning rate of 0.01.
 
     Raises:
-        Error: If the model is not a module, or a program for inference is set to accumulate gradients.
+        Error: If the model is not a module, the options are of another class, the optimizer is not supported, or a
+            program for inference is set to accumulate gradients.
         RuntimeError: If another executor already trains the model.
     """
 
@@ -66,6 +71,8 @@ class PoplarExecutor:
         self._layout = BatchLayout.of(self._options)
         self._inputs = ModelInputs(model, self._layout)
         self._program: CompiledProgram | None = None
+        # What it was compiled for, which is saved with it.
+        self._example: Arguments | None = None
         self._times: tuple[float, float] | None = None
         self._num_training_calls = 0
         # Training calls of other executors whose weights this one has read.
@@ -87,6 +94,9 @@ class PoplarExecutor:
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         return self._optimizer
+
+    def __repr__(self) -> str:
+        return repr(self._model)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_model":
@@ -120,7 +130,10 @@ class PoplarExecutor:
         return self._program
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile for arguments like these, without running them."""
+        """Compile for arguments like these, without running them, unless the model is compiled already."""
+        if self._program is not None:
+            logger.warning("Call to compile() ignored: the executable is already compiled")
+            return
         self._compile(self._inputs.bind(args, kwargs))
         if self._options.connection_type is ConnectionType.Always:
             self.attachToDevice()
@@ -132,16 +145,16 @@ class PoplarExecutor:
             AssertionError: If the batch cannot be cut into micro-batches, or the program has no device to run on.
             Error: If the program cannot be compiled, or the arguments differ in form from those of compilation.
         """
+        if self._options.connection_type is ConnectionType.Never:
+            raise AssertionError(
+                "Trying to run a model on an offline device (ConnectionType.Never): use model.compile(inputs) instead "
+                "of model(inputs), or ConnectionType.Always or OnDemand to run it."
+            )
         bound = self._inputs.bind(args, kwargs)
         if self._program is None:
             self._compile(bound)
         else:
             self._inputs.check(bound)
-        if self._options.connection_type is ConnectionType.Never:
-            raise AssertionError(
-                "Trying to run a model on an offline device (ConnectionType.Never); use ConnectionType.Always or "
-                "OnDemand to run what was compiled."
-            )
         if not self.isAttachedToDevice():
             self.attachToDevice()
         started = time.perf_counter()
@@ -161,6 +174,7 @@ class PoplarExecutor:
             optimizer=self._optimizer if self._training else None,
         )
         self._inputs.compile(bound)
+        self._example = bound
         self._mark_weights_as_read()
 
     def _run(self, program: CompiledProgram, bound: Arguments) -> Any:
@@ -298,10 +312,12 @@ class PoplarExecutor:
     @property
     def rng_state(self) -> list[int]:
         """Random state of the device; set it to continue its streams from there."""
+        self._require_program()
         return list(self._randomness.state)
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
+        self._require_program()
         seed, num_calls = state
         self._randomness.state = [int(seed), int(num_calls)]
 
@@ -317,7 +333,7 @@ class PoplarExecutor:
 
         Args:
             filename: The file, whose folder is created; or a folder, for ``model.poptorch`` in it.
-            export_model: Include the model, without which the file cannot be loaded.
+            export_model: Include the model, without which ``poptorch.load`` cannot load the file.
             save_rng_state: Include the random state of the device, from which a loaded program continues.
         """
         self._require_program()
@@ -327,6 +343,7 @@ class PoplarExecutor:
         content = {
             "version": VERSION,
             "model": self._model if export_model else None,
+            "example": self._example,
             "options": self._options,
             "training": self._training,
             "optimizer": self._optimizer,
@@ -334,42 +351,48 @@ class PoplarExecutor:
         }
         torch.save(content, file)
 
-    # Times, by the host's clock: inputs are there when a call begins, outputs when it ends, transfers take no time.
+    def loadExecutable(self, filename: str | Path) -> None:
+        """Compile for the arguments that the program in a file, as :meth:`save` writes it, was compiled for.
 
-    def _last_call(self) -> tuple[float, float]:
-        if self._times is None:
-            raise Error("The model has not been run yet, so nothing was measured; call it first.")
-        return self._times
+        Raises:
+            Error: If another version of the emulator wrote the file.
+        """
+        self._load(_content_of(filename))
+
+    def _load(self, content: Mapping[str, Any]) -> None:
+        args, kwargs = content["example"]
+        self.compile(*args, **kwargs)
+        if content["rng_state"] is not None:
+            self.rng_state = content["rng_state"]
+
+    # Times, by the host's clock: inputs are there when a call begins, outputs when it ends, transfers take no time.
 
     def cycleCount(self) -> int:
         """Return the cycles of an IPU in the time of the last call.
 
         Raises:
-            AssertionError: If cycles are not counted.
+            Error: If cycles are not counted, or there was no call.
         """
         if not self._options.log_cycle_count:
-            raise AssertionError(
-                "Cycle count logging is disabled; set poptorch.Options.logCycleCount(True) to enable it"
-            )
-        started, ended = self._last_call()
-        return int((ended - started) * _CYCLES_PER_SECOND)
+            raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
+        if self._times is None:
+            raise Error("Please run the model at least once before obtaining cycle count.")
+        return int(self.getLatency()[0] * _CYCLES_PER_SECOND)
 
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
         """Return when inputs were requested and available, and outputs sent and available, in seconds."""
-        started, ended = self._last_call()
-        times = {"input": started, "input_complete": started, "output": ended, "output_complete": ended}
-        return {name: [[time]] for name, time in times.items()}
+        started, ended = ([], []) if self._times is None else ([self._times[0]], [self._times[1]])
+        return {"input": [started], "input_complete": [started], "output": [ended], "output_complete": [ended]}
 
     def getLatency(self) -> Latency:
-        """Return the time from inputs to outputs, which is all computing."""
-        started, ended = self._last_call()
+        """Return the time from inputs to outputs, which is all computing; zeros before the first call."""
+        started, ended = self._times or (0.0, 0.0)
         return (ended - started,) * 3
 
     getComputeLatency = getLatency
 
     def getHostIpuLatency(self) -> Latency:
         """Return the time of transfers: none."""
-        self._last_call()
         return (0.0, 0.0, 0.0)
 
     getIpuHostLatency = getHostIpuLatency
@@ -393,6 +416,8 @@ class _Destroy:
 def _own_options(options: Options | None, *, training: bool) -> Options:
     """Freeze the user's options, and return a frozen copy with an output mode."""
     given = Options() if options is None else options
+    if not isinstance(given, Options):
+        raise Error(f"Invalid type: 'options' is of type {type(given)} (Expected poptorch.Options)")
     accumulation = given.Training.gradient_accumulation
     if not training and accumulation != 1:
         raise Error(
@@ -408,7 +433,12 @@ def _own_options(options: Options | None, *, training: bool) -> Options:
 
 
 def _with_means_for(optimizer: torch.optim.Optimizer | None, options: Options) -> Options:
-    """Return the options with running means if the optimizer accumulates in half precision, where sums overflow."""
+    """Check the optimizer, and return the options with running means if it accumulates in half precision.
+
+    Sums would overflow there.
+    """
+    if optimizer is not None:
+        rule_of(optimizer)
     if getattr(optimizer, "accum_type", None) is not torch.float16 or getattr(optimizer, "use_combined_accum", False):
         return options
     own = options.clone()
@@ -435,31 +465,41 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
 
 
 def load(filename: str | Path, edit_opts_fn: Callable[[Options], Any] | None = None) -> PoplarExecutor:
-    """Return a saved program; its first call compiles it.
+    """Return a saved program, compiled as it was.
 
     Args:
         filename: File that ``PoplarExecutor.save`` or ``compileAndExport`` wrote. Its content is unpickled: load files
             only from a source you trust.
-        edit_opts_fn: Changes the saved options.
+        edit_opts_fn: Changes the saved options; if it changes the batches of a call, the first call compiles.
 
     Raises:
         Error: If another version of the emulator wrote the file, or it holds no model.
     """
+    content = _content_of(filename)
+    if content["model"] is None:
+        raise Error(
+            f"{filename} holds no model; save it with `export_model=True`, or make the program and call its "
+            "`loadExecutable`."
+        )
+    options = content["options"].clone()
+    if edit_opts_fn is not None:
+        edit_opts_fn(options)
+    program = PoplarExecutor(content["model"], options, content["training"], content["optimizer"])
+    if BatchLayout.of(options) == BatchLayout.of(content["options"]):
+        program._load(content)
+    elif content["rng_state"] is not None:
+        program._randomness.state = list(content["rng_state"])
+    return program
+
+
+def _content_of(filename: str | Path) -> dict[str, Any]:
     content: dict[str, Any] = torch.load(filename, weights_only=False)
     if content["version"] != VERSION:
         raise Error(
             f"{filename} was written by version {content['version']}, and this is {VERSION}; a program can be loaded "
             "by the version that saved it only."
         )
-    if content["model"] is None:
-        raise Error(f"{filename} holds no model; save it with `export_model=True`.")
-    options = content["options"].clone()
-    if edit_opts_fn is not None:
-        edit_opts_fn(options)
-    program = PoplarExecutor(content["model"], options, content["training"], content["optimizer"])
-    if content["rng_state"] is not None:
-        program.rng_state = content["rng_state"]
-    return program
+    return content
 
 
 def _inner(model: nn.Module | PoplarExecutor) -> nn.Module:

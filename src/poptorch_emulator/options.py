@@ -243,10 +243,20 @@ class TensorLocationSettings(OptionsGroup):
     minElementsForReplicatedTensorSharding = Option(
         "minElementsForReplicatedTensorSharding", int, parameter="min_elements", convert=int
     )
-    useOnChipStorage = Option("onChip", bool, parameter="use", convert=int)
-    useReplicatedTensorSharding = Option("useReplicatedTensorSharding", bool, parameter="use", convert=int)
-    useIOTilesToLoad = Option("useIOTilesToLoad", bool, parameter="use", convert=int)
-    useIOTilesToStore = Option("useIOTilesToStore", bool, parameter="use", convert=int)
+    useReplicatedTensorSharding = Option(
+        "useReplicatedTensorSharding", bool, parameter="use", omitted=True, convert=int
+    )
+    useIOTilesToLoad = Option("useIOTilesToLoad", bool, parameter="use", omitted=True, convert=int)
+    useIOTilesToStore = Option("useIOTilesToStore", bool, parameter="use", omitted=True, convert=int)
+
+    def useOnChipStorage(self, use: bool | None = True) -> Self:
+        """Store tensors on the chip, off it, or with ``None`` where the compiler puts them."""
+        if use is None:
+            self._values.pop("onChip", None)
+            return self
+        require_type(use, bool, "useOnChipStorage")
+        self.set(onChip=int(use))
+        return self
 
 
 def _location(option: str) -> Option:
@@ -405,6 +415,10 @@ class Options(OptionsGroup):
         self.set(output_mode=output_mode, output_return_period=output_return_period or 1)
         return self
 
+    def defaultOutputMode(self) -> bool:
+        """Return whether no output mode was chosen."""
+        return bool(self.output_mode is OutputMode.Default)
+
     def randomSeed(self, random_seed: int) -> Self:
         """Seed the devices and torch's generator on the host, as ``poptorch`` does."""
         require_type(random_seed, int, "randomSeed")
@@ -463,7 +477,7 @@ class Options(OptionsGroup):
         Raises:
             AssertionError: If no output mode was chosen.
         """
-        if self.output_mode is OutputMode.Default:
+        if self.defaultOutputMode():
             raise AssertionError("An output mode must be picked before the options are used")
         merged = super().toDict()
         for group in self._subgroups():

@@ -109,7 +109,7 @@ class DeviceOptimizer:
         scales_automatically: bool,
     ) -> None:
         self._users = optimizer
-        self._rule = _rule_of(optimizer)
+        self._rule = rule_of(optimizer)
         self._kind = _kind_of(optimizer)
         self.accum_type: torch.dtype | None = getattr(optimizer, "accum_type", None)
         names = {id(parameter): name for name, parameter in named_parameters}
@@ -218,12 +218,12 @@ class DeviceOptimizer:
         return _copied(self.state), {"num_updates": self.num_updates, "loss_scaling": self.loss_scaling}
 
 
-def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
+def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
     # By class: a `step` that a subclass overrides does not run on a device.
     first = _half_type(optimizer, "first_order_momentum_accum_type")
     second = _half_type(optimizer, "second_order_momentum_accum_type")
     if any(group.get("maximize") or group.get("amsgrad") for group in optimizer.param_groups):
-        raise Error("`maximize=True` and `amsgrad=True` are not supported on IPUs; leave them out.")
+        raise ValueError("`maximize=True` and `amsgrad=True` are not supported on IPUs; leave them out.")
     if isinstance(optimizer, optim.LAMB):
         return LambRule({"exp_avg": first, "exp_avg_sq": second})
     if isinstance(optimizer, torch.optim.Adam):
@@ -241,7 +241,7 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
 
 def _kind_of(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
     """Return what two optimizers must have in common for one to replace the other, be they of torch or of here."""
-    rule = _rule_of(optimizer)
+    rule = rule_of(optimizer)
     return type(rule), _is_decoupled(optimizer), getattr(optimizer, "use_combined_accum", False)
 
 

@@ -230,12 +230,16 @@ class TestInputs:
         with pytest.raises(AssertionError, match=r"In the input x, the batch dimension \(12\) must be a multiple of"):
             executor(rows(12))
 
-    def test_every_micro_batch_gets_tensors_without_dimensions(self):
+    def test_tensors_without_dimensions_are_for_single_micro_batches(self):
         class Scaled(Echo):
             def forward(self, x, other):
                 return x * other
 
-        assert poptorch.inferenceModel(Scaled(), options(2))(rows(2), torch.tensor(2.0)).tolist() == [0, 2]
+        assert poptorch.inferenceModel(Scaled())(rows(2), torch.tensor(2.0)).tolist() == [0, 2]
+        with pytest.raises(
+            AssertionError, match=r"In the input other, the batch dimension \(1\) must be a multiple of"
+        ):
+            poptorch.inferenceModel(Scaled(), options(2))(rows(2), torch.tensor(2.0))
 
     def test_in_place_changes_of_inputs_reach_the_caller_once(self):
         class InPlace(Echo):

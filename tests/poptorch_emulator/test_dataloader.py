@@ -68,6 +68,11 @@ class TestBatchSampler:
             poptorch.DataLoader(options(), numbers(), batch_size=2, batch_sampler=[[1]])
 
 
+def test_options_must_be_options():
+    with pytest.raises(AssertionError, match="options must be of type Options"):
+        poptorch.DataLoader({}, numbers())
+
+
 class TestAsynchronous:
     def test_batches_and_their_order_do_not_change(self):
         loader = poptorch.DataLoader(options(2), numbers(12), batch_size=2, mode=MODES.Async)

@@ -40,7 +40,7 @@ def test_phases_need_no_accumulation_and_do_not_change_results():
     plain = Perceptron()
     poptorch.trainingModel(plain)(*BATCH)
     phased = trained(
-        poptorch.ParallelPhasedExecution("first", "second").sendTensorsOffChip().useSeparateBackwardPhase()
+        poptorch.ParallelPhasedExecution("first", "second").sendTensorsOffChipAfterFwd().useSeparateBackwardPhase()
     )
     assert torch.equal(plain.first.weight, phased.model.first.weight)
 

@@ -222,10 +222,37 @@ class TestAttachment:
 
     def test_offline_programs_do_not_run(self):
         executor = poptorch.trainingModel(Perceptron(), poptorch.Options().useOfflineIpuTarget())
+        with pytest.raises(AssertionError, match="offline device"):
+            executor(*BATCH)
+        assert not executor.isCompiled()
         executor.compile(*BATCH)
         assert executor.isCompiled()
         with pytest.raises(AssertionError, match="offline device"):
             executor(*BATCH)
+
+    def test_compiling_again_is_ignored(self, caplog):
+        executor = poptorch.inferenceModel(Perceptron())
+        executor.compile(BATCH[0])
+        compiled = executor.compiled
+        executor.compile(BATCH[0][:2])
+        assert executor.compiled is compiled
+        assert "Call to compile() ignored: the executable is already compiled" in caplog.text
+
+    @pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+    def test_options_must_be_options(self, wrap):
+        with pytest.raises(poptorch.Error, match=r"'options' is of type <class 'dict'> \(Expected poptorch.Options\)"):
+            wrap(Perceptron(), {"device_iterations": 2})
+
+    def test_executors_are_shown_as_their_model(self):
+        model = Perceptron()
+        assert repr(poptorch.inferenceModel(model)) == repr(model)
+
+    def test_random_state_exists_after_compilation(self):
+        executor = poptorch.inferenceModel(Perceptron())
+        with pytest.raises(poptorch.Error, match="not compiled yet"):
+            executor.rng_state  # noqa: B018
+        with pytest.raises(poptorch.Error, match="not compiled yet"):
+            executor.rng_state = [1, 2]
 
     def test_number_of_ipus_has_to_be_a_power_of_two(self):
         with pytest.raises(poptorch.Error, match=r"has to be a power of two.*autoRoundNumIPUs\(True\) to take 4"):
@@ -251,15 +278,17 @@ class TestTimes:
         counters = executor.getPerfCounters()
         assert counters["output_complete"][0][0] - counters["input"][0][0] == pytest.approx(mean)
 
-    def test_latency_before_a_call_is_refused(self):
-        executor = poptorch.inferenceModel(Perceptron())
-        with pytest.raises(poptorch.Error, match="has not been run yet"):
-            executor.getLatency()
+    def test_there_are_none_before_a_call(self):
+        executor = poptorch.inferenceModel(Perceptron(), poptorch.Options().logCycleCount(True))
+        assert executor.getLatency() == executor.getIpuHostLatency() == (0, 0, 0)
+        assert set(map(str, executor.getPerfCounters().values())) == {"[[]]"}
+        with pytest.raises(poptorch.Error, match="run the model at least once before obtaining cycle count"):
+            executor.cycleCount()
 
     def test_cycle_count_has_to_be_enabled(self):
         executor = poptorch.inferenceModel(Perceptron())
         executor(BATCH[0])
-        with pytest.raises(AssertionError, match="Cycle count logging is disabled"):
+        with pytest.raises(poptorch.Error, match=r"Cycle count logging is disabled. Please set option logCycleCount"):
             executor.cycleCount()
 
 
@@ -293,6 +322,8 @@ def test_loaded_program_continues_where_it_was_saved(tmp_path):
         executor(*BATCH)
     saved.save(tmp_path / "program.pt")
     loaded = poptorch.load(tmp_path / "program.pt")
+    assert loaded.isCompiled()
+    assert loaded.isAttachedToDevice()
     for executor in (whole, loaded):
         executor(*BATCH)
     assert largest_difference(weights(whole.model), weights(loaded.model)) == 0
@@ -309,12 +340,26 @@ def test_programs_that_cannot_be_loaded_are_refused(tmp_path):
         training().save(tmp_path / "program.pt")
     executor = poptorch.inferenceModel(Perceptron())
     executor.compileAndExport(tmp_path / "program.pt", BATCH[0], export_model=False)
-    with pytest.raises(poptorch.Error, match="holds no model; save it with `export_model=True`"):
+    with pytest.raises(poptorch.Error, match=r"holds no model; save it with `export_model=True`.*loadExecutable"):
         poptorch.load(tmp_path / "program.pt")
     content = torch.load(tmp_path / "program.pt", weights_only=False)
     torch.save({**content, "version": "1.0"}, tmp_path / "program.pt")
     with pytest.raises(poptorch.Error, match=r"was written by version 1\.0"):
         poptorch.load(tmp_path / "program.pt")
+
+
+def test_programs_without_their_model_are_loaded_into_one(tmp_path):
+    saved = training()
+    saved.compileAndExport(tmp_path / "program.pt", *BATCH, export_model=False)
+    loaded = training()
+    loaded.loadExecutable(tmp_path / "program.pt")
+    assert loaded.isCompiled()
+    assert loaded.rng_state == saved.rng_state
+    with pytest.raises(poptorch.Error, match="Shape mismatch for x"):
+        loaded(*(tensor[:2] for tensor in BATCH))
+    for executor in (saved, loaded):
+        executor(*BATCH)
+    assert largest_difference(weights(saved.model), weights(loaded.model)) == 0
 
 
 def test_programs_are_saved_in_folders_and_loaded_with_other_options(tmp_path):

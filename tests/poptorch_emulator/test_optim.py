@@ -188,16 +188,21 @@ class TestConstruction:
         with pytest.raises(ValueError, match=message):
             training(lambda p: poptorch.optim.LAMB(p, **wrong))
 
-    def test_unsupported_optimizers_are_refused(self):
-        executor, _ = training(lambda p: torch.optim.Adagrad(p))
-        for _ in range(2):
-            with pytest.raises(poptorch.Error, match="Adagrad is not supported on IPUs; use SGD, Adam"):
-                executor(*BATCH)
-
-    def test_maximizing_is_refused(self):
-        executor, _ = training(lambda p: torch.optim.Adam(p, maximize=True))
-        with pytest.raises(poptorch.Error, match="`maximize=True` and `amsgrad=True` are not supported"):
-            executor(*BATCH)
+    @pytest.mark.parametrize(
+        ("make", "error", "message"),
+        [
+            (torch.optim.Adagrad, poptorch.Error, "Adagrad is not supported on IPUs; use SGD, Adam"),
+            (lambda p: torch.optim.Adam(p, maximize=True), ValueError, "`maximize=True` and `amsgrad=True` are not"),
+            (lambda p: torch.optim.AdamW(p, amsgrad=True), ValueError, "`maximize=True` and `amsgrad=True` are not"),
+        ],
+    )
+    def test_unsupported_optimizers_are_refused_before_compilation(self, make, error, message):
+        model = Perceptron()
+        with pytest.raises(error, match=message):
+            poptorch.trainingModel(model, None, make(model.parameters()))
+        executor = poptorch.trainingModel(model)
+        with pytest.raises(error, match=message):
+            executor.setOptimizer(make(model.parameters()))
 
 
 class TestHostSteps:

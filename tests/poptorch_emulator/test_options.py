@@ -18,6 +18,8 @@ class TestDefaults:
         options = poptorch.Options()
         assert (options.replication_factor, options.device_iterations, options.input_group_size) == (1, 1, 1)
         assert options.output_mode is poptorch.OutputMode.Default
+        assert options.defaultOutputMode()
+        assert not options.clone().outputMode(poptorch.OutputMode.All).defaultOutputMode()
         assert options.Training.gradient_accumulation == 1
         assert options.Training.accumulation_and_replication_reduction_type is poptorch.ReductionType.Mean
         assert options.available_memory_proportion == {}
@@ -68,6 +70,20 @@ def test_return_period_of_other_modes_is_ignored(mode, caplog):
         chosen = poptorch.Options().outputMode(mode, output_return_period=5)
     assert chosen.output_mode is mode
     assert f"`output_return_period=5` has no effect with {mode.name}" in caplog.text
+
+
+def test_locations_are_on_unless_they_are_turned_off_or_left_open():
+    location = poptorch.TensorLocationSettings().useOnChipStorage().useReplicatedTensorSharding()
+    location.useIOTilesToLoad().useIOTilesToStore(False)
+    assert location.toDict() == {
+        "onChip": 1,
+        "useReplicatedTensorSharding": 1,
+        "useIOTilesToLoad": 1,
+        "useIOTilesToStore": 0,
+    }
+    assert "onChip" not in location.useOnChipStorage(None).toDict()
+    with pytest.raises(AssertionError, match="useOnChipStorage must be of type bool"):
+        location.useOnChipStorage(1)
 
 
 @pytest.mark.parametrize("number", [32, 34, 192])

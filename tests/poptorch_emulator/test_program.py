@@ -167,6 +167,7 @@ class TestRandomness:
         first = self.executor()
         assert self.losses(first, 2) == whole[:2]
         second = self.executor()
+        second.compile(*BATCH)
         second.rng_state = first.rng_state
         assert self.losses(second, 2) == whole[2:]
 
@@ -193,6 +194,8 @@ def test_random_numbers_never_repeat_and_can_be_resumed(seed, first, second, rep
     every = [whole(x) for _ in range(first + second)]
     stopped, resumed = program(), program()
     before = [stopped(x) for _ in range(first)]
+    for program_ in (stopped, resumed):
+        program_.compile(x)
     torch.manual_seed(0)
     resumed.rng_state = stopped.rng_state
     after = [resumed(x) for _ in range(second)]

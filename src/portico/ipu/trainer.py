@@ -323,6 +323,8 @@ class IPUMixin(_MixedInto):
         if not model.isCompiled():
             batch = self._precision.convert_input(dict(sample_batch))
             self._before_compilation(model, batch)
+            # Programs are compiled for devices that no other program holds.
+            self.programs.attach(model)
             model.compile(**batch)
         if log:
             logger.info("Compiled the program for %d IPU(s).", self.ipu_config._ipus_per_replica)
@@ -348,8 +350,7 @@ class IPUMixin(_MixedInto):
         if is_training:
             # The schedule may have changed the learning rate, which a program does not notice.
             program.setOptimizer(self.optimizer)
-        if not program.isCompiled():
-            self._before_compilation(program, batch)
+        self.compile_model(program, batch)
         if is_training and self._pending_device_rng is not None:
             program.rng_state, self._pending_device_rng = self._pending_device_rng, None
         outputs = dict(self.programs.attach(program)(**batch))
@@ -471,7 +472,7 @@ class IPUMixin(_MixedInto):
             return
         folder = Path(output_dir or self.args.output_dir or ".")
         self.ipu_config.save_pretrained(folder)
-        if self.training_model is not None:
+        if self.training_model is not None and self.training_model.isCompiled():
             (folder / RNG_FILE).write_text(json.dumps(self.training_model.rng_state), encoding="utf-8")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
