@@ -5,16 +5,16 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, IterableDataset, Subset
+from torch.utils.data import BatchSampler, Dataset, IterableDataset
 
 from poptorch_emulator.batches import BatchLayout
 from poptorch_emulator.containers import leaves_of, map_structure
-from poptorch_emulator.enums import DataLoaderMode
+from poptorch_emulator.enums import DataLoaderMode, SharingStrategy
 from poptorch_emulator.errors import Error, require_type
 from poptorch_emulator.options import Options
 
@@ -32,7 +32,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         num_workers: Worker processes.
         drop_last: Leave out a last batch that is not full.
         persistent_workers: Keep the processes between epochs; the default if there are any.
-        auto_distributed_partitioning: Give each of several processes a part of the data.
+        auto_distributed_partitioning: Give each of several processes a part of map-style data.
         mode: Load in the caller's time, ahead of it, or ahead of it in smaller batches.
         async_options: Arguments of :class:`AsynchronousDataAccessor`.
         rebatched_worker_size: Rows that a worker loads at once, for ``AsyncRebatched``.
@@ -75,8 +75,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         if batch_size is None and mode is DataLoaderMode.AsyncRebatched:
             raise AssertionError("AsyncRebatched needs a batch_size to rebatch to; None was given")
+        self._part: _ProcessPart | None = None
         if auto_distributed_partitioning and options.Distributed.numProcesses > 1:
-            dataset = _process_part(dataset, options, shuffle=bool(shuffle))
+            dataset = _ProcessPart(dataset, options, self._combined_batch_size, drop_last=drop_last)
+            if shuffle:
+                # The processes share one order, which the part draws.
+                self._part, shuffle = dataset, None
+                self._part.prepare_to_shuffle()
         _warn_of_repetition(dataset, num_workers, kwargs)
         sampling: dict[str, Any] = {"batch_size": None, "shuffle": shuffle}
         if batch_sampler is not None:
@@ -135,6 +140,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return full + bool(rest and not self._drops_rest)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._part is not None:
+            self._part.shuffle()
         return self.load() if self._accessor is None else iter(self._accessor)
 
     def load(self) -> Iterator[Any]:
@@ -169,7 +176,7 @@ def _warn_of_rest(dataset: Any, combined_batch_size: int) -> None:
 
 
 def _warn_of_repetition(dataset: Any, num_workers: int, loader_options: Mapping[str, Any]) -> None:
-    if not isinstance(dataset, IterableDataset) or isinstance(dataset, _EveryNth):
+    if not isinstance(dataset, IterableDataset):
         return
     if num_workers > 1 and loader_options.get("worker_init_fn") is None:
         logger.warning(
@@ -183,31 +190,59 @@ def _warn_of_repetition(dataset: Any, num_workers: int, loader_options: Mapping[
 # Parts and combinations of the data
 
 
-class _EveryNth(IterableDataset[Any]):
-    def __init__(self, dataset: Any, first: int, step: int) -> None:
+class _ProcessPart(Dataset[Any]):
+    """The rows of one of several processes: as many full combined batches as the others get, or a share of all rows.
+
+    Raises:
+        AssertionError: If the data is iterable or batched already, so that it has no rows to count.
+    """
+
+    def __init__(self, dataset: Any, options: Options, combined_batch_size: int | None, *, drop_last: bool) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise AssertionError(
+                "auto_distributed_partitioning not supported for IterableDataset; set it to False, and let the data "
+                "set return the part of `options.Distributed.processId`"
+            )
+        if combined_batch_size is None:
+            raise AssertionError("batch_size=None not allowed when using auto_distributed_partitioning")
+        index, count = options.Distributed.processId, options.Distributed.numProcesses
         self._dataset = dataset
-        self._first = first
-        self._step = step
+        share, rest = divmod(len(dataset), count)
+        if drop_last:
+            self._length = share - share % combined_batch_size
+            self._start = index * self._length
+            rest = len(dataset) % self._length if self._length else 0
+        else:
+            self._length, self._start = share + (index < rest), index * share + min(index, rest)
+            rest = 0
+        # The first and every other epoch begins after as many rows of the order.
+        self._skipped, self._rest = 0, rest
+        self._seed: int | None = options.random_seed
+        self._generator = torch.Generator()
+        self._order: Tensor | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        return islice(iter(self._dataset), self._first, None, self._step)
+    def prepare_to_shuffle(self) -> None:
+        if self._seed is None:
+            raise AssertionError(
+                "Shuffled data of several processes need poptorch.Options.randomSeed, so that all of them draw the "
+                "same order"
+            )
+        self._generator.manual_seed(self._seed)
+        # Shared, so that worker processes see the order of each epoch.
+        self._order = torch.arange(len(self._dataset)).share_memory_()
 
+    def shuffle(self) -> None:
+        """Draw the order of the next epoch."""
+        assert self._order is not None
+        self._skipped = self._rest - self._skipped
+        self._order.copy_(torch.randperm(len(self._order), generator=self._generator).roll(-self._skipped))
 
-def _process_part(dataset: Any, options: Options, *, shuffle: bool) -> Any:
-    """Return the part of ``dataset`` that this process reads; all parts have the same size."""
-    index, count = options.Distributed.processId, options.Distributed.numProcesses
-    if isinstance(dataset, IterableDataset):
-        return _EveryNth(dataset, index, count)
-    size = len(dataset) // count
-    if not shuffle:
-        return Subset(dataset, range(index * size, (index + 1) * size))
-    if options.random_seed is None:
-        raise AssertionError(
-            "Shuffled data of several processes need poptorch.Options.randomSeed, so that all of them draw the same "
-            "order"
-        )
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(options.random_seed)).tolist()
-    return Subset(dataset, order[index * size : (index + 1) * size])
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        row = self._start + index
+        return self._dataset[row if self._order is None else int(self._order[row])]
 
 
 class _CombinedBatchSampler(BatchSampler):
@@ -259,7 +294,8 @@ class AsynchronousDataAccessor:
         miss_sleep_time_in_ms: Ignored, because waiting for a thread costs nothing.
         load_indefinitely: Ignored: each epoch begins when it is iterated over.
         early_preload: Ignored, likewise.
-        **options: Ignored.
+        sharing_strategy: Ignored: threads share their memory.
+        rebatched_size: Rows of the batches that are made of those of ``dataset``; a rest is dropped.
 
     Raises:
         Error: While iterating, for a batch of another kind.
@@ -272,9 +308,11 @@ class AsynchronousDataAccessor:
         miss_sleep_time_in_ms: float = 0.1,
         load_indefinitely: bool = True,
         early_preload: bool = False,
-        **options: Any,
+        sharing_strategy: SharingStrategy = SharingStrategy.FileSystem,
+        rebatched_size: int | None = None,
     ) -> None:
         self._dataset = dataset
+        self._rebatched_size = rebatched_size
         self._buffer_size = buffer_size
         self._stopped = threading.Event()
 
@@ -290,6 +328,8 @@ class AsynchronousDataAccessor:
         ready: queue.Queue[Any] = queue.Queue(self._buffer_size)
         # The `__iter__` of an asynchronous loader leads back here.
         batches = self._dataset.load() if isinstance(self._dataset, DataLoader) else self._dataset
+        if self._rebatched_size is not None:
+            batches = rebatched(batches, self._rebatched_size, drop_last=True)
         # Not a thread of `concurrent.futures`: worker processes that are forked in one fail when they exit.
         loader = threading.Thread(target=_load, args=(batches, ready, stopped), daemon=True)
         loader.start()

@@ -160,32 +160,61 @@ class TestAsynchronous:
 
 
 class TestProcesses:
-    def parts(self, dataset, shuffle=None, seed=None):
-        found = []
-        for process in range(2):
-            chosen = options()
+    """Every process reads its own rows, in as many batches as the others."""
+
+    def loaders(self, dataset, count=2, batch_size=1, chosen=None, seed=None, **changes):
+        for process in range(count):
+            own = (chosen or options()).clone()
             if seed is not None:
-                chosen.randomSeed(seed)
-            chosen.Distributed.configureProcessId(process, 2)
-            found.append(loaded(poptorch.DataLoader(chosen, dataset, batch_size=1, shuffle=shuffle)))
-        return found
+                own.randomSeed(seed)
+            own.Distributed.configureProcessId(process, count)
+            yield poptorch.DataLoader(own, dataset, batch_size=batch_size, **changes)
 
-    def test_processes_read_different_parts(self):
-        first, second = self.parts(numbers(4))
-        assert (first, second) == ([[0], [1]], [[2], [3]])
+    def test_parts_are_blocks_of_full_combined_batches(self):
+        found = [loaded(loader) for loader in self.loaders(numbers(11), batch_size=2, chosen=options(2))]
+        assert found == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+        assert [loaded(loader) for loader in self.loaders(numbers(4))] == [[[0], [1]], [[2], [3]]]
 
-    def test_processes_read_different_elements_of_iterable_data(self):
-        first, second = self.parts(Numbers())
-        assert first == [[0], [2], [4], [6], [8]]
-        assert second == [[1], [3], [5], [7], [9]]
+    def test_parts_are_shares_of_all_rows_without_drop_last(self):
+        found = [loaded(loader) for loader in self.loaders(numbers(11), 3, batch_size=3, drop_last=False)]
+        assert found == [[[0, 1, 2], [3]], [[4, 5, 6], [7]], [[8, 9, 10]]]
 
-    def test_processes_share_one_random_order(self):
-        first, second = self.parts(numbers(10), shuffle=True, seed=1)
-        assert sorted(first + second) == [[number] for number in range(10)]
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_all_draw_the_same_order_which_changes_with_the_epoch(self, workers):
+        first, second = self.loaders(numbers(11), shuffle=True, seed=1, num_workers=workers)
+        generator, skipped = torch.Generator().manual_seed(1), 0
+        for _ in range(3):
+            order = torch.randperm(11, generator=generator).tolist()
+            # A row is left over, and is the first or the last of the order in turn.
+            skipped = 1 - skipped
+            rows = [row for loader in (first, second) for batch in loaded(loader) for row in batch]
+            assert rows == order[skipped : skipped + 10]
+        first.terminate()
+        second.terminate()
 
-    def test_shuffling_needs_a_seed(self):
-        with pytest.raises(AssertionError, match=r"need poptorch.Options.randomSeed"):
-            self.parts(numbers(), shuffle=True)
+    @pytest.mark.parametrize(
+        ("dataset", "changes", "message"),
+        [
+            (numbers(), {"shuffle": True}, r"need poptorch.Options.randomSeed"),
+            (numbers(), {"batch_size": None}, "batch_size=None not allowed when using auto_distributed_partitioning"),
+            (Numbers(), {}, "auto_distributed_partitioning not supported for IterableDataset"),
+        ],
+    )
+    def test_data_that_cannot_be_divided_are_refused(self, dataset, changes, message):
+        with pytest.raises(AssertionError, match=message):
+            list(self.loaders(dataset, **changes))
+
+    def test_all_read_everything_without_partitioning(self):
+        for loader in self.loaders(Numbers(), auto_distributed_partitioning=False):
+            assert len(loaded(loader)) == 10
+
+
+def test_accessors_join_and_cut_batches_to_a_size():
+    rows = torch.arange(10).split(3)
+    found = poptorch.AsynchronousDataAccessor(rows, rebatched_size=4)
+    assert [batch.tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rebatch'"):
+        poptorch.AsynchronousDataAccessor(rows, rebatch=4)
 
 
 def test_iterable_data_with_several_workers_warns(caplog):
