@@ -161,6 +161,7 @@ class SGD(Optimizer, torch.optim.SGD):
         maximize: Must be false.
         foreach: Ignored.
         differentiable: Must be false.
+        nesterov: Must be false in a program.
         velocity_scaling: Only stored; it matters to half-precision velocities of real devices.
         use_combined_accum: Only stored; on real devices, gradient and velocity share memory.
         velocity_accum_type: Format of the velocity.

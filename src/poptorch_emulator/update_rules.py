@@ -53,7 +53,7 @@ class UpdateRule(ABC):
 
 
 class SgdRule(UpdateRule):
-    hyperparameters = ("lr", "weight_decay", "momentum", "dampening", "nesterov")
+    hyperparameters = ("lr", "weight_decay", "momentum", "dampening")
 
     def _state_names(self, group: Group) -> list[str]:
         return ["momentum_buffer"] if group["momentum"] else []
@@ -64,7 +64,7 @@ class SgdRule(UpdateRule):
             velocity = state["momentum_buffer"]
             damping = group["dampening"] if step > 1 else 0.0
             velocity.mul_(group["momentum"]).add_(gradient, alpha=1 - damping)
-            gradient = gradient.add(velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
+            gradient = velocity
         weight.add_(gradient, alpha=-group["lr"])
 
 

@@ -224,6 +224,8 @@ def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
     second = _half_type(optimizer, "second_order_momentum_accum_type")
     if any(group.get("maximize") or group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError("`maximize=True` and `amsgrad=True` are not supported on IPUs; leave them out.")
+    if any(group.get("nesterov") for group in optimizer.param_groups):
+        raise ValueError("Nesterov momentum is currently not supported on IPUs; leave `nesterov=True` out.")
     if isinstance(optimizer, optim.LAMB):
         return LambRule({"exp_avg": first, "exp_avg_sq": second})
     if isinstance(optimizer, torch.optim.Adam):
@@ -257,7 +259,7 @@ _TORCH_CONSTANTS: Mapping[str, float | None] = {
     "weight_decay": 0.0,
     "eps": 1e-8,
     "loss_scaling": 1.0,
-    **dict.fromkeys(("alpha", "betas", "centered", "nesterov")),
+    **dict.fromkeys(("alpha", "betas", "centered")),
 }
 
 

@@ -193,6 +193,11 @@ class TestConstruction:
         [
             (torch.optim.Adagrad, poptorch.Error, "Adagrad is not supported on IPUs; use SGD, Adam"),
             (lambda p: torch.optim.Adam(p, maximize=True), ValueError, "`maximize=True` and `amsgrad=True` are not"),
+            (
+                lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+                ValueError,
+                "Nesterov momentum is currently not supported",
+            ),
             (lambda p: torch.optim.AdamW(p, amsgrad=True), ValueError, "`maximize=True` and `amsgrad=True` are not"),
         ],
     )

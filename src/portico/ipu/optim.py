@@ -64,7 +64,7 @@ def optimizer_options(args: "IPUTrainingArguments") -> dict[str, Any]:
 
 # Optimizers that poptorch has too, and the keys of a parameter group that its constructors take.
 _HYPERPARAMETERS: Mapping[type, tuple[str, ...]] = {
-    torch.optim.SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    torch.optim.SGD: ("lr", "momentum", "dampening", "weight_decay"),
     torch.optim.Adam: ("lr", "betas", "eps", "weight_decay"),
     torch.optim.AdamW: ("lr", "betas", "eps", "weight_decay"),
     torch.optim.RMSprop: ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
@@ -73,6 +73,7 @@ _HYPERPARAMETERS: Mapping[type, tuple[str, ...]] = {
 _WITHOUT_COUNTERPART = {
     "amsgrad": "leave it out",
     "maximize": "leave it out, and negate the loss",
+    "nesterov": "leave it out",
     "decoupled_weight_decay": "use `AdamW`, whose weight decay is decoupled",
     "max_grad_norm": "leave it out of the training arguments, or use SGD, Adam or AdamW",
 }

@@ -90,6 +90,11 @@ def with_optimizer(output_dir, name, **options):
     ("name", "options", "message"),
     [
         ("Adam", {"amsgrad": True}, "`amsgrad=True` of Adam has no counterpart on IPUs; leave it out"),
+        (
+            "SGD",
+            {"momentum": 0.9, "nesterov": True},
+            "`nesterov=True` of SGD has no counterpart on IPUs; leave it out",
+        ),
         ("SGD", {"maximize": True}, "`maximize=True` of SGD has no counterpart on IPUs; .* negate the loss"),
         ("Adam", {"decoupled_weight_decay": True}, "`decoupled_weight_decay=True` of Adam has no .* use `AdamW`"),
         ("RMSprop", {"norm": 1.0}, "`max_grad_norm=1.0` of RMSprop has no counterpart on IPUs; leave it out of the"),
