@@ -163,8 +163,12 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
 def ipu_print_tensor(
     tensor: Tensor, title: str = "", print_gradient: bool = True, summarize_threshold: int = 1000, **layout: Any
 ) -> Tensor:
-    """Print ``tensor`` when it is computed, and return it."""
-    print(f"{title or 'tensor'}: {tensor}")
+    """Print ``tensor`` when it is computed, and its gradient when that is, and return it."""
+    trace = current_trace()
+    if trace is None or not trace.is_trial:
+        print(f"{title or 'tensor'}: {tensor}")
+        if print_gradient and tensor.requires_grad:
+            tensor.register_hook(lambda gradient: print(f"{title or 'tensor'}_gradient: {gradient}"))
     return tensor
 
 

@@ -116,7 +116,7 @@ class CompiledProgram:
             with running():
                 refuse_data_dependence(self._module, (args, kwargs))
         execution = self._options.execution_strategy
-        trace = ProgramTrace(self.memory.parameters, execution.stages)
+        trace = ProgramTrace(self.memory.parameters, execution.stages, is_trial=True)
         has_halves = any(map(is_half, (*self.memory.parameters.values(), *tensors_in((args, kwargs)))))
         with (
             running(),

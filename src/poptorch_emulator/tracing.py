@@ -139,10 +139,19 @@ class PipelinePosition:
 
 
 class ProgramTrace(TorchFunctionMode):
-    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter."""
+    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter.
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], stages: tuple[Stage, ...] = ()) -> None:
+    Args:
+        parameters: Parameters by name.
+        stages: Stages that place blocks without an IPU.
+        is_trial: Whether this is compilation, which prints nothing.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], stages: tuple[Stage, ...] = (), *, is_trial: bool = False
+    ) -> None:
         super().__init__()
+        self.is_trial = is_trial
         self.position = PipelinePosition(stages)
         self.losses = LossTracker()
         self.ipus_of_parameter: dict[str, set[int]] = {}

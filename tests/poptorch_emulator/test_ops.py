@@ -170,3 +170,16 @@ class TestCustomOp:
             poptorch.Error, match=r"returned \[\(\(2, 3\), torch.float32\)\], but its `example_outputs`"
         ):
             self.call(example=X[:1])
+
+
+@pytest.mark.parametrize("prints_gradient", [True, False])
+def test_tensors_and_their_gradients_are_printed_once_for_each_micro_batch(capsys, prints_gradient):
+    class Printing(Perceptron):
+        def forward(self, x, labels):
+            hidden = poptorch.ipu_print_tensor(self.first(x), "hidden", prints_gradient)
+            return poptorch.identity_loss(self.second(hidden) - labels, "mean")
+
+    poptorch.trainingModel(Printing(), options(accumulation=2))(torch.ones(2, 3), torch.ones(2, 2))
+    printed = capsys.readouterr().out
+    assert printed.count("hidden: tensor") == 2
+    assert printed.count("hidden_gradient: tensor") == 2 * prints_gradient
