@@ -1,7 +1,6 @@
 """Half precision as on a device: sums in single precision, and overflow to the largest number instead of infinity."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,30 +63,23 @@ class HalfNarrowing(TorchFunctionMode):
     place, running statistics among them, keep their formats.
 
     Attributes:
-        is_used: Whether any operation had an operand in half precision.
+        has_halves: Whether any operation had an operand in half precision.
+        has_mixed: Whether any had operands in both.
     """
 
-    is_used = False
+    has_halves = has_mixed = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(map(is_half, _operands((*args, *kwargs.values())))):
+        formats = {getattr(value, "dtype", None) for value in _operands((*args, *kwargs.values()))}
+        if torch.float16 not in formats:
             return func(*args, **kwargs)
-        self.is_used = True
+        self.has_halves = True
         name = getattr(func, "__name__", "")
-        if not (name.endswith("_") or "batch_norm" in name or name in _CONVERSIONS):
+        if torch.float32 in formats and not (name.endswith("_") or "batch_norm" in name or name in _CONVERSIONS):
+            self.has_mixed = True
             args, kwargs = map(_narrowed, args), {key: _narrowed(value) for key, value in kwargs.items()}
         return func(*args, **kwargs)
-
-
-@contextmanager
-def half_arithmetic(is_used: bool) -> Iterator[None]:
-    """Compute with :class:`HalfNarrowing` and :class:`HalfArithmetic`, if a program uses half precision."""
-    if not is_used:
-        yield
-        return
-    with HalfNarrowing(), HalfArithmetic():
-        yield
 
 
 def is_half(value: Any) -> bool:

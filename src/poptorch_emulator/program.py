@@ -11,7 +11,7 @@ A training call, for each device iteration (a weight update)::
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.execution import PipelinedExecution
 from poptorch_emulator.faults import active_faults
-from poptorch_emulator.half import HalfNarrowing, half_arithmetic, is_half
+from poptorch_emulator.half import HalfArithmetic, HalfNarrowing, is_half
 from poptorch_emulator.machine import MAX_IPUS, running, settings
 from poptorch_emulator.memory import CompiledStructure, DeviceMemory
 from poptorch_emulator.options import Options
@@ -122,7 +122,7 @@ class CompiledProgram:
             running(),
             torch.random.fork_rng(devices=[]),
             self.memory.swapped_in(),
-            half_arithmetic(has_halves),
+            HalfArithmetic() if has_halves else nullcontext(),
             HalfNarrowing() as narrowing,
         ):
             self.memory.enter_replica(0)
@@ -131,7 +131,8 @@ class CompiledProgram:
                 with trace:
                     outputs = self._module(*args, **kwargs)
                 self.memory.check_buffers()
-        self._uses_half = has_halves or narrowing.is_used
+        # What is not needed would be slower.
+        self._has_halves, self._has_mixed = has_halves or narrowing.has_halves, narrowing.has_mixed
         # `poptorch` checks the number of IPUs before the stages.
         self.num_ipus = _num_ipus(trace.position.num_ipus, self._options)
         self.num_stages = trace.position.num_stages
@@ -181,7 +182,8 @@ class CompiledProgram:
             self._randomness.call(),
             self._structure.restored(),
             self.memory.swapped_in(),
-            half_arithmetic(self._uses_half),
+            HalfNarrowing() if self._has_mixed else nullcontext(),
+            HalfArithmetic() if self._has_halves else nullcontext(),
             active_faults(),
         ):
             yield
