@@ -108,7 +108,8 @@ class IPUStrategy(ParallelStrategy):
             else:
                 options = backend.Options().autoRoundNumIPUs(True).deviceIterations(self.device_iterations)
                 options.replicationFactor(len(self.parallel_devices or [self.root_device]))
-            if seed := os.environ.get(_SEED_VARIABLE):
+            seed = os.environ.get(_SEED_VARIABLE)
+            if seed and getattr(options, "random_seed", None) is None:
                 # `poptorch` also seeds the host, which would draw the numbers after `seed_everything` again.
                 with torch.random.fork_rng(devices=[]):
                     options.randomSeed(int(seed))

@@ -253,6 +253,11 @@ class TestTracedSteps:
         assert not torch.equal(first, other)
         assert torch.equal(host, host_of_other)
 
+    def test_the_seed_of_a_configuration_takes_precedence(self, monkeypatch):
+        monkeypatch.setenv("PL_GLOBAL_SEED", "1")
+        assert portico.IPUStrategy(IPUConfig(seed=7)).training_opts.random_seed == 7
+        assert portico.IPUStrategy(IPUConfig()).training_opts.random_seed == 1
+
     def test_reports_are_requested_from_poplar(self, tmp_path, monkeypatch):
         monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"opt.useAutoloader": "true"}')
         strategy = portico.IPUStrategy(autoreport=True, autoreport_dir=str(tmp_path / "reports"))
