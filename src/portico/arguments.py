@@ -7,14 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import TrainingArguments as HFTrainingArguments
 
 from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
-from portico.hf_compat import AcceleratorConfig, ParallelMode
+from portico.hf_compat import AcceleratorConfig, HFTrainingArguments, ParallelMode
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
+
+    from portico.distributed.accelerator import Accelerator
 
 
 class LightningPlacement:
@@ -42,7 +43,17 @@ class LightningPlacement:
 
     @lightning_strategy.setter
     def lightning_strategy(self, strategy: "Strategy") -> None:
+        from portico.accelerate_compat import share_processes
+
         self.__dict__["_lightning_strategy"] = strategy
+        share_processes(strategy)
+
+    @property
+    def distributed_state(self) -> "Accelerator":
+        """What accelerate's ``PartialState`` says of the processes, from the strategy."""
+        from portico.distributed.accelerator import Accelerator
+
+        return Accelerator(lambda: self.lightning_strategy)
 
     @property
     def _setup_devices(self) -> torch.device:
@@ -134,10 +145,17 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def __post_init__(self) -> None:
         self.corrections = correction_names(self.corrections)
         super().__post_init__()
+        from portico.accelerate_compat import forget_precision, share_processes
+
         config: Any = self.accelerator_config
+        if getattr(config, "use_configured_state", False):
+            return
         # Transformers drops the switch when it sets up the processes, so both write the same arguments.
-        if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
+        if isinstance(config, AcceleratorConfig):
             config.pop("use_configured_state")
+        # As in transformers, an `accelerate.Accelerator` made after these arguments may have a precision of its own.
+        forget_precision()
+        share_processes(self.lightning_strategy)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""

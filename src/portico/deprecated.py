@@ -20,7 +20,7 @@ import transformers
 from torch import nn
 
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import EvalLoopOutput, nested_numpify, sort_checkpoints
+from portico.hf_compat import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
 
 if TYPE_CHECKING:
     from portico.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
@@ -127,15 +127,20 @@ def _warmup_steps(ratio: float) -> float:
 
 
 class _OldName:
-    """An attribute that reads and writes another one."""
+    """An attribute that reads and writes another one, except where a subclass has a field of its name."""
 
     def __init__(self, old: str, new: str) -> None:
         self.old, self.new = old, new
 
     def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None and self.old in instance.__dataclass_fields__:
+            return instance.__dict__[self.old]
         return self if instance is None else getattr(instance, self.new)
 
     def __set__(self, instance: Any, value: object) -> None:
+        if self.old in instance.__dataclass_fields__:
+            instance.__dict__[self.old] = value
+            return
         warn_of_old_name(self.old, self.new)
         setattr(instance, self.new, value)
 
@@ -156,8 +161,8 @@ def with_old_names(cls: _Class) -> _Class:
 
     Instances get them as attributes, and parsers as options.
     """
-    base = transformers.TrainingArguments
-    hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
+    hints = get_type_hints(HFTrainingArguments)
+    fields = {field.name: field for field in dataclasses.fields(HFTrainingArguments)}
     cls.__annotations__ = dict(cls.__annotations__)
     for old, new in RENAMED.items():
         setattr(cls, old, _OldName(old, new))

@@ -19,7 +19,12 @@ from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringMode
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_callback import CallbackHandler, ExportableState
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_optimizer import is_optimizer_factory
+from transformers.trainer_optimizer import (
+    _OPTIMIZER_HANDLERS,
+    OptimizerContext,
+    _parse_optim_args,
+    is_optimizer_factory,
+)
 from transformers.trainer_pt_utils import (
     AcceleratorConfig,
     BatchRebalanceSampler,
@@ -60,6 +65,9 @@ from transformers.trainer_utils import (
     unwrap_peft_model,
 )
 from transformers.training_args import OptimizerNames, ParallelMode
+
+# At its origin, and once: a script may put portico's class in its place in `transformers`.
+from transformers.training_args import TrainingArguments as HFTrainingArguments
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_loss, find_labels
 from transformers.utils.hub import PushInProgress, cached_file, hf_api
@@ -93,10 +101,20 @@ logger = transformers_logging.get_logger("transformers.trainer")
 
 
 def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None") -> tuple[Any, dict[str, Any]]:
-    """Look an optimizer up in the table of transformers, which only its ``Trainer`` exposes."""
-    from transformers import Trainer
+    """Look an optimizer up in the table of transformers, as its ``Trainer.get_optimizer_cls_and_kwargs`` does.
 
-    chosen: tuple[Any, dict[str, Any]] = Trainer.get_optimizer_cls_and_kwargs(args, model)  # type: ignore[arg-type]
+    Not through that method: a script may have put portico's trainer in its place.
+    """
+    context = OptimizerContext(
+        args=args,
+        model=model,  # type: ignore[arg-type]
+        optimizer_kwargs={"lr": args.learning_rate},
+        adam_kwargs={"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon},
+        optim_args=_parse_optim_args(args.optim_args),
+    )
+    if args.optim not in _OPTIMIZER_HANDLERS:
+        raise ValueError(f"Trainer cannot instantiate unsupported optimizer: {args.optim}")
+    chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
 
 

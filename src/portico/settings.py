@@ -16,11 +16,10 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import transformers
-
 from portico.arguments import TrainingArguments
 from portico.deprecated import RENAMED
 from portico.errors import InputError
+from portico.hf_compat import HFTrainingArguments
 
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
@@ -153,7 +152,7 @@ def further_keys(names: Callable[[], Collection[str]]) -> Any:
 
 def schema_of(target: Callable[..., Any]) -> GroupSchema:
     """Return the keys that a class or function takes."""
-    if inspect.isclass(target) and issubclass(target, transformers.TrainingArguments):
+    if inspect.isclass(target) and issubclass(target, HFTrainingArguments):
         return _settings_of_arguments(target)
     if dataclasses.is_dataclass(target) and inspect.isclass(target):
         return _settings_of_dataclass(target)

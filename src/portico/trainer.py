@@ -41,7 +41,7 @@ from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
-from portico.distributed.accelerator import Accelerator, dataloader_config
+from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
@@ -288,6 +288,7 @@ class Trainer:
     def create_accelerator_and_postprocess(self) -> None:
         """Make ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
         self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
+        self.accelerator.start(accelerator_settings(self.args)["gradient_accumulation_kwargs"])
         # Holds for the first evaluation only: as in transformers 5.23, `evaluation_loop` resets `gather_function` to
         # the plain method at its end.
         self.gather_function = partial(

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import accelerate
 import torch
 import torch.distributed
 import transformers
@@ -46,6 +47,22 @@ def predictions(trainer):
         "test": untimed(prediction.metrics),
         "eval": untimed(trainer.evaluate()),
     }
+
+
+def calling_accelerate(trainer_class):
+    """A subclass that calls accelerate's own functions, as libraries do."""
+
+    class Client(trainer_class):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            state = accelerate.PartialState()
+            ranks = accelerate.utils.gather_object([state.process_index])
+            with state.split_between_processes([1.0, 2.0, 3.0]) as part:
+                weight = accelerate.utils.reduce(torch.tensor(sum(part)), reduction="sum").item() / 6
+            assert (ranks, state.distributed_type) == ([0, 1], self.accelerator.distributed_type)
+            assert state.backend == self.args.distributed_state.backend == "gloo"
+            return weight * super().training_step(model, inputs, num_items_in_batch)
+
+    return Client
 
 
 def accuracy(prediction):
@@ -143,6 +160,11 @@ SCENARIOS = {
     "super": {"base": calling_super, "gradient_accumulation_steps": 3},
     "own_step": {"base": overriding_training_step, "gradient_accumulation_steps": 2},
     "raw_backward": {"base": raw_backward, "gradient_accumulation_steps": 2},
+    "client": {
+        "base": calling_accelerate,
+        "gradient_accumulation_steps": 2,
+        "after": predictions,
+    },
     "adversarial": {"base": adversarial, "gradient_accumulation_steps": 2, "after": predictions},
     "saves": {**SAVING, "load_best_model_at_end": True, "after": predictions},
     "split": {"accelerator_config": {"split_batches": True}, "eval_strategy": "epoch"},

@@ -18,7 +18,7 @@ from portico.checkpoint.manifest import MANIFEST_FILE
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 # A launch takes as long as many scenarios, so these are the ones that differ most in code.
-QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves"]
+QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves", "client"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
 

@@ -498,3 +498,18 @@ def test_field_of_a_subclass_wins_over_an_older_name(tmp_path):
     assert OwnWarmup(str(tmp_path), warmup_steps=3).warmup_steps == 3
     names = [field.name for field in dataclasses.fields(portico.TrainingArguments)]
     assert [field.name for field in dataclasses.fields(OwnWarmup)] == [*names, "warmup_ratio"]
+
+
+def test_field_of_a_subclass_may_have_no_class_default(tmp_path):
+    # As in the arguments of sentence-transformers, which set the older name themselves.
+    @dataclasses.dataclass
+    class Arguments(portico.TrainingArguments):
+        warmup_ratio: float | None = dataclasses.field(default_factory=lambda: None)
+
+        def __post_init__(self):
+            if self.warmup_ratio is not None:
+                self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
+            super().__post_init__()
+
+    assert (Arguments(str(tmp_path)).warmup_ratio, Arguments(str(tmp_path)).warmup_steps) == (None, 0)
+    assert Arguments(str(tmp_path), warmup_ratio=0.25).warmup_steps == 0.25

@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 import portico
-from models import Line, toy_trainer
+from models import Line, toy_arguments, toy_trainer
 from portico.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -199,3 +199,10 @@ def test_missing_optimizer_package_is_import_error(tmp_path, monkeypatch):
     ) as raised:
         toy_trainer(tmp_path, optim="schedule_free_sgd").train()
     assert isinstance(raised.value, portico.InputError)
+
+
+def test_optimizer_is_found_after_the_trainer_was_put_in_the_place_of_another(tmp_path, monkeypatch):
+    expected = transformers.Trainer.get_optimizer_cls_and_kwargs(toy_arguments(tmp_path))
+    # By name: the module may have been executed a second time since it was imported here.
+    monkeypatch.setattr("transformers.Trainer", portico.Trainer)
+    assert portico.Trainer.get_optimizer_cls_and_kwargs(toy_arguments(tmp_path)) == expected

@@ -38,9 +38,13 @@ def seq2seq_trainer(output_dir, parts=None, trainer_class=portico.Seq2SeqTrainer
     return trainer_class(**options)
 
 
-def test_plain_training_arguments_are_rejected(tmp_path):
+@pytest.mark.parametrize("replaced", [False, True])
+def test_plain_training_arguments_are_rejected(replaced, tmp_path, monkeypatch):
+    arguments_class = transformers.TrainingArguments
+    if replaced:
+        monkeypatch.setattr(transformers, "TrainingArguments", portico.TrainingArguments)
     with pytest.raises(InputError, match="`args` is a TrainingArguments, which has no settings of generation; give"):
-        seq2seq_trainer(tmp_path, {"args": toy_arguments(tmp_path)})
+        seq2seq_trainer(tmp_path, {"args": toy_arguments(tmp_path, arguments_class)})
 
 
 def test_other_argument_types_are_rejected(tmp_path):

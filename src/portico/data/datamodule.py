@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico import hf_compat
+from portico.data.loaders import SkipBatchSampler
+from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.hf_compat import logger
 
@@ -57,7 +59,14 @@ class EvaluationFeed:
     loader: "Loader"
 
     def __len__(self) -> int:
-        return len(self.loader) if hf_compat.has_length(self.loader) else sys.maxsize
+        if not hf_compat.has_length(self.loader):
+            return sys.maxsize
+        batches: Any = getattr(self.loader, "batch_sampler", None)
+        while isinstance(batches, BatchSamplerShard | SkipBatchSampler):
+            batches = batches.batch_sampler
+        # Lightning stops at this number, transformers at the end; a batch sampler may yield more than its length says.
+        is_exact = len(self.loader) == 0 or type(batches) in (BatchSampler, type(None))
+        return len(self.loader) if is_exact else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader

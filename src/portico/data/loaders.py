@@ -292,7 +292,11 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
         )
     options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
     sampler = getattr(batches, "sampler", None)
-    if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
+    if (
+        config.use_seedable_sampler
+        and isinstance(sampler, RandomSampler)
+        and not isinstance(sampler, SeedableRandomSampler)
+    ):
         drawn = {"replacement": sampler.replacement, "num_samples": sampler._num_samples}
         batches.sampler = SeedableRandomSampler(
             sampler.data_source, seed=config.data_seed, generator=sampler.generator, **drawn
@@ -328,7 +332,7 @@ def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) 
     if isinstance(loader.dataset, IterableDataset):
         return getattr(loader.dataset, "generator", None)
     sampler: Any = getattr(batches, "sampler", None)
-    if config.seeded_order or not hasattr(sampler, "generator"):
+    if config.use_seedable_sampler or not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from portico.annotations import Examples
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DataLoaderConfig:
-    """How to prepare a loader for this process."""
+    """How to prepare a loader for this process; a loader keeps the configuration it was prepared with."""
 
     device: torch.device | None = None  # where batches are moved
     num_processes: int = 1  # that share the batches
@@ -27,7 +27,7 @@ class DataLoaderConfig:
     split_batches: bool = False  # over the processes, instead of giving them batches in turn
     dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices
     even_batches: bool = True  # complete the last round of batches with examples from the start
-    seeded_order: bool = True  # draw the random order from a seed and the epoch
+    use_seedable_sampler: bool = True  # draw the random order from a seed and the epoch
     non_blocking: bool = False  # do not wait for copies to the device
 
 

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,19 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from portico.accelerate_compat import (
+    GradientState,
+    difference_of_states,
+    distributed_type,
+    mixed_precision,
+    num_processes,
+    share_precision,
+)
 from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
 from portico.data.sharding import DataLoaderConfig
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig
-from portico.lightning_compat import launches_workers
 from portico.tree import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _FIELDS: Mapping[str, Any] = AcceleratorConfig().to_dict()
+_LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
 
@@ -53,22 +61,21 @@ def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> N
         raise InputError(f"{where} has no field {', '.join(unknown)}; it has {', '.join(known)}: use only those.")
 
 
-def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
-    """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` sets."""
+def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
+    """Return how ``accelerator_config`` says that loaders are prepared."""
     settings = accelerator_settings(args)
-    options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
-    return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
+    return DataLoaderConfig(data_seed=args.data_seed, **{name: settings[name] for name in _LOADING})
 
 
 def apply_accelerator_settings(args: "TrainingArguments") -> None:
     """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
-    if settings["use_configured_state"]:
+    if settings["use_configured_state"] and (difference := difference_of_states(args.lightning_strategy)):
         raise InputError(
-            "`accelerator_config={'use_configured_state': True}` reuses the processes of an `Accelerator` made "
-            "before, but Lightning makes the processes of this run; leave it out, and set `strategy`, `devices` and "
-            "`accelerator` in `portico.TrainingArguments`."
+            "`accelerator_config={'use_configured_state': True}` keeps the state of an `Accelerator` made before, but "
+            f"{difference}, since Lightning places the run; leave it out, or set `strategy`, `devices`, `accelerator` "
+            "and `precision` in `portico.TrainingArguments` so that both agree."
         )
     _refuse_unknown("`gradient_accumulation_kwargs` in `accelerator_config`", accumulation, _ACCUMULATION)
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
@@ -80,6 +87,40 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
         args.gradient_accumulation_steps = accumulation["num_steps"]
 
 
+_CHECKPOINTS = "set `save_strategy` and `resume_from_checkpoint`, and save more in a callback's `on_save`"
+_PLACEMENT = "choose a Lightning `strategy` in the training arguments"
+_TRACKERS = "set `report_to`, and call `trainer.log`"
+_ELSEWHERE = "look for it on `trainer.lightning_trainer` and its `strategy`"
+
+# Public names of `accelerate.Accelerator` and its states that are not offered, and what to do instead.
+REFUSED: Mapping[str, str] = {
+    "ddp_handler": "set `ddp_find_unused_parameters` and the other arguments whose names start with `ddp_`",
+    "context_parallel_rank": _PLACEMENT,
+    "data_parallel_rank": _PLACEMENT,
+    "data_parallel_shard_rank": _PLACEMENT,
+    "deepspeed_ulysses_dl_adapter": _PLACEMENT,
+    "get_deepspeed_plugin": _PLACEMENT,
+    "get_tracker": _TRACKERS,
+    "init_trackers": _TRACKERS,
+    "join_uneven_inputs": "leave `even_batches` of `accelerator_config` true, so that all processes get equally many",
+    "load_state": _CHECKPOINTS,
+    "log": _TRACKERS,
+    "lomo_backward": "set `optim='lomo'`, or 'adalomo'",
+    "pipeline_parallel_rank": _PLACEMENT,
+    "profile": "run `trainer.train()` inside `torch.profiler.profile()`",
+    "project_configuration": _CHECKPOINTS,
+    "register_for_checkpointing": _CHECKPOINTS,
+    "register_load_state_pre_hook": _CHECKPOINTS,
+    "register_save_state_pre_hook": _CHECKPOINTS,
+    "save_model": "call `trainer.save_model`",
+    "save_state": _CHECKPOINTS,
+    "select_deepspeed_plugin": _PLACEMENT,
+    "set_device": _PLACEMENT,
+    "tensor_parallel_rank": _PLACEMENT,
+    "trigger_sync_in_backward": "run the last backward of a window outside `no_sync`",
+    "unscale_gradients": "read the gradients in a callback's `on_pre_optimizer_step`, where they are unscaled",
+}
+
 _Function = Callable[..., Any]
 _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
@@ -87,33 +128,44 @@ _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
-    Each answer comes from the Lightning strategy of the current run, which ``strategy`` returns; prepared loaders get
-    the ``dataloader_options`` (of ``DataLoaderConfig``).
+    Each answer comes from the Lightning strategy of the current run, which ``strategy`` returns. What accelerate's
+    constructor is given beyond the trainer's ``accelerator_config`` has accelerate's default.
 
     Attributes:
-        sync_gradients: Whether the batch being trained on closes its accumulation window.
+        dataloader_config: How loaders are prepared from now on; may be changed.
         optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
         backward_now: What :meth:`backward` calls at once; ``None`` while Lightning runs backward.
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
-    deepspeed_plugin = None
-    fsdp_plugin = None
-    parallelism_config = None
-    # The trainer counts accumulation windows itself, as transformers does under accelerate.
-    gradient_accumulation_steps = 1
+    deepspeed_plugin = fsdp_plugin = megatron_lm_plugin = parallelism_config = torch_device_mesh = None
+    is_fsdp2 = is_composable_parallelism_enabled = False
+    autocast_handler = init_handler = profile_handler = scaler_handler = None
+    ao_recipe_handler = fp8_recipe_handler = msamp_recipe_handler = te_recipe_handler = None
+    fp8_backend = "NO"
+    fp8_enabled = has_fp8_handler = delayed_fp8_autocast = has_lomo_optimizer = use_stateful_dataloader = False
+    project_dir = logging_dir = None
+    step = save_iteration = 0
+    rng_types = ("generator",)
+    log_with = trackers = ()
+    device_placement = step_scheduler_with_optimizer = initialized = True
+    debug = fork_launched = False
 
-    def __init__(
-        self, strategy: "Callable[[], Strategy]", dataloader_options: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, strategy: "Callable[[], Strategy]", dataloader_config: DataLoaderConfig | None = None) -> None:
         self._strategy = strategy
-        self._dataloader_options = dict(dataloader_options or {})
-        # Loaders that are being iterated; the last one is the innermost evaluation's.
-        self._loaders: list[DataLoaderShard] = []
+        self.dataloader_config = dataloader_config or DataLoaderConfig()
         self._deferred: torch.Tensor | None = None
+        self.flag_tensor: torch.Tensor | None = None
         self.backward_now: Callable[..., None] | None = torch.Tensor.backward
-        self.sync_gradients = True
         self.optimizer_step_was_skipped = False
+
+    def start(self, accumulation: Mapping[str, Any] | None) -> None:
+        """Begin with an open window, and tell accelerate of the run where it is installed.
+
+        ``accumulation`` is ``gradient_accumulation_kwargs`` of ``accelerator_config``.
+        """
+        share_precision(self.mixed_precision)
+        GradientState(accumulation or {})
 
     # Processes
 
@@ -121,12 +173,11 @@ class Accelerator:
     def device(self) -> torch.device:
         return self._strategy().root_device
 
+    default_device = device
+
     @property
     def num_processes(self) -> int:
-        """Processes of the run; one between calls for a strategy that launches workers for each call."""
-        strategy = self._strategy()
-        num_processes: int = getattr(strategy, "world_size", 1)
-        return 1 if num_processes == 1 or launches_workers(strategy) else num_processes
+        return num_processes(self._strategy())
 
     @property
     def process_index(self) -> int:
@@ -143,6 +194,8 @@ class Accelerator:
     @property
     def is_local_main_process(self) -> bool:
         return self.local_process_index == 0
+
+    should_save_model = is_local_main_process
 
     @property
     def is_last_process(self) -> bool:
@@ -166,9 +219,11 @@ class Accelerator:
         """Let the first process of each machine run the block before the others."""
         return first_process_first(self._connected(), is_first=self.is_local_main_process)
 
-    def end_training(self) -> None:
+    def end_training(self, group: Any = None) -> None:
         """Destroy the process group. Call at the end of a script."""
         disconnect()
+
+    destroy_process_group = end_training
 
     # Results of several processes
 
@@ -200,13 +255,13 @@ class Accelerator:
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
         # No early return for a single process: losses are repeated to a full batch, and the last one is smaller.
-        loader = self._loaders[-1] if self._loaders else None
-        if loader is None or not loader.end_of_dataloader or loader.remainder <= 0:
+        remainder = self.gradient_state.remainder
+        if remainder <= 0 or not self.gradient_state.end_of_dataloader:
             return gathered
         if as_objects:
-            return gathered if isinstance(gathered, Mapping) else gathered[: loader.remainder]
+            return gathered if isinstance(gathered, Mapping) else gathered[:remainder]
         # A scalar belongs to no example.
-        return map_tensors(lambda tensor: tensor[: loader.remainder] if tensor.dim() else tensor, gathered)
+        return map_tensors(lambda tensor: tensor[:remainder] if tensor.dim() else tensor, gathered)
 
     def pad_across_processes(self, tensor: "Nested", dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
@@ -228,12 +283,11 @@ class Accelerator:
     @contextmanager
     def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
         """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch."""
-        self._loaders.append(loader)
+        self.gradient_state._add_dataloader(loader)
         try:
             yield
         finally:
-            # Not always the last one: an abandoned generator may be closed late.
-            self._loaders.remove(loader)
+            self.gradient_state._remove_dataloader(loader)
 
     def _connected(self) -> "Strategy":
         strategy = self._strategy()
@@ -241,10 +295,16 @@ class Accelerator:
         return strategy
 
     def __getattr__(self, name: str) -> Any:
+        if name in _LOADING:
+            return getattr(self.dataloader_config, name)
         raise AttributeError(
-            f"`accelerator.{name}` is not available: portico runs on Lightning instead of accelerate; look for it on "
-            "`trainer.lightning_trainer` and its `strategy`."
+            f"`accelerator.{name}` is not available: portico runs on Lightning instead of accelerate; "
+            f"{REFUSED.get(name, _ELSEWHERE)}."
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # As under accelerate, they hold for the loaders that are prepared from then on.
+        object.__setattr__(self.dataloader_config if name in _LOADING else self, name, value)
 
     # What accelerate keeps in other objects
 
@@ -253,14 +313,41 @@ class Accelerator:
         """The accelerator itself, which has what accelerate keeps in a separate state."""
         return self
 
-    gradient_state = state
+    @property
+    def gradient_state(self) -> GradientState:
+        return GradientState()
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the batch being trained on closes its accumulation window."""
+        return self.gradient_state.sync_gradients
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.gradient_state.sync_gradients = value
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """What :meth:`backward` divides a loss by: 1 unless it was set, since the trainer counts the windows."""
+        return self.gradient_state.num_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        self.gradient_state.plugin_kwargs["num_steps"] = value
 
     @property
     def distributed_type(self) -> str:
-        """The value that ``accelerate.DistributedType`` has for the run, which compares equal to it."""
-        if self.num_processes == 1:
-            return "NO"
-        return "MULTI_GPU" if self.device.type == "cuda" else "MULTI_CPU"
+        return distributed_type(self._strategy())
+
+    @property
+    def multi_device(self) -> bool:
+        return self.use_distributed and self.device.type == "cuda"
+
+    @property
+    def backend(self) -> str | None:
+        """Name of the process group's backend, once the processes are connected."""
+        connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_backend() if connected else None
 
     @property
     def use_distributed(self) -> bool:
@@ -269,8 +356,11 @@ class Accelerator:
     @property
     def mixed_precision(self) -> str:
         """``"bf16"``, ``"fp16"`` or ``"no"``."""
-        precision = str(self.precision_plugin.precision)
-        return {"bf16-mixed": "bf16", "16-mixed": "fp16"}.get(precision, "no")
+        return mixed_precision(self._strategy())
+
+    @property
+    def native_amp(self) -> bool:
+        return self.mixed_precision != "no"
 
     @property
     def scaler(self) -> Any:
@@ -293,6 +383,48 @@ class Accelerator:
         if function is None:
             return functools.partial(self.on_process, process_index=process_index)
         return _only_where(lambda: self.process_index == process_index, function)
+
+    def on_local_process(self, function: _Function | None = None, local_process_index: int | None = None) -> Any:
+        """Make ``function`` run on the process ``local_process_index`` of each machine only."""
+        if function is None:
+            return functools.partial(self.on_local_process, local_process_index=local_process_index)
+        return _only_where(lambda: self.local_process_index == local_process_index, function)
+
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """Yield this process's part of a sequence, a tensor, a ``datasets.Dataset`` or a dict of them.
+
+        The first processes get one more where the division leaves a remainder; with ``apply_padding`` the others
+        repeat the last element.
+        """
+        yield inputs if self.num_processes == 1 else self._part_of(inputs, apply_padding)
+
+    def _part_of(self, inputs: Any, apply_padding: bool) -> Any:
+        if isinstance(inputs, Mapping):
+            lengths = {name: len(values) for name, values in inputs.items()}
+            if len(set(lengths.values())) > 1:
+                raise ValueError(f"All values in the dictionary must have the same length; they have {lengths}.")
+            return {name: self._part_of(values, apply_padding) for name, values in inputs.items()}
+        size, extra = divmod(len(inputs), self.num_processes)
+        start = self.process_index * size + min(self.process_index, extra)
+        indices = list(range(start, start + size + (self.process_index < extra)))
+        if apply_padding:
+            indices += [len(inputs) - 1] * (size + bool(extra) - len(indices))
+        if isinstance(inputs, torch.Tensor):
+            return inputs[indices].to(self.device) if apply_padding else inputs[indices]
+        if hasattr(inputs, "select"):
+            return inputs.select(indices)
+        return type(inputs)(inputs[index] for index in indices)
+
+    def set_trigger(self) -> None:
+        """Make the next :meth:`check_trigger` of all processes return true."""
+        self.flag_tensor = torch.tensor(1, device=self.device)
+
+    def check_trigger(self) -> bool:
+        """Return whether any process has called :meth:`set_trigger` since the last time; to be called on all."""
+        own = torch.tensor(0, device=self.device) if self.flag_tensor is None else self.flag_tensor
+        self.flag_tensor = None
+        return bool(self.reduce(own) > 0)
 
     def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
         """Return an empty context: the trainer accumulates."""
@@ -320,6 +452,8 @@ class Accelerator:
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run backward on ``loss``: deferred to Lightning in a run; at once outside, or in an overridden step."""
+        if self.gradient_accumulation_steps != 1:
+            loss = loss / self.gradient_accumulation_steps
         if self.backward_now is not None:
             self.backward_now(loss, **kwargs)
         elif self._deferred is not None:
@@ -349,6 +483,10 @@ class Accelerator:
             return spread.clip_grad_norm_(max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
+    def maybe_context_parallel(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+        """Return an empty context: no strategy of Lightning splits a sequence."""
+        return nullcontext()
+
     def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Keep the gradients of ``model``, if several processes train it, to this one inside the block."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
@@ -361,18 +499,29 @@ class Accelerator:
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
         """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
-        config = DataLoaderConfig(
+        config = replace(
+            self.dataloader_config,
             device=self.device,
             num_processes=self.num_processes,
             process_index=self.process_index,
             broadcast=self.from_first_process,
-            **self._dataloader_options,
         )
         prepared = [prepare_data_loader(item, config) for item in objects]
         for loader in prepared:
             if isinstance(loader, DataLoaderShard):
                 loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def prepare_data_loader(self, data_loader: "Loader", *args: Any, **kwargs: Any) -> Any:
+        return self.prepare(data_loader)
+
+    def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
+        """Return ``optimizer``: the strategy prepares it."""
+        return optimizer
+
+    def prepare_scheduler(self, scheduler: Any) -> Any:
+        """Return ``scheduler``: the trainer steps it."""
+        return scheduler
 
     def skip_first_batches(self, dataloader: "Loader", num_batches: int = 0) -> Any:
         return skip_first_batches(dataloader, num_batches)
@@ -390,8 +539,15 @@ class Accelerator:
                 return model
             model = inner
 
-    def free_memory(self, *objects: Any) -> None:
-        """Do nothing: the strategy releases its memory when a run ends."""
+    def verify_device_map(self, model: nn.Module) -> bool:
+        """Return whether ``from_pretrained(device_map=...)`` spread a part of ``model`` over several devices."""
+        return any(len(getattr(module, "hf_device_map", None) or ()) > 1 for module in model.modules())
+
+    def free_memory(self, *objects: Any) -> list[None]:
+        """Return ``None`` in place of each object; the strategy releases its own memory when a run ends."""
+        return [None] * len(objects)
+
+    clear = free_memory
 
 
 def _all_tensors(data: "Nested") -> bool:

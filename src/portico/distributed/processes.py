@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
+from portico.accelerate_compat import share_processes
 from portico.lightning_compat import forks_workers, launches_workers, quiet_lightning, relaunches_script
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def connect(strategy: "Strategy") -> None:
             _children.extend(launcher.procs)
         else:
             strategy.setup_environment()
+    share_processes(strategy)
 
 
 def connect_early(strategy: "Strategy") -> None:

@@ -3,9 +3,11 @@ import sys
 
 import pytest
 import torch
+import transformers
 from torch.utils.data import DataLoader, IterableDataset
 
-from models import Points, toy_trainer
+import portico
+from models import Line, Points, toy_arguments, toy_trainer
 from portico.data.datamodule import EvaluationFeed, TrainFeed
 from portico.errors import InputError
 
@@ -33,6 +35,25 @@ def test_train_feed_is_stateless():
     feed = TrainFeed(2, lambda: iter("ab"))
     feed.load_state_dict(feed.state_dict())
     assert feed.state_dict() == {}
+
+
+def test_evaluation_does_not_stop_at_the_length_of_a_batch_sampler(tmp_path):
+    class MoreThanItSays(list):
+        def __len__(self):
+            return 1
+
+    sampler = MoreThanItSays([[0, 1], [2], [3, 4, 5]])
+    losses = {}
+    for library in (transformers, portico):
+
+        class Own(library.Trainer):
+            def get_eval_dataloader(self, eval_dataset=None):
+                return self.accelerator.prepare(DataLoader(Points(6, seed=1), batch_sampler=sampler))
+
+        args = toy_arguments(tmp_path, library.TrainingArguments)
+        trainer = Own(model=Line(), args=args, eval_dataset=Points(6, seed=1))
+        losses[library.__name__] = trainer.evaluate()["eval_loss"]
+    assert losses["portico"] == losses["transformers"]
 
 
 @pytest.mark.parametrize(("loader", "length"), [([1, 2, 3], 3), (DataLoader(Stream()), sys.maxsize)])

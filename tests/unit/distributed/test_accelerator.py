@@ -1,9 +1,11 @@
 import json
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import DistributedType
+from accelerate import DistributedType, PartialState
+from datasets import Dataset
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
@@ -11,7 +13,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 import portico
 from models import Line, toy_arguments, toy_trainer
-from portico.data.loaders import DataLoaderShard
+from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.data.sharding import DataLoaderConfig
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.strategies import ddp_strategy
 from portico.errors import InputError
@@ -20,7 +23,7 @@ from portico.errors import InputError
 @pytest.fixture
 def accelerator():
     strategy = SingleDeviceStrategy(device="cpu")
-    return Accelerator(lambda: strategy, {"data_seed": 3})
+    return Accelerator(lambda: strategy, DataLoaderConfig(data_seed=3))
 
 
 def test_process_facts(accelerator):
@@ -218,8 +221,87 @@ def test_clipping_accumulation_and_saving(trainer_accelerator, tmp_path):
 
 
 def test_unavailable_attribute_names_alternative(trainer_accelerator):
-    with pytest.raises(AttributeError, match=r"`accelerator\.fp8_backend` is not available.*lightning_trainer"):
-        _ = trainer_accelerator.fp8_backend
+    with pytest.raises(AttributeError, match=r"`accelerator\.warp_drive` is not available.*lightning_trainer"):
+        _ = trainer_accelerator.warp_drive
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        list("abcde"),
+        ["a"],
+        torch.arange(5),
+        {"x": [1, 2, 3, 4], "y": torch.arange(4)},
+        Dataset.from_dict({"x": [1, 2, 3, 4, 5]}),
+    ],
+)
+def test_split_between_processes_equals_accelerate(inputs, padded):
+    # To pad tensors accelerate needs connected processes.
+    padded = padded and isinstance(inputs, list | Dataset)
+    for index in range(3):
+        theirs = object.__new__(PartialState)
+        theirs.__dict__ = {"num_processes": 3, "process_index": index, "device": torch.device("cpu")}
+        with (
+            theirs.split_between_processes(deepcopy(inputs), apply_padding=padded) as expected,
+            rank(index, 3).split_between_processes(inputs, apply_padding=padded) as part,
+        ):
+            assert type(part) is type(expected)
+            assert str(list(part)) == str(list(expected))
+            assert not isinstance(part, dict) or str(part) == str(expected)
+
+
+def test_split_between_processes_needs_equal_lengths():
+    with (
+        pytest.raises(ValueError, match=r"must have the same length.*'y': 2"),
+        rank(0).split_between_processes({"x": [1], "y": [1, 2]}),
+    ):
+        pass
+
+
+def test_trigger_is_seen_once(accelerator):
+    assert not accelerator.check_trigger()
+    accelerator.set_trigger()
+    assert [accelerator.check_trigger() for _ in range(2)] == [True, False]
+
+
+def test_released_objects_are_replaced_by_none(accelerator):
+    model, optimizer = accelerator.free_memory(Line(), object())
+    assert model is optimizer is None
+
+
+def test_on_local_process():
+    assert [rank(index).on_local_process(lambda: True, local_process_index=1)() for index in range(2)] == [None, True]
+    assert rank(1).on_local_process(local_process_index=1)(lambda: "here")() == "here"
+
+
+def test_loader_settings_can_be_changed(tmp_path):
+    accelerator = toy_trainer(tmp_path, accelerator_config={"split_batches": True}).accelerator
+    assert (accelerator.split_batches, accelerator.even_batches, accelerator.dispatch_batches) == (True, True, None)
+    accelerator.even_batches = False
+    accelerator.dataloader_config.dispatch_batches = True
+    loader = accelerator.prepare_data_loader(DataLoader(range(4)))
+    assert isinstance(loader, DataLoaderDispatcher)
+    assert (loader.config.split_batches, loader.config.even_batches) == (True, False)
+    accelerator.even_batches = True
+    assert not loader.config.even_batches
+    with pytest.raises(AttributeError, match="no attribute 'use_stateful_dataloader'"):
+        accelerator.dataloader_config.use_stateful_dataloader = True
+
+
+def test_accumulation_set_on_the_accelerator_scales_the_loss(accelerator):
+    accelerator.gradient_accumulation_steps = 4
+    loss = torch.tensor(2.0, requires_grad=True)
+    accelerator.backward(loss)
+    assert loss.grad == 0.25
+    accelerator.gradient_accumulation_steps = 1
+
+
+def test_device_map_is_recognised(accelerator):
+    model = Line()
+    assert not accelerator.verify_device_map(model)
+    model.linear.hf_device_map = {"a": 0, "b": "cpu"}
+    assert accelerator.verify_device_map(model)
 
 
 def test_end_training(tmp_path):
@@ -237,14 +319,8 @@ def test_accelerator_config_forms(form, tmp_path):
     args = toy_arguments(tmp_path, accelerator_config=given)
     if form == "late_dict":
         args.accelerator_config = fields
-    assert dataloader_config(args) == {
-        "split_batches": False,
-        "dispatch_batches": True,
-        "even_batches": False,
-        "non_blocking": False,
-        "seeded_order": True,
-        "data_seed": None,
-    }
+    expected = DataLoaderConfig(dispatch_batches=True, even_batches=False, use_seedable_sampler=True)
+    assert dataloader_config(args) == expected
 
 
 def test_accelerator_config_has_every_field(tmp_path):
@@ -282,10 +358,3 @@ def test_conflicting_accumulation_steps_are_rejected(tmp_path):
 def test_unknown_accumulation_field_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"`gradient_accumulation_kwargs` .* has no field steps; it has num_steps"):
         toy_trainer(tmp_path, **accumulating(steps=5))
-
-
-def test_use_configured_state_is_rejected(tmp_path):
-    args = toy_arguments(tmp_path)
-    args.accelerator_config = {"use_configured_state": True}
-    with pytest.raises(InputError, match=r"'use_configured_state': True.* set `strategy`, `devices` and"):
-        toy_trainer(tmp_path, parts={"args": args})
