@@ -178,5 +178,6 @@ class GradientState:
     def _remove_dataloader(self, loader: "DataLoaderShard") -> None:
         # Once, and not always at the end: a loader may be iterated twice, and an abandoned generator closed late.
         references = list(self._dataloader_references_ref)
-        references.remove(weakref.ref(loader))
+        if (reference := weakref.ref(loader)) in references:
+            references.remove(reference)
         self._dataloader_references_ref = references

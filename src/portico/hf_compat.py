@@ -63,6 +63,7 @@ from transformers.trainer_utils import (
     speed_metrics,
     suppress_progress_bars,
     unwrap_peft_model,
+    validate_quantization_for_training,
 )
 from transformers.training_args import OptimizerNames, ParallelMode
 
@@ -73,6 +74,7 @@ from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_los
 from transformers.utils.hub import PushInProgress, cached_file, hf_api
 from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+from transformers.utils.quantization_config import QuantizationMethod
 
 CHECKED_VERSION = "5.23"
 

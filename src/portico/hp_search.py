@@ -305,7 +305,8 @@ def apply_trial(trainer: "Trainer", trial: "Trial") -> None:
     for name, value in search_backend(trainer.hp_search_backend).hyperparameters(trainer, trial).items():
         if not hasattr(trainer.args, name):
             logger.warning(
-                f"The hyperparameter `{name}` is not a field of `TrainingArguments`; only `model_init` sees it."
+                f"Trying to set {name} in the hyperparameter search but there is no corresponding field in "
+                "`TrainingArguments`. Only `model_init` sees it."
             )
             continue
         present = getattr(trainer.args, name)

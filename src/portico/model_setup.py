@@ -60,7 +60,8 @@ def label_smoother(args: "TrainingArguments", model: nn.Module) -> hf_compat.Lab
         return None
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
         warnings.warn(
-            "`label_smoothing_factor` has no meaning for multi-label classification and is ignored.",
+            "Label smoothing is not compatible with multi-label classification. Disabling label smoothing for this "
+            "training run. To silence this, leave `label_smoothing_factor` out.",
             UserWarning,
             stacklevel=3,
         )
@@ -120,6 +121,12 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
     elif hasattr(model, "gradient_checkpointing_enable"):
+        warnings.warn(
+            f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will no "
+            "longer be called in v6. Define `activation_checkpointing_enable` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=rest, **placement)
     else:
         raise InputError(

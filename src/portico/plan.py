@@ -69,8 +69,8 @@ class RunPlan:
             if max_steps <= 0:
                 what = "is empty" if num_batches == 0 else "has no length"
                 raise InputError(
-                    f"The training data loader {what} and `max_steps={max_steps}`, so nothing says when training "
-                    "ends; give a data set with examples, or set `max_steps` to an int >= 1."
+                    "args.max_steps must be set to a positive value if dataloader does not have a length, was "
+                    f"{max_steps}. The training data loader {what}; give a data set with examples, or set `max_steps`."
                 )
             # As often over the stream as the steps take.
             epochs, per_epoch, num_batches = sys.maxsize, max_steps, max_steps * gradient_accumulation_steps

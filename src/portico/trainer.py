@@ -25,6 +25,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strate
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import (
+    WEIGHTS_NAME,
     PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
@@ -69,7 +70,13 @@ from portico.loop.run import (
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan
-from portico.validation import check_part_kinds, check_parts, prepare_arguments, refuse_uncalled_hooks
+from portico.validation import (
+    check_part_kinds,
+    check_parts,
+    prepare_arguments,
+    refuse_uncalled_hooks,
+    refuse_untrainable_quantized,
+)
 
 if TYPE_CHECKING:
     from portico.annotations import (
@@ -231,6 +238,7 @@ class Trainer:
     def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
+        refuse_untrainable_quantized(self.model)
         self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
         placed = self.args.place_model_on_device
         self.place_model_on_device = not self.is_model_parallel if placed is None else placed
@@ -303,7 +311,9 @@ class Trainer:
     def get_train_dataloader(self) -> "Loader":
         """Return the training loader."""
         if self.train_dataset is None:
-            raise ValueError("There is no training data: give `train_dataset` to the trainer, then call `train()`.")
+            raise ValueError(
+                "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
+            )
         return self._get_dataloader(
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
@@ -311,7 +321,9 @@ class Trainer:
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
         """Return a loader over ``eval_dataset``, or over the trainer's set of that name; by default the trainer's."""
         if eval_dataset is None and self.eval_dataset is None:
-            raise ValueError("There is no evaluation data: give `eval_dataset` to the trainer or to `evaluate()`.")
+            raise ValueError(
+                "Trainer: evaluation requires an eval_dataset. Give one to the trainer or to `evaluate()`."
+            )
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
         cached: dict[str, Loader] = self.__dict__.setdefault("_eval_dataloaders", {})
         # As in transformers: otherwise every evaluation would start workers that stay.
@@ -560,9 +572,10 @@ class Trainer:
             fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
-            # Lightning's `Strategy.teardown` moves the module to the CPU.
+            # Lightning's `Strategy.teardown` moves the module to the CPU; back by the same call, since quantised
+            # models refuse theirs.
             if self.place_model_on_device:
-                self.model.to(self.args.device)
+                self.module.to(self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()
@@ -695,6 +708,11 @@ class Trainer:
     ) -> tuple[torch.Tensor, "Nested"]:
         outputs = model(**inputs)
         if self.compute_loss_func is not None:
+            if labels is None:
+                logger.warning(
+                    "Trainer: `compute_loss_func` is defined but `labels=None`. Your custom loss function will still "
+                    "be called with labels=None. "
+                )
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
         if labels is not None and self.label_smoother is not None:
             options = self._smoothing_options(model)
@@ -792,9 +810,9 @@ class Trainer:
         if len(inputs) == 0:
             self._set_signature_columns_if_needed()
             raise ValueError(
-                "A batch came without anything in it; the model takes "
-                f"{', '.join(self._signature_columns or [])}: name the data's columns so, or set "
-                "`remove_unused_columns=False` and give a `data_collator`."
+                "The batch received was empty, your model won't be able to train on it. Double-check that your "
+                f"training dataset contains keys expected by the model: {','.join(self._signature_columns or [])}. "
+                "Or set `remove_unused_columns=False` and give a `data_collator`."
             )
         return inputs
 
@@ -847,10 +865,9 @@ class Trainer:
         main_input: Any = getattr(self.model, "main_input_name", "input_ids")
         if main_input not in inputs:
             logger.warning(
-                "`include_num_input_tokens_seen=%r` counts no tokens, because the batch holds no `%s`; name the input "
-                "in a class attribute `main_input_name` of the model.",
-                mode,
-                main_input,
+                "Tried to track the number of tokens seen, however the current model is not configured properly to "
+                "know what item is the input. To fix this, add a `main_input_name` attribute to the model class you "
+                f"are using. With `include_num_input_tokens_seen={mode!r}` the batch holds no `{main_input}`."
             )
             return
         tokens = count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
@@ -1041,8 +1058,9 @@ class Trainer:
             if self.args.auto_find_batch_size and is_out_of_memory(error):
                 # A smaller training batch would not help.
                 raise RuntimeError(
-                    "Evaluation ran out of memory, and `auto_find_batch_size` reduces training batches only; set "
-                    f"`per_device_eval_batch_size` (now {self.args.per_device_eval_batch_size}) to less."
+                    "Evaluation hit an out-of-memory error. `auto_find_batch_size` only adjusts the training batch "
+                    "size, reduce `per_device_eval_batch_size` instead. It is "
+                    f"{self.args.per_device_eval_batch_size} now."
                 ) from error
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)
@@ -1087,8 +1105,9 @@ class Trainer:
         key = name if name.startswith("eval_") else f"eval_{name}"
         if key not in metrics:
             raise InputKeyError(
-                f"`metric_for_best_model={name!r}` is not among the metrics of the evaluation: {sorted(metrics)}; set "
-                "it to one of them, or let `compute_metrics` return it."
+                f"The `metric_for_best_model` training argument is set to '{key}', which is not found in the "
+                f"evaluation metrics. The available evaluation metrics are: {list(metrics)}. Consider changing the "
+                "`metric_for_best_model` via the TrainingArguments. Or let `compute_metrics` return it."
             )
         return metrics[key]
 
@@ -1109,6 +1128,7 @@ class Trainer:
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
+        resume.warn_of_other_version(resume_from_checkpoint)
         self._issue_warnings_after_load(
             weights.load_weights(self.model if model is None else model, resume_from_checkpoint)
         )
@@ -1116,6 +1136,12 @@ class Trainer:
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
         assert best is not None
+        if not weights.holds_weights(best):
+            logger.warning(
+                f"Could not locate the best model at {Path(best) / WEIGHTS_NAME}, if you are running a "
+                "distributed training on multiple nodes, you should activate `--save_on_each_node`."
+            )
+            return
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
         self._issue_warnings_after_load(weights.load_weights(self.model, best))
 
@@ -1343,11 +1369,11 @@ class Trainer:
         num_arguments = hf_compat.number_of_arguments(self.model_init)
         if num_arguments > 1:
             raise InputRuntimeError(
-                f"`model_init` takes {num_arguments} arguments; it may take none, or only the trial."
+                f"model_init should have 0 or 1 argument. It takes {num_arguments}; let it take none, or the trial."
             )
         model = self.model_init(trial) if num_arguments else self.model_init()
         if model is None:
-            raise InputRuntimeError("`model_init` returned None; let it return a model.")
+            raise InputRuntimeError("model_init should not return None. Let it return a model.")
         return model
 
     def _hp_search_setup(self, trial: "Trial") -> None:
@@ -1400,7 +1426,9 @@ class Trainer:
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
-            logger.warning("The layers of the model lie on several devices already, so it stays where it is.")
+            logger.warning(
+                "The model is already on multiple devices. Skipping the move to device specified in `args`."
+            )
             return
         model.to(device)
 
@@ -1430,7 +1458,9 @@ class Trainer:
 
     def _place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
-        if self.place_model_on_device and not launches_workers(self.lightning_trainer.strategy):
+        # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
+        is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
+        if self.place_model_on_device and is_movable and not launches_workers(self.lightning_trainer.strategy):
             self._move_model_to_device(self.model, self.args.device)
 
     def _enter_worker(self) -> None:

@@ -14,7 +14,13 @@ from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
-from portico.hf_compat import DebugOption, has_length, is_liger_kernel_available, logger
+from portico.hf_compat import (
+    DebugOption,
+    has_length,
+    is_liger_kernel_available,
+    logger,
+    validate_quantization_for_training,
+)
 from portico.loop.metrics import check_metrics
 from portico.model_setup import apply_log_level
 from portico.settings import argument_rules
@@ -67,9 +73,13 @@ def check_part_kinds(
 ) -> None:
     """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
     if model is None and model_init is None:
-        raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
+        raise InputRuntimeError(
+            "`Trainer` requires either a `model` or `model_init` argument, and got neither; give one of them."
+        )
     if model is not None and model_init is not None:
-        raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
+        raise InputError(
+            "`Trainer` requires either a `model` or `model_init` argument, but not both. Give one of them."
+        )
     if isinstance(model, type):
         raise InputTypeError(
             f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
@@ -102,6 +112,16 @@ def _listed(name: str, callbacks: object) -> Sequence[Any]:
     if callbacks is not None and not isinstance(callbacks, list | tuple):
         raise InputTypeError(f"`{name}` is a {type(callbacks).__name__}; give a list of callbacks.")
     return callbacks or []
+
+
+def refuse_untrainable_quantized(model: "nn.Module") -> None:
+    """Refuse a quantised model that cannot be trained: compiled, without adapters, or by a method without training."""
+    try:
+        validate_quantization_for_training(model)
+    except ValueError as error:
+        raise InputError(
+            f"{error}. Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`."
+        ) from error
 
 
 # ---- The training arguments ----
@@ -204,33 +224,34 @@ def check_parts(trainer: "Trainer") -> None:
     args = trainer.args
     check_metrics(trainer.compute_metrics, args)
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
-        strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
         raise InputError(
-            f"`eval_strategy={strategy!r}` asks for evaluations, but there is no `eval_dataset`; give one to the "
-            "trainer, or set `eval_strategy='no'`."
+            f"You have set `args.eval_strategy` to {args.eval_strategy} but you didn't pass an `eval_dataset` to "
+            "`Trainer`. Either set `args.eval_strategy` to `no` or pass an `eval_dataset`."
         )
     if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
         raise InputError(
-            "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
-            "`metric_for_best_model`, for example to 'loss'."
+            "`args.metric_for_best_model` must be provided when using 'best' save_strategy or if "
+            "`args.load_best_model_at_end` is set to `True`. To compare checkpoints by their loss, set it to 'loss'."
         )
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise InputRuntimeError(
-            "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
+            "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible. Give one of them."
         )
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
         raise InputRuntimeError(
-            "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
-            "`create_optimizer_and_scheduler` in a subclass instead."
+            "Passing a `model_init` is incompatible with providing the `optimizers` argument. You should subclass "
+            "`Trainer` and override the `create_optimizer_and_scheduler` method. Each run has a model of its own."
         )
     if not callable(trainer.data_collator):
         raise TypeError(
-            f"`data_collator` is a {type(trainer.data_collator).__name__}, which cannot be called; give a function or "
-            "an object with `__call__` that makes a batch of a list of examples."
+            "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
+            f"{type(trainer.data_collator).__name__}; give one that makes a batch of a list of examples."
         )
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise InputError(
-            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+            "The train_dataset does not implement __len__, so the number of training steps cannot be inferred; "
+            "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
+            "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)

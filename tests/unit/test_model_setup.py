@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import portico
-from models import ToyDataset, tiny_bert, toy_trainer
+from models import Line, ToyDataset, tiny_bert, toy_trainer
 
 LOGGER = logging.getLogger("portico")
 
@@ -87,3 +87,13 @@ def test_liger_needs_its_package_and_a_gpu(tmp_path, monkeypatch):
 def test_unknown_compile_backend_is_rejected(tmp_path):
     with pytest.raises(portico.InputError, match=r"Unknown compiler `torch_compile_backend='nvcc'`.*inductor"):
         bert_trainer(tmp_path, torch_compile_backend="nvcc")
+
+
+def test_model_quantised_by_bitsandbytes_stays_where_it_was_loaded(tmp_path):
+    class Quantised(Line):
+        quantization_method = "bitsandbytes"
+
+        def to(self, *args, **kwargs):
+            raise ValueError("`.to` is not supported for `4-bit` or `8-bit` bitsandbytes models.")
+
+    assert toy_trainer(tmp_path, parts={"model": Quantised()}, max_steps=1).train().global_step == 1

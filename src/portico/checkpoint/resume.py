@@ -3,6 +3,7 @@
 :class:`portico.plan.ResumePoint` counts where in the data a run continues.
 """
 
+import json
 import random
 import warnings
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
-from transformers import TrainerState
+import transformers
+from transformers import CONFIG_NAME, TrainerState
 
 from portico import hf_compat
 from portico.checkpoint.manifest import check_complete, newest_complete, reading
@@ -22,8 +24,6 @@ from portico.errors import InputError, InputTypeError
 from portico.hf_compat import logger
 
 if TYPE_CHECKING:
-    import transformers
-
     from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
@@ -57,6 +57,21 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     return str(resume_from_checkpoint)
 
 
+def warn_of_other_version(folder: str) -> None:
+    """Warn if another version of transformers wrote the model in a checkpoint."""
+    file = Path(folder) / CONFIG_NAME
+    if not file.is_file():
+        return
+    with reading(file):
+        version = json.loads(file.read_text(encoding="utf-8")).get("transformers_version")
+    if version not in (None, transformers.__version__):
+        logger.warning(
+            f"You are resuming training from a checkpoint trained with {version} of Transformers but your current "
+            f"version is {transformers.__version__}. This is not recommended and could yield to errors or unwanted "
+            "behaviors."
+        )
+
+
 def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
     """Return the trainer state of a checkpoint, or ``None``; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
@@ -67,7 +82,8 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
         _check_state(state)
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
-            f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
+            f"The best checkpoint {state.best_model_checkpoint} recorded in the resumed state does not exist anymore. "
+            "Ignoring it for this run."
         )
         state.best_model_checkpoint = None
     hf_compat.compare_trainer_and_checkpoint_args(args, state)

@@ -45,6 +45,13 @@ def save_weights(
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
+def holds_weights(folder: str) -> bool:
+    """Return whether ``folder`` holds weights of a model or adapters, as :func:`save_weights` writes them."""
+    weights = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME)
+    path = Path(folder)
+    return any((path / name).is_file() for name in weights) or any(map(_holds_adapter, [path, *path.glob("*/")]))
+
+
 def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
     """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys."""
     path = Path(folder)
@@ -64,8 +71,8 @@ def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
             return load_sharded_checkpoint(model, folder, strict=False)
     held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
     raise InputError(
-        f"{folder} is not a checkpoint: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: {held}); set "
-        "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+        f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: "
+        f"{held}); set `resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
     )
 
 
@@ -89,9 +96,9 @@ def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
     missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
-        logger.warning(f"The checkpoint holds no weights for {sorted(missing)}; those of the model stay.")
+        logger.warning(f"There were missing keys in the checkpoint model loaded: {sorted(missing)}.")
     if result.unexpected_keys:
-        logger.warning(f"The checkpoint holds weights that the model has not: {sorted(result.unexpected_keys)}.")
+        logger.warning(f"There were unexpected keys in the checkpoint model loaded: {sorted(result.unexpected_keys)}.")
 
 
 @contextmanager
@@ -117,7 +124,7 @@ def load_adapters(model: Any, folder: str) -> None:
     """
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:
-        logger.warning("Several adapters are active, %s; training continues with %s.", model.active_adapters, active)
+        logger.warning(f"Multiple active adapters detected will only consider the first adapter: {active!r}.")
     named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
     if _holds_adapter(Path(folder)):
         if not named:

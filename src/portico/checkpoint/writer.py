@@ -228,8 +228,7 @@ def restore_callbacks(trainer: "Trainer") -> None:
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
         logger.warning(
-            "The checkpoint has states of callbacks that this run does not have; they are ignored: "
-            f"{', '.join(unknown)}."
+            f"Checkpoint included callbacks not included in current configuration. Ignoring. ({', '.join(unknown)})"
         )
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]

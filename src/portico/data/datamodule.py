@@ -145,9 +145,10 @@ class TrainerDataModule(pl.LightningDataModule):
         ignored = sorted(set(dataset.column_names) - set(taken))
         if len(ignored) == len(dataset.column_names):
             raise InputError(
-                f"The {description or 'given'} set has the columns {ignored}, and "
-                f"`{type(self.hf_trainer.model).__name__}.forward` takes none of them (it takes: {', '.join(taken)}); "
-                "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
+                f"No columns in the dataset match the model's forward method signature: ({', '.join(taken)}). The "
+                f"following columns have been ignored: [{', '.join(ignored)}]. Please check the dataset and model. "
+                "You may need to set `remove_unused_columns=False` in `TrainingArguments`. This is the "
+                f"{description or 'given'} set; rename its columns, or give a `data_collator` that makes the "
                 "model's inputs."
             )
         self.announce_ignored(ignored, description)
@@ -192,9 +193,8 @@ def train_sampler(
     if not hf_compat.has_length(dataset):
         if strategy in ("group_by_length", "batch_rebalance"):
             logging.getLogger(__name__).warning(
-                "`train_sampling_strategy=%r` is ignored because the training data set has no length; examples come "
-                "in its own order.",
-                strategy,
+                f"`train_sampling_strategy='{strategy}'` is ignored because the training dataset does not implement "
+                "`__len__` (e.g. an `IterableDataset`). Examples will be consumed in the dataset's own order."
             )
         return None
     if strategy == "group_by_length":
@@ -234,8 +234,9 @@ def _batch_rebalanced(
         name = _first_input_name(processing_class) or "input_ids"
         if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
             raise InputError(
-                f"`train_sampling_strategy='batch_rebalance'` needs the lengths of the examples, but they hold no "
-                f"`{name}`; add a column `{args.length_column_name}`, or choose another strategy."
+                "Can only automatically infer lengths for datasets whose items are dictionaries with an "
+                f"'{name}' key. `train_sampling_strategy='batch_rebalance'` needs them; add a column "
+                f"`{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
     return hf_compat.BatchRebalanceSampler(

@@ -27,7 +27,7 @@ from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_firs
 from portico.data.sharding import DataLoaderConfig
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
-from portico.hf_compat import AcceleratorConfig
+from portico.hf_compat import AcceleratorConfig, logger
 from portico.tree import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
@@ -80,8 +80,15 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
     _refuse_unknown("`gradient_accumulation_kwargs` in `accelerator_config`", accumulation, _ACCUMULATION)
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
-            f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` set the accumulation; set one of them."
+            "The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is greater than 1 in the "
+            "passed `TrainingArguments`. If using the passed `AcceleratorConfig` is desired, do not set the "
+            f"`TrainingArguments` `gradient_accumulation_steps`. They are {accumulation['num_steps']} and "
+            f"{args.gradient_accumulation_steps}."
+        )
+    if settings["non_blocking"] and not args.dataloader_pin_memory:
+        logger.warning(
+            "`non_blocking` is enabled but `dataloader_pin_memory` is not. For the best performance, it's recommended "
+            "to enable both."
         )
     if "num_steps" in accumulation:
         args.gradient_accumulation_steps = accumulation["num_steps"]

@@ -241,10 +241,15 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     if getattr(args, "strategy", None) is not None:
         names.append("strategy")
     if len(names) > 1:
-        raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
+        both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
+        raise InputError(
+            f"{both if {'fsdp', 'deepspeed'} <= {*names} else ''}{' and '.join(f'`{name}`' for name in names)} each "
+            "choose a strategy; set one of them."
+        )
     accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
     if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
         raise InputError(
+            f"{'Using fsdp only works in distributed training. ' if names == ['fsdp'] else ''}"
             f"`{names[0]}` becomes Lightning's {_NAMES[names[0]]}, which needs CUDA devices, and the run is placed on "
             f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
             "out, or set `strategy='ddp'` to train on several processes without it."

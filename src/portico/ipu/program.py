@@ -76,9 +76,10 @@ class DeviceProgram(nn.Module):
             return {"loss": backend.identity_loss(loss, "none"), **outputs}
         if self._needs_loss:
             raise InputError(
-                f"The model returned no loss, only {', '.join(outputs) or 'nothing'}; it received "
-                f"{', '.join(inputs)}. Give it labels under the name it takes, or a `compute_loss_func`: on IPUs the "
-                "loss is part of the program, and computing it in `compute_loss` would train nothing."
+                "The model did not return a loss from the inputs, only the following keys: "
+                f"{','.join(outputs)}. For reference, the inputs it received are {','.join(inputs)}. Give it labels "
+                "under the name it takes, or a `compute_loss_func`: on IPUs the loss is part of the program, and "
+                "computing it in `compute_loss` would train nothing."
             )
         return outputs
 

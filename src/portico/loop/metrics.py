@@ -149,7 +149,8 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
         )
     elif args.batch_eval_metrics and "compute_result" not in inspect.signature(compute_metrics).parameters:
         raise InputError(
-            "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
-            "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
-            "function, set `batch_eval_metrics=False`, or give a `torchmetrics.Metric`."
+            "When using `batch_eval_metrics`, your `compute_metrics` function must take a `compute_result` boolean "
+            "argument which will be triggered after the last batch of the eval set to signal that the summary "
+            "statistics should be returned by the function. Add it, set `batch_eval_metrics=False`, or give a "
+            "`torchmetrics.Metric`."
         )

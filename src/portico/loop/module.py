@@ -231,8 +231,8 @@ def count_tokens(
         if pad_token_id is not None:
             return torch.as_tensor((batch[main_input] != pad_token_id).sum())
         logger.warning(
-            "`include_num_input_tokens_seen='non_padding'` counts padding too, because there is neither an "
-            "`attention_mask` in the batch nor a `pad_token_id`; give the trainer its `processing_class`."
+            "Could not determine method to count non-padding tokens, falling back to counting all tokens. The batch "
+            "has no `attention_mask`; give the trainer a `processing_class` with a `pad_token_id`."
         )
     return torch.tensor(batch[main_input].numel())
 
@@ -241,9 +241,10 @@ def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
     """Return the loss that a model computed, ``loss`` or the first of a tuple; raise ``ValueError`` without one."""
     if isinstance(outputs, dict) and "loss" not in outputs:
         raise ValueError(
-            f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it labels "
-            "under the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or "
-            "override `compute_loss`."
+            "The model did not return a loss from the inputs, only the following keys: "
+            f"{','.join(outputs)}. For reference, the inputs it received are {','.join(inputs)}. Give it labels under "
+            "the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or override "
+            "`compute_loss`."
         )
     loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
     return loss

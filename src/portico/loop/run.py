@@ -318,11 +318,9 @@ class TrainingRun:
         trainer = self.trainer
         if self.num_batches_seen == 0:
             logger.warning(
-                "The training data yielded no batch in epoch %d, so training stops at step %d of %d; an iterable data "
-                "set with fewer examples than `max_steps` needs does this.",
-                self.epoch,
-                trainer.state.global_step,
-                trainer.state.max_steps,
+                "There seems not to be a single sample in your epoch_iterator, stopping training at step "
+                f"{trainer.state.global_step}! This is expected if you're using an IterableDataset and set num_steps "
+                f"({trainer.state.max_steps}) higher than the number of available samples. It was epoch {self.epoch}."
             )
             trainer.control.should_training_stop = True
         self._fire("on_epoch_end")

@@ -103,7 +103,7 @@ def test_columned_dataset_trains(tmp_path):
 def test_dataset_without_model_columns_is_rejected(tmp_path):
     data = datasets.Dataset.from_dict({"text": ["a", "b"], "title": ["a", "b"]})
     trainer = toy_trainer(tmp_path, parts={"train_dataset": data})
-    match = r"training set has the columns \['text', 'title'\], and `Line\.forward` takes none of them \(it takes: x"
+    match = r"signature: \(x, .* have been ignored: \[text, title\].*the training set; rename its columns"
     with pytest.raises(InputError, match=match):
         trainer.train()
 

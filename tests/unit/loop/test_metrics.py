@@ -216,5 +216,5 @@ def test_include_for_metrics_with_torchmetrics_is_rejected(tmp_path):
 
 
 def test_batch_metric_needs_compute_result(tmp_path):
-    with pytest.raises(InputError, match="`compute_result` argument"):
+    with pytest.raises(InputError, match="`compute_result` boolean argument"):
         toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: {}}, batch_eval_metrics=True)
