@@ -130,9 +130,9 @@ class GradientState:
 
     def __init__(self, plugin_kwargs: Mapping[str, Any] | None = None) -> None:
         self.__dict__ = _GRADIENTS
-        state = {"sync_gradients": True, "_dataloader_references_ref": [None], "plugin_kwargs": {"num_steps": 1}}
-        for name, value in {**state, "_is_xla_gradients_synced": False}.items():
-            _GRADIENTS.setdefault(name, value)
+        if not _GRADIENTS:
+            state = {"sync_gradients": True, "_dataloader_references_ref": [None], "plugin_kwargs": {"num_steps": 1}}
+            _GRADIENTS.update({**state, "_is_xla_gradients_synced": False})
         if plugin_kwargs is not None:
             self.plugin_kwargs = {**plugin_kwargs, "num_steps": 1}
 
