@@ -9,6 +9,7 @@ import transformers
 from transformers.training_args import ParallelMode
 
 import portico
+from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
 from portico.arguments import adopt_arguments, as_transformers_arguments
 
@@ -121,3 +122,34 @@ def test_arguments_from_command_line(tmp_path):
     line = ["--output_dir", str(tmp_path), "--accelerator", "cpu", "--devices", "1", "--learning_rate", "0.5"]
     (args,) = parser.parse_args_into_dataclasses(line)
     assert (args.accelerator, args.devices, args.learning_rate) == ("cpu", 1, 0.5)
+
+
+REBUILT = """
+import sys, tempfile
+import portico, transformers.trainer, transformers.training_args
+
+transformers.trainer.Trainer = portico.Trainer
+transformers.training_args.TrainingArguments = portico.TrainingArguments
+# It executes the package `transformers` again, which forgets names that were set on it.
+import transformers.processing_utils
+from transformers import Trainer, TrainingArguments
+from dataclasses import dataclass
+from models import Line, Points
+
+@dataclass
+class TheirArguments(TrainingArguments):
+    temperature: float = 0.5
+
+class TheirTrainer(Trainer):
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        return self.args.temperature * super().compute_loss(model, inputs, *args, **kwargs)
+
+args = TheirArguments(tempfile.mkdtemp(), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True)
+trainer = TheirTrainer(model=Line(), args=args, train_dataset=Points())
+assert trainer.train().global_step == 1
+assert isinstance(trainer, portico.Trainer)
+"""
+
+
+def test_library_is_rebuilt_on_classes_put_where_transformers_defines_them():
+    assert_runs_anew(REBUILT, after=["torch", "lightning.pytorch"])

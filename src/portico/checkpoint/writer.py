@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,15 @@ def destination(folder: str) -> str:
 
 def save_arguments(args: "TrainingArguments", folder: str) -> None:
     """Write training arguments into ``folder``, as Hugging Face's class: it is read without portico."""
-    torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
+    plain = as_transformers_arguments(args)
+    # Pickle refuses a class that is not found under its name, where a script may have put portico's.
+    kind, module = type(plain), sys.modules[type(plain).__module__]
+    found = getattr(module, kind.__name__)
+    setattr(module, kind.__name__, kind)
+    try:
+        torch.save(plain, Path(folder) / ARGUMENTS_FILE)
+    finally:
+        setattr(module, kind.__name__, found)
 
 
 def gradient_scaler(trainer: "Trainer") -> Any:
