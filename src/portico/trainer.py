@@ -112,8 +112,10 @@ class Trainer:
             a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
             results carry the usual prefix; an unnamed metric is named after its class, and a result that is not
-            a number becomes a nested list (``ClasswiseWrapper`` names the entries). Labels of -100 reach the metric:
-            set its ``ignore_index=-100``.
+            a number becomes a nested list (``ClasswiseWrapper`` names the entries). Metrics of torchmetrics get the
+            logits in the shape they take: classes second (token classification), without a last dimension of 1
+            (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
+            ``ignore_index=-100``. A class of your own gets what the model returns.
         tokenizer: Older spelling of ``processing_class``.
         lightning_callbacks: Lightning callbacks; to them it is an ordinary Lightning run.
         loggers: Lightning loggers; they receive what Hugging Face logs.

@@ -202,7 +202,7 @@ def check_requirements(args: TrainingArguments) -> None:
 def check_parts(trainer: "Trainer") -> None:
     """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
-    check_metrics(trainer.compute_metrics, args)
+    check_metrics(trainer)
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
         strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
         raise InputError(

@@ -57,7 +57,7 @@ class EvaluationSession:
         self.mean_loss = EvaluationLoss(trainer, self.loader)
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
-        self.batch_metrics = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        self.batch_metrics = batch_metrics(trainer, nested=nested)
         # `predict` returns its arrays, with or without metrics.
         self.keeps_arrays = self.description == "Prediction" or not (self.batch_metrics or args.batch_eval_metrics)
 
