@@ -4,11 +4,23 @@ First the class, then each part by itself, the training arguments, and the parts
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    DeviceStatsMonitor,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    LearningRateMonitor,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+    ThroughputMonitor,
+)
+from lightning.pytorch.loggers import Logger
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
@@ -64,6 +76,7 @@ def check_part_kinds(
     callbacks: "Callbacks | None",
     optimizers: "Optimizers",
     lightning_callbacks: Sequence[Callback] | None,
+    loggers: Sequence[Logger] | None,
 ) -> None:
     """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
     if model is None and model_init is None:
@@ -89,6 +102,7 @@ def check_part_kinds(
                 f"`lightning_callbacks` holds a {type(callback).__name__}; give instances of Lightning's `Callback` "
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
+        _check_lightning_callback(callback, loggers)
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
         kinds = [type(part).__name__ for part in optimizers] if is_pair else []
@@ -98,10 +112,99 @@ def check_part_kinds(
         )
 
 
+# Callbacks of Lightning that change what the training arguments say, and what to do instead.
+REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
+    GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
+    StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
+    BatchSizeFinder: "the trainer makes the loaders; set `auto_find_batch_size=True`",
+    LearningRateFinder: "the trainer makes optimizer and schedule; use `hyperparameter_search`",
+    BackboneFinetuning: (
+        "it adds parameters that the schedule does not know; freeze them with `requires_grad_(False)`, or give them a "
+        "group of their own in `create_optimizer`"
+    ),
+    OnExceptionCheckpoint: (
+        "it resumes Lightning's checkpoints by itself; set `save_strategy`, and resume with "
+        "`train(resume_from_checkpoint=True)`"
+    ),
+}
+_LOG_BY_THEMSELVES = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
+
+
+def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | None) -> None:
+    for kind, instead in REFUSED_CALLBACKS.items():
+        if isinstance(callback, kind):
+            raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}, but {instead}.")
+    if isinstance(callback, _LOG_BY_THEMSELVES) and not loggers:
+        raise InputError(
+            f"`lightning_callbacks` holds a {type(callback).__name__}, which writes to Lightning's loggers, and there "
+            "is none; give one, for example `loggers=[CSVLogger(args.output_dir)]`."
+        )
+
+
 def _listed(name: str, callbacks: object) -> Sequence[Any]:
     if callbacks is not None and not isinstance(callbacks, list | tuple):
         raise InputTypeError(f"`{name}` is a {type(callbacks).__name__}; give a list of callbacks.")
     return callbacks or []
+
+
+# Arguments of `lightning.Trainer` (2.6) that are passed on to it; the others, and what to set instead.
+PASSED_ON = (
+    *("fast_dev_run", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
+    *("overfit_batches", "max_time", "num_sanity_val_steps", "enable_model_summary", "profiler", "detect_anomaly"),
+    *("deterministic", "benchmark", "sync_batchnorm", "enable_autolog_hparams"),
+)
+_STOPS_EARLY = "a callback that ends a run early has its own patience"
+SAID_ELSEWHERE = {
+    **{
+        name: f"`TrainingArguments({name}=...)`"
+        for name in ("accelerator", "strategy", "devices", "num_nodes", "precision", "max_steps")
+    },
+    "logger": "`Trainer(loggers=[...])`",
+    "callbacks": "`Trainer(lightning_callbacks=[...])`",
+    "plugins": "`Trainer(plugins=[...])`",
+    "max_epochs": "`TrainingArguments(num_train_epochs=...)`",
+    "min_epochs": _STOPS_EARLY,
+    "min_steps": _STOPS_EARLY,
+    "val_check_interval": "`TrainingArguments(eval_strategy='steps', eval_steps=...)`",
+    "check_val_every_n_epoch": "`TrainingArguments(eval_strategy='epoch')`",
+    "log_every_n_steps": "`TrainingArguments(logging_steps=...)`",
+    "enable_checkpointing": "`TrainingArguments(save_strategy=...)`, or a `ModelCheckpoint` in `lightning_callbacks`",
+    "enable_progress_bar": "`TrainingArguments(disable_tqdm=...)`, or a progress bar in `lightning_callbacks`",
+    "accumulate_grad_batches": "`TrainingArguments(gradient_accumulation_steps=...)`",
+    "gradient_clip_val": "`TrainingArguments(max_grad_norm=...)`",
+    "gradient_clip_algorithm": "`TrainingArguments(max_grad_norm=...)`, or override `_clip_grad_norm`",
+    "inference_mode": "evaluations run under `torch.no_grad`, so that callbacks can keep their tensors",
+    "use_distributed_sampler": "the loaders share the data over the processes; override `get_train_dataloader`",
+    "barebones": "it would turn off the callbacks and loggers that a trainer consists of",
+    "reload_dataloaders_every_n_epochs": "define `set_epoch` in the data set, which is called in every epoch",
+    "default_root_dir": "`TrainingArguments(output_dir=...)`",
+    "model_registry": "`TrainingArguments(push_to_hub=True, hub_model_id=...)`",
+}
+
+
+def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the user's arguments of ``lightning.Trainer``; refuse those that training arguments say already."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InputTypeError(f"`lightning_kwargs` is a {type(given).__name__}; give a dict of arguments by name.")
+    for name in given or {}:
+        if name in SAID_ELSEWHERE:
+            instead = SAID_ELSEWHERE[name]
+            instead = f"set {instead}" if instead.startswith("`") else instead
+            raise InputError(f"`lightning_kwargs` sets `{name}`, which the trainer decides; leave it out: {instead}.")
+        if name not in PASSED_ON:
+            raise InputError(
+                f"`lightning_kwargs` sets `{name}`, which `lightning.Trainer` does not have; it may set "
+                f"{', '.join(PASSED_ON)}."
+            )
+    options = dict(given or {})
+    # `predict` runs in Lightning's test loop, whose batches are on the way to the metrics.
+    predicted = options.pop("limit_predict_batches", None)
+    if predicted is not None and options.setdefault("limit_test_batches", predicted) != predicted:
+        raise InputError(
+            f"`limit_predict_batches={predicted}` and `limit_test_batches={options['limit_test_batches']}` both limit "
+            "`predict`; set one of them."
+        )
+    return options
 
 
 # ---- The training arguments ----

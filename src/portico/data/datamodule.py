@@ -6,9 +6,10 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 from portico import hf_compat
 from portico.errors import InputError
 from portico.hf_compat import logger
+from portico.plan import limited_batches
 
 if TYPE_CHECKING:
     from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
@@ -52,15 +54,43 @@ class TrainFeed:
 
 @dataclass(eq=False)
 class EvaluationFeed:
-    """The batches of an evaluation, in the loader's order."""
+    """The batches of an evaluation, in the loader's order.
+
+    The length is the whole loader's, which Lightning limits by itself; ``num_batches`` are yielded.
+
+    Args:
+        loader: Batches.
+        limit: Value of Lightning's argument ``limited_by``, a number of batches or a part of them.
+        name: Name of the set among several.
+        renew: Makes the loader of each pass; Lightning asks for loaders once, transformers makes one a pass.
+    """
 
     loader: "Loader"
+    limit: float = 1.0
+    limited_by: str = "limit_val_batches"
+    name: str | None = None
+    renew: "Callable[[], Loader] | None" = None
+
+    def __post_init__(self) -> None:
+        num_batches = len(self.loader) if hf_compat.has_length(self.loader) else None
+        # An empty set is evaluated too, to no metrics.
+        limited = num_batches if num_batches == 0 else limited_batches(num_batches, self.limit, self.limited_by)
+        self.num_batches: int | None = limited
 
     def __len__(self) -> int:
         return len(self.loader) if hf_compat.has_length(self.loader) else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self.loader
+        if self.renew is not None:
+            self.loader = self.renew()
+        if isinstance(self.limit, float) and self.limit == 1.0:
+            yield from self.loader
+            return
+        batches = iter(self.loader)
+        yield from islice(batches, self.num_batches)
+        # Of an abandoned loader the accelerator would read the size of the last batch.
+        if isinstance(batches, Generator):
+            batches.close()
 
 
 class TrainerDataModule(pl.LightningDataModule):
@@ -80,11 +110,32 @@ class TrainerDataModule(pl.LightningDataModule):
     __repr__ = __str__
 
     def train_dataloader(self) -> TrainFeed:
-        assert self.run is not None, "the trainer sets the run before fitting"
-        return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
+        if self.run is None:
+            raise InputError(
+                "`trainer.datamodule` feeds `trainer.module`; call `lightning.Trainer.fit(trainer.module, "
+                "trainer.datamodule)`, or take a loader for another use from `trainer.get_train_dataloader()`."
+            )
+        loader, num_batches = self.run.loader, self.run.plan.steps_in_epoch
+        if self.hf_trainer.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
+            # Lightning applies the limit, of which the plan is the outcome.
+            num_batches = len(loader)
+        return TrainFeed(num_batches, self.run.batches)
 
-    def val_dataloader(self) -> EvaluationFeed:
-        return EvaluationFeed(self.hf_trainer.get_eval_dataloader())
+    def val_dataloader(self) -> list[EvaluationFeed]:
+        return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader)
+
+    def test_dataloader(self) -> list[EvaluationFeed]:
+        # A trainer has no test set of its own.
+        return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader)
+
+    predict_dataloader = test_dataloader
+
+    def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]") -> list[EvaluationFeed]:
+        """Return the batches of the evaluation set, or of each set of a dict; none without one."""
+        given, limit = self.hf_trainer.eval_dataset, getattr(self.hf_trainer.lightning_trainer, limited_by)
+        sets = given if isinstance(given, dict) else {} if given is None else {None: given}
+        makers = {name: partial(make_loader, data) for name, data in sets.items()}
+        return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
 
     def build_loader(
         self,
