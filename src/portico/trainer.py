@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy
 from torch import nn
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -40,7 +40,7 @@ from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
-from portico.data.loaders import move_to_device
+from portico.data.loaders import given_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, dataloader_config
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
@@ -115,6 +115,9 @@ class Trainer:
     Arguments, methods, callbacks and results are those of ``transformers.Trainer``. Additional or extended arguments:
 
     Args:
+        train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used as they are:
+            with their batch size, sampler, collator and workers instead of those of the training arguments.
+        eval_dataset: The same; several loaders of a data module are evaluated by name or number, as a dict of sets.
         compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
             a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
@@ -176,6 +179,8 @@ class Trainer:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
+    # Whether metrics get what the model returns, and not what post-processing makes of it.
+    _scores_logits = True
     current_flos: float = 0
 
     # ---- Initialization & Validation ----
@@ -270,10 +275,10 @@ class Trainer:
         processing_class: "ProcessingClass | None",
     ) -> None:
         self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
+        self.train_dataset = self.datamodule.loaders_of(train_dataset, "training")
+        self.eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
@@ -291,7 +296,7 @@ class Trainer:
         self.control = TrainerControl()
         self.state = fresh_state(self)
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._train_batch_size = self.args.train_batch_size
+        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(self.model, "config", None)
@@ -367,6 +372,10 @@ class Trainer:
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> "Loader":
+        if isinstance(dataset, DataLoader):
+            given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
+            given.own_batch_size = given_batch_size(dataset) or 0
+            return given
         loader = self.datamodule.build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
@@ -924,6 +933,7 @@ class Trainer:
         ``eval_dataset`` takes the place of the trainer's; the sets of a dict are evaluated one by one, with the key in
         the metrics' names.
         """
+        eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
         override = eval_dataset is not None
         datasets = eval_dataset if override else self.eval_dataset
         if isinstance(datasets, dict):
@@ -994,6 +1004,10 @@ class Trainer:
     def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
 
+    def _evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for an evaluation of ``eval_dataset``, or of its set ``name``, that Lightning starts."""
+        return contextlib.nullcontext()
+
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         assert output.metrics is not None
         assert output.num_samples is not None
@@ -1015,6 +1029,7 @@ class Trainer:
 
         The other arguments are those of :meth:`evaluation_loop`.
         """
+        test_dataset = self.datamodule.loaders_of(test_dataset, "test")
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
@@ -1403,7 +1418,7 @@ class Trainer:
         if self.hp_search_backend is None or trial is None:
             return
         hp_search.apply_trial(self, trial)
-        self._train_batch_size = self.args.train_batch_size
+        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
     def _report_to_hp_search(self, trial: "Trial", step: int, metrics: dict[str, float]) -> None:

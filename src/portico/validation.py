@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import (
     ThroughputMonitor,
 )
 from lightning.pytorch.loggers import Logger
+from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
@@ -334,6 +335,11 @@ def check_parts(trainer: "Trainer") -> None:
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise InputError(
             "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+        )
+    if isinstance(trainer.train_dataset, DataLoader) and args.auto_find_batch_size:
+        raise InputError(
+            "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
+            "`dataset` as `train_dataset`, or leave the argument out."
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico import hf_compat
+from portico.data.loaders import given_batch_size
 from portico.errors import InputError
 from portico.hf_compat import logger
 from portico.plan import limited_batches
@@ -93,6 +94,14 @@ class EvaluationFeed:
             batches.close()
 
 
+# Stage and hook of a data module for what the trainer calls a set. Validation data are set up for a fit, too.
+_STAGES = {
+    "training": ("fit", "train_dataloader"),
+    "evaluation": ("fit", "val_dataloader"),
+    "test": ("test", "test_dataloader"),
+}
+
+
 class TrainerDataModule(pl.LightningDataModule):
     """Builds loaders from data sets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
@@ -101,6 +110,7 @@ class TrainerDataModule(pl.LightningDataModule):
         self.hf_trainer = trainer
         self.run: TrainingRun | None = None
         self._announced: set[str] = set()
+        self._set_up: dict[int, set[str]] = {}  # the user's data modules, and their stages that were set up
 
     def __str__(self) -> str:
         # Lightning's representation iterates the loaders, which would draw random numbers.
@@ -137,6 +147,54 @@ class TrainerDataModule(pl.LightningDataModule):
         makers = {name: partial(make_loader, data) for name, data in sets.items()}
         return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
 
+    def loaders_of(self, data: Any, description: str) -> Any:
+        """Return the loader, or the loaders by name, that a user's data module has; other data are returned as given.
+
+        It is prepared and set up as ``lightning.Trainer`` does, once for each of its stages.
+        """
+        if not isinstance(data, pl.LightningDataModule):
+            return data
+        stage, hook = _STAGES[description]
+        args, done = self.hf_trainer.args, self._set_up.setdefault(id(data), set())
+        data.trainer = self.hf_trainer.lightning_trainer
+        if not done:
+            with args.main_process_first():
+                if args.local_process_index == 0 or not data.prepare_data_per_node:
+                    data.prepare_data()
+        if stage not in done:
+            data.setup(stage)
+            done.add(stage)
+        loaders = getattr(data, hook)()
+        if isinstance(loaders, list | tuple):
+            named = {str(index): loader for index, loader in enumerate(loaders)}
+            loaders = loaders[0] if len(loaders) == 1 else named
+        several = isinstance(loaders, dict) and description == "evaluation"
+        if not isinstance(loaders, DataLoader) and not several:
+            raise InputError(
+                f"`{type(data).__name__}.{hook}()` returned a {type(loaders).__name__}, and {description} takes one "
+                "`DataLoader`; let it return one."
+            )
+        return loaders
+
+    def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
+        """Return a loader that the user made, and warn once which training arguments it overrules."""
+        args, is_training = self.hf_trainer.args, description == "training"
+        size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
+        overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
+        if is_training:
+            overruled["dataloader_drop_last"] = loader.drop_last
+        different = [f"{name}={getattr(args, name)}" for name, own in overruled.items() if own != getattr(args, name)]
+        if is_training and args.train_sampling_strategy != "random":
+            different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
+        message = (
+            f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
+            f"{', '.join(different)} has no effect on it."
+        )
+        if different and message not in self._announced:
+            self._announced.add(message)
+            logger.warning(message)
+        return loader
+
     def build_loader(
         self,
         dataset: "Examples",
@@ -152,6 +210,11 @@ class TrainerDataModule(pl.LightningDataModule):
         sampler of data with indices; workers are seeded only if it ``is_training``.
         """
         trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
+        if isinstance(dataset, DataLoader):
+            raise InputError(
+                f"The {description} data are a DataLoader, but `{type(trainer).__name__}` makes its own batches; give "
+                "its `dataset`."
+            )
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:

@@ -1,6 +1,7 @@
 """One pass over a data set without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -52,7 +53,9 @@ class EvaluationSession:
         if self.prediction_loss_only is None:
             self.prediction_loss_only = args.prediction_loss_only
         self.model = trainer.model
-        self.batch_size = args.eval_batch_size
+        # Of a loader that the user made; 0 if only its batches show it.
+        own_batch_size = getattr(self.loader, "own_batch_size", None)
+        self.batch_size = args.eval_batch_size if own_batch_size is None else own_batch_size
         self.num_observed_examples = 0
         self.num_batches: int | None = None  # if fewer are evaluated than the loader has
         self.is_last_batch = False
@@ -238,12 +241,13 @@ class LoopEvaluation:
             self._end_session()
             feed, trainer = self._feeds[self._num_begun], self.trainer
             is_named = feed.name is not None and len(self._feeds) > 1
-            self._session = trainer._evaluation_session(
-                feed.loader,
-                description="Evaluation",
-                prediction_loss_only=True if trainer.compute_metrics is None else None,
-                metric_key_prefix=f"{self.prefix}_{feed.name}" if is_named else self.prefix,
-            )
+            with trainer._evaluating_own_data(feed.name) if feed.renew is not None else nullcontext():
+                self._session = trainer._evaluation_session(
+                    feed.loader,
+                    description="Evaluation",
+                    prediction_loss_only=True if trainer.compute_metrics is None else None,
+                    metric_key_prefix=f"{self.prefix}_{feed.name}" if is_named else self.prefix,
+                )
             self._session.limit_to(feed)
             self._session.is_silent = self.is_sanity_check
             self._session.repeats_losses = isinstance(feed.loader, DataLoaderShard)

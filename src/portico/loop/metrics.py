@@ -222,8 +222,9 @@ def check_metrics(trainer: "Trainer") -> None:
                 "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
                 "`include_for_metrics` out, or give a function."
             )
-        for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
-            _check_torch_metric(metric, trainer)
+        if trainer._scores_logits:
+            for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
+                _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "

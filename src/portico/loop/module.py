@@ -239,8 +239,11 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             trainer._record({**metrics, **epoch})
             event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
             trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
-            numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-            self.log_dict(numbers, sync_dist=trainer.args.world_size > 1)
+            if not self.trainer.barebones:
+                dtype = torch.float32 if self.device.type == "mps" else torch.float64
+                numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+                exact = {name: torch.tensor(value, dtype=dtype) for name, value in numbers.items()}
+                self.log_dict(exact, sync_dist=trainer.args.world_size > 1)
         return True
 
     def on_test_epoch_end(self) -> None:
