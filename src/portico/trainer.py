@@ -1491,6 +1491,9 @@ class Trainer:
 
     def _plain_trainer_callbacks(self, module: TrainerModule) -> list[Callback]:
         """Return the callbacks for a ``lightning.Trainer`` that runs ``module`` and is not this trainer's."""
+        if "lightning_trainer" not in self.__dict__:
+            # In a worker, into which that trainer pickled the module.
+            self._use_lightning_trainer()
         is_own = module.trainer.strategy is self.lightning_trainer.strategy
         return [] if is_own else [PlainTrainerBridge(module, self)]
 

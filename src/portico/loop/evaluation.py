@@ -221,10 +221,14 @@ class LoopEvaluation:
         self.trainer = trainer
         self.prefix = prefix
         self.is_sanity_check = trainer.lightning_trainer.sanity_checking
-        listed = loaders if isinstance(loaders, list | tuple) else [] if loaders is None else [loaders]
-        named = loaders.items() if isinstance(loaders, dict) else enumerate(listed)
+        if not isinstance(loaders, dict | list | tuple):
+            loaders = [] if loaders is None else [loaders]
+        named = loaders.items() if isinstance(loaders, dict) else enumerate(loaders)
         self._feeds = [
-            one if isinstance(one, EvaluationFeed) else EvaluationFeed(one, name=str(name)) for name, one in named
+            one
+            if isinstance(one, EvaluationFeed)
+            else EvaluationFeed(one, name=str(name) if len(loaders) > 1 else None)
+            for name, one in named
         ]
         self._num_begun = 0
         self._session: EvaluationSession | None = None
@@ -240,15 +244,20 @@ class LoopEvaluation:
         while self._num_begun <= index:
             self._end_session()
             feed, trainer = self._feeds[self._num_begun], self.trainer
-            is_named = feed.name is not None and len(self._feeds) > 1
-            with trainer._evaluating_own_data(feed.name) if feed.renew is not None else nullcontext():
+            # Post-processing needs the whole set, and the trainer's.
+            is_whole = feed.renew is not None and not self.is_sanity_check
+            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._scores_logits)
+            with trainer._evaluating_own_data(feed.name) if is_whole else nullcontext():
                 self._session = trainer._evaluation_session(
                     feed.loader,
                     description="Evaluation",
-                    prediction_loss_only=True if trainer.compute_metrics is None else None,
-                    metric_key_prefix=f"{self.prefix}_{feed.name}" if is_named else self.prefix,
+                    prediction_loss_only=None if has_metrics else True,
+                    metric_key_prefix=self.prefix if feed.name is None else f"{self.prefix}_{feed.name}",
                 )
             self._session.limit_to(feed)
+            if self.is_sanity_check:
+                steps = trainer.lightning_trainer.num_sanity_val_steps
+                self._session.num_batches = int(min(steps, feed.num_batches or len(feed)))
             self._session.is_silent = self.is_sanity_check
             self._session.repeats_losses = isinstance(feed.loader, DataLoaderShard)
             trainer.module.evaluation = self._session

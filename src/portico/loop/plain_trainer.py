@@ -52,6 +52,9 @@ class PlainTrainerBridge(EventBridge):
     # Around the run
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if lightning_compat.launches_workers(trainer.strategy):
+            # This is a worker, and with a launcher the strategy would count as one that has not started them.
+            lightning_compat.drop_launcher(trainer.strategy)
         self._contexts.enter_context(_in_charge(trainer, self.module, self.hf_trainer))
         self._contexts.callback(_remove, self, trainer)
         self._contexts.enter_context(autocast_forward(self.module.model, trainer.strategy))

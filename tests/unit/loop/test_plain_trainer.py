@@ -1,6 +1,7 @@
 """The trainer's module and data under a ``lightning.Trainer`` that the user made."""
 
 import csv
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -225,6 +226,26 @@ def test_user_trainer_is_left_as_it_was(tmp_path):
     assert trainer.train().global_step == 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+def test_processes_of_lightning_share_the_data(strategy, tmp_path):
+    seen = tmp_path / "seen"
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [WritesCounts(str(seen))]}, eval_strategy="no")
+    lightning_trainer(max_epochs=1, strategy=strategy, devices=2).fit(trainer.module, trainer.datamodule)
+    assert seen.read_text() == "2 3 3"
+    assert not torch.equal(trainer.model.linear.weight, Line().linear.weight)
+
+
+class WritesCounts(TrainerCallback):
+    def __init__(self, file):
+        self.file = file
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if args.process_index == 0:
+            steps = sorted({entry["step"] for entry in state.log_history if "loss" in entry})
+            Path(self.file).write_text(f"{args.world_size} {state.global_step} {len(steps)}")
+
+
 # Evaluation ----------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +276,8 @@ def test_named_sets_are_validated_by_name(tmp_path):
     expected = trainer.evaluate()
     (validated, *_) = lightning_trainer().validate(trainer.module, trainer.datamodule, verbose=False)
     names = [f"eval_{name}_{metric}" for name in sets for metric in ("loss", "accuracy")]
+    del sets["long"]
+    assert lightning_trainer().validate(trainer.module, trainer.datamodule, verbose=False)[0]["eval_short_loss"]
     assert {name: validated[name] for name in names} == pytest.approx({name: expected[name] for name in names})
 
 

@@ -92,6 +92,15 @@ def test_a_plain_lightning_trainer_validates_the_answers(trainer_of, tmp_path):
     assert files[0] == files[1]
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:Found \d+ module\(s\) in eval mode")
+def test_a_plain_fit_checks_and_evaluates_the_answers(trainer_of):
+    trainer = trainer_of(arguments={"per_device_train_batch_size": 64})
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    pl.Trainer(accelerator="cpu", max_steps=1, val_check_interval=1, **options).fit(trainer.module, trainer.datamodule)
+    assert [entry["eval_total"] for entry in trainer.state.log_history if "eval_total" in entry] == [40]
+
+
 def test_labelled_features_have_a_loss(trainer_of, data):
     unlabelled = featurizer(data.reader.tokenizer).eval_features(data.examples)
     metrics = trainer_of(eval_dataset=unlabelled).evaluate()
