@@ -16,7 +16,7 @@ import lightning.pytorch as pl
 from portico import lightning_compat
 from portico.data.datamodule import TrainFeed
 from portico.distributed.precision import autocast_forward
-from portico.distributed.strategies import refuse_own_backward
+from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
 from portico.hf_compat import logger
 from portico.loop.run import EventBridge
@@ -52,6 +52,7 @@ class PlainTrainerBridge(EventBridge):
     # Around the run
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        _check_backend(trainer, self.hf_trainer)
         if lightning_compat.launches_workers(trainer.strategy):
             # This is a worker, and with a launcher the strategy would count as one that has not started them.
             lightning_compat.drop_launcher(trainer.strategy)
@@ -116,6 +117,17 @@ class PlainTrainerBridge(EventBridge):
 def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
     """Take ``bridge`` out of the user's trainer, which may run something else next."""
     pl_trainer.callbacks = [one for one in pl_trainer.callbacks if one is not bridge]  # type: ignore[attr-defined]
+
+
+def _check_backend(pl_trainer: pl.Trainer, trainer: "Trainer") -> None:
+    """Refuse to run the model of a backend, which its strategy runs elsewhere than torch, under another strategy."""
+    own, given = trainer.lightning_trainer.strategy, pl_trainer.strategy
+    is_of_backend = type(own).__module__.startswith("portico.") and not isinstance(own, ModelDDPStrategy)
+    if is_of_backend and not isinstance(given, type(own)):
+        raise InputError(
+            f"The model of `{type(trainer).__name__}` runs by {type(own).__name__}, but this `lightning.Trainer` has "
+            f"{type(given).__name__}; call `trainer.train()` or `trainer.evaluate()`, or use `portico.Trainer`."
+        )
 
 
 @contextmanager

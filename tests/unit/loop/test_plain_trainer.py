@@ -158,6 +158,12 @@ def test_setting_that_contradicts_the_arguments_is_refused(options, match, tmp_p
     assert trainer.train().global_step == 16, "the trainer is as before"
 
 
+def test_model_of_a_backend_is_refused(tmp_path):
+    trainer = toy_trainer(tmp_path, portico.ORTTrainer, arguments_class=portico.ORTTrainingArguments)
+    with pytest.raises(portico.InputError, match=r"`ORTTrainer` runs by ORTStrategy, .* has Single"):
+        lightning_trainer(max_epochs=1).fit(trainer.module, trainer.datamodule)
+
+
 def test_overridden_training_step_is_called(tmp_path):
     class Own(portico.Trainer):
         def training_step(self, model, inputs, num_items_in_batch=None):
