@@ -76,6 +76,14 @@ def keep_loss_scale(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UnnormalizedLoss
 
 
+@contextmanager
+def unscaled_losses(trainer: pl.Trainer) -> Iterator[None]:
+    """Make ``trainer``, which belongs to the user, use :class:`UnnormalizedLoss` during the block. Public: none."""
+    with _restored([(trainer.fit_loop.epoch_loop.automatic_optimization, "output_result_cls")]):
+        keep_loss_scale(trainer)
+        yield
+
+
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
     """Tell ``trainer`` not to run backward, because an overridden training step does.
 
@@ -159,6 +167,39 @@ def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
 def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
     """Return whether ``trainer`` continues inside an epoch: ``on_train_epoch_start`` is skipped. Public: none."""
     return bool(trainer.fit_loop.restarted_mid_epoch)
+
+
+def given_train_loader(trainer: pl.Trainer) -> Any:
+    """Return the loader that was given to ``trainer.fit``, or that of a data module; ``None`` for one of portico's.
+
+    Public: ``trainer.train_dataloader``, which exists only after the hooks that need it.
+    """
+    source = trainer.fit_loop._data_source
+    return None if _is_ours(source) else source.dataloader()
+
+
+def validates_own_data(trainer: pl.Trainer) -> bool:
+    """Return whether the fit of ``trainer`` validates on data of portico's module or data module. Public: none."""
+    return _is_ours(trainer.fit_loop.epoch_loop.val_loop._data_source)
+
+
+def _is_ours(source: _DataLoaderSource) -> bool:
+    return source.instance is None or type(source.instance).__module__.startswith("portico.")
+
+
+def use_train_loader(trainer: pl.Trainer, loader: Any) -> None:
+    """Make the fit of ``trainer`` read ``loader``. Public: none from a hook."""
+    trainer.fit_loop._data_source = _DataLoaderSource(loader, "train_dataloader")
+
+
+def is_fast_dev_run(trainer: pl.Trainer) -> bool:
+    """Return whether ``trainer`` tries out a few batches (``fast_dev_run``). Public: none; the attribute is not."""
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
+def overfits(trainer: pl.Trainer) -> bool:
+    """Return whether ``trainer`` repeats the same batches (``overfit_batches``). Public: none."""
+    return bool(trainer.overfit_batches > 0)  # type: ignore[attr-defined]
 
 
 # Evaluations inside a fit
@@ -577,13 +618,18 @@ def use_lean_loops(trainer: pl.Trainer) -> None:
 # ---- 3. Signals, messages and published metrics ----
 
 
+_NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
+
+
 def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Make the numbers of ``metrics`` visible to monitoring callbacks (``EarlyStopping``, ``ModelCheckpoint``).
+    """Make the numbers of ``metrics`` visible to callbacks: to monitors, and to progress bars but for speeds.
 
     Public: ``LightningModule.log``, which costs 345 microseconds a call (measured) and is refused in some hooks.
     """
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
     trainer._logger_connector._callback_metrics.update(numbers)
+    shown = {key: float(metrics[key]) for key in numbers if not key.endswith(_NOT_IN_PROGRESS_BARS)}
+    trainer._logger_connector._progress_bar_metrics.update(shown)
 
 
 def disable_sigterm_handler(trainer: pl.Trainer) -> None:
@@ -650,6 +696,8 @@ def quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            # A run shorter than `logging_steps` is an ordinary run.
+            warnings.filterwarnings("ignore", message=r"The number of training batches \(\d+\) is smaller")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -1,6 +1,7 @@
 """Setting up a trainer: traits of the model, changes that arguments make to it, and built-in callbacks."""
 
 import inspect
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import (
     DataCollatorWithPadding,
     DefaultFlowCallback,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
     SequenceFeatureExtractor,
@@ -22,6 +24,7 @@ from transformers import (
 
 from portico import hf_compat
 from portico.errors import InputError, InputRuntimeError
+from portico.lightning_compat import is_fast_dev_run
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -46,6 +49,27 @@ def is_spread(model: nn.Module, device: torch.device) -> bool:
     layers: Any = getattr(model, "hf_device_map", None) or {}
     devices = {place for place in layers.values() if place not in ("cpu", "disk")}
     return len(devices) > 1 or any(torch.device(place) != device for place in devices)
+
+
+def describe_model(model: nn.Module) -> dict[str, Any] | None:
+    """Return class and configuration of a model of transformers, as plain values; ``None`` for another model."""
+    config: Any = getattr(model, "config", None)
+    if not isinstance(model, PreTrainedModel) or not hasattr(transformers, type(model).__name__):
+        return None
+    return {"class": type(model).__name__, "config": config.to_json_string(use_diff=False)}
+
+
+def model_like(description: Mapping[str, Any] | None) -> nn.Module:
+    """Return a model, with new weights, like the one that :func:`describe_model` described."""
+    if description is None:
+        raise InputError(
+            "The checkpoint does not say how to make its model, since it is not one of transformers; make it, and "
+            "give it to `TrainerModule.load_from_checkpoint(path, model=model)`."
+        )
+    model_class: Any = getattr(transformers, description["class"])
+    config = model_class.config_class(**json.loads(description["config"]))
+    model: nn.Module = model_class(config)
+    return model
 
 
 def default_collator(processing_class: Any) -> Any:
@@ -147,7 +171,9 @@ def default_callbacks(trainer: "Trainer") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:
-        trackers = [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(args.report_to)]
+        kinds = hf_compat.get_reporting_integration_callbacks(args.report_to)
+        # A run of a few batches is not tracked, as under Lightning.
+        trackers = [] if is_fast_dev_run(trainer.lightning_trainer) else [tracker() for tracker in kinds]
     except (ImportError, RuntimeError, ValueError) as error:
         kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
         raise kind(

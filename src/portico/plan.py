@@ -31,6 +31,25 @@ class ResumePoint:
         return cls(epoch, step * gradient_accumulation_steps if skips_data else 0)
 
 
+def limited_batches(num_batches: Any, limit: float, name: str) -> Any:
+    """Return how many of ``num_batches`` (``None``: unknown) Lightning's argument ``name`` leaves: a number or a part.
+
+    Raises:
+        InputError: If it leaves none, or a part of an unknown number is asked for.
+    """
+    if isinstance(limit, float) and (limit == 1.0 or num_batches is None):
+        if limit != 1.0:
+            raise InputError(f"`{name}={limit}` is a part of data that have no length; set it to a number of batches.")
+        return num_batches
+    limited = int(num_batches * limit) if isinstance(limit, float) else limit
+    if limited < 1:
+        raise InputError(
+            f"`{name}={limit}` leaves none of {num_batches} batches; set it to an int >= 1 or a larger part, or set "
+            "`eval_strategy='no'` to train without evaluations."
+        )
+    return limited if num_batches is None else min(limited, num_batches)
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """The counts of one training run, with the meaning they have in ``transformers.Trainer``.

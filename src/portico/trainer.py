@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy
 from torch import nn
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     WEIGHTS_NAME,
     PreTrainedTokenizerBase,
@@ -41,15 +41,15 @@ from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
-from portico.data.loaders import move_to_device
+from portico.data.loaders import given_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
-from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
+from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.hf_compat import EvalLoopOutput, HPSearchBackend, PredictionOutput, TrainOutput, has_length, logger
-from portico.lightning_compat import launches_workers, publish_metrics
-from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.lightning_compat import is_fast_dev_run, launches_workers, overfits, publish_metrics
+from portico.loop.evaluation import EvaluationSession, LoopEvaluation, run_evaluation
 from portico.loop.module import (
     TrainerModule,
     count_labels,
@@ -59,6 +59,7 @@ from portico.loop.module import (
     loss_of,
     set_training,
 )
+from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
@@ -69,8 +70,9 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
-from portico.plan import ResumePoint, RunPlan
+from portico.plan import ResumePoint, RunPlan, limited_batches
 from portico.validation import (
+    check_lightning_kwargs,
     check_part_kinds,
     check_parts,
     prepare_arguments,
@@ -115,16 +117,24 @@ class Trainer:
     Arguments, methods, callbacks and results are those of ``transformers.Trainer``. Additional or extended arguments:
 
     Args:
+        train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used as they are:
+            with their batch size, sampler, collator and workers instead of those of the training arguments.
+        eval_dataset: The same; several loaders of a data module are evaluated by name or number, as a dict of sets.
         compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
             a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
             results carry the usual prefix; an unnamed metric is named after its class, and a result that is not
-            a number becomes a nested list (``ClasswiseWrapper`` names the entries). Labels of -100 reach the metric:
-            set its ``ignore_index=-100``.
+            a number becomes a nested list (``ClasswiseWrapper`` names the entries). Metrics of torchmetrics get the
+            logits in the shape they take: classes second (token classification), without a last dimension of 1
+            (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
+            ``ignore_index=-100``. A class of your own gets what the model returns.
         tokenizer: Older spelling of ``processing_class``.
         lightning_callbacks: Lightning callbacks; to them it is an ordinary Lightning run.
         loggers: Lightning loggers; they receive what Hugging Face logs.
         plugins: Lightning plugins.
+        lightning_kwargs: Further arguments of ``lightning.Trainer``: ``fast_dev_run``, ``limit_train_batches``,
+            ``limit_val_batches``, ``overfit_batches``, ``profiler``, ``detect_anomaly``, ``max_time`` and others.
+            Those that a training argument says already are refused with its name.
 
     Attributes:
         lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
@@ -171,6 +181,8 @@ class Trainer:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
+    # Whether metrics get what the model returns, and not what post-processing makes of it.
+    _scores_logits = True
     current_flos: float = 0
 
     # ---- Initialization & Validation ----
@@ -195,10 +207,12 @@ class Trainer:
         lightning_callbacks: list[Callback] | None = None,
         loggers: list[Logger] | None = None,
         plugins: list[Any] | None = None,
+        lightning_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         refuse_uncalled_hooks(type(self))
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
-        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks)
+        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
+        self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
         self._seed_everything()
@@ -264,17 +278,20 @@ class Trainer:
         processing_class: "ProcessingClass | None",
     ) -> None:
         self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
+        self.train_dataset = self.datamodule.loaders_of(train_dataset, "training")
+        self.eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
         self.callback_handler = hf_compat.CallbackHandler(
             every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
-        self.add_callback(PrinterCallback if self.args.disable_tqdm else model_setup.progress_callback())
+        if self.args.disable_tqdm:
+            self.add_callback(PrinterCallback)
+        elif not any(isinstance(one, ProgressBar) for one in self._lightning_parts["callbacks"]):
+            self.add_callback(model_setup.progress_callback())
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
@@ -282,7 +299,7 @@ class Trainer:
         self.control = TrainerControl()
         self.state = fresh_state(self)
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._train_batch_size = self.args.train_batch_size
+        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(self.model, "config", None)
@@ -363,6 +380,10 @@ class Trainer:
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> "Loader":
+        if isinstance(dataset, DataLoader):
+            given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
+            given.own_batch_size = given_batch_size(dataset) or 0
+            return given
         loader = self.datamodule.build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
@@ -370,6 +391,9 @@ class Trainer:
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
+        if overfits(self.lightning_trainer) and has_length(dataset):
+            # The same batches in every epoch.
+            return SequentialSampler(dataset)
         return train_sampler(dataset, self.args, self.processing_class)
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
@@ -494,6 +518,11 @@ class Trainer:
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
+            raise InputError(
+                "`fast_dev_run` takes the first steps of a run, which a checkpoint has behind it; leave "
+                "`resume_from_checkpoint` out."
+            )
         self._memory_tracker.start()
         self.is_in_train = True
         try:
@@ -541,8 +570,19 @@ class Trainer:
         loader = self.get_train_dataloader()
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
+        return self._fit(self._set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
+
+    def _set_up_run(
+        self,
+        plan: RunPlan,
+        loader: "Loader",
+        checkpoint: str | None = None,
+        trial: "Trial" = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainingRun:
+        """Set up the state of a run and the model that it trains."""
         point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
+            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
         if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
             point = self.corrections.after_last_step(plan, point)
@@ -551,7 +591,7 @@ class Trainer:
             self,
             loader=loader,
             plan=plan,
-            checkpoint=resume_from_checkpoint,
+            checkpoint=checkpoint,
             resume_point=ResumePoint(*point),
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
@@ -559,8 +599,8 @@ class Trainer:
         self.model_wrapped = model_setup.compiled_for_training(
             self._wrap_model(self.model), self.model_wrapped, self.args
         )
-        log_training_start(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
-        return self._fit(run)
+        log_training_start(self, run.plan, run.resume_point if checkpoint is not None else None)
+        return run
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
@@ -631,7 +671,7 @@ class Trainer:
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         run_folder = self._get_output_dir(trial)
-        if self.args.should_save and self.args.save_total_limit == 1:
+        if self.args.should_save and self.args.save_total_limit == 1 and not self.module.is_under_plain_trainer:
             writer.delete_all_but_best(run_folder, self.state.best_model_checkpoint)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_current_push()
@@ -764,7 +804,7 @@ class Trainer:
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best
-        if self.control.should_save:
+        if self.control.should_save and not is_fast_dev_run(self.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
             if self.args.should_save and self._last_checkpoint is not None:
@@ -825,14 +865,22 @@ class Trainer:
             ``num_train_epochs``, ``num_update_steps_per_epoch``, ``num_examples``, ``num_train_samples``,
             ``total_train_batch_size``, ``steps_in_epoch`` (loader batches) and ``max_steps``.
         """
-        num_batches = len(dataloader) if has_length(dataloader) else None
+        num_batches, num_examples = len(dataloader) if has_length(dataloader) else None, None
+        if num_batches:
+            num_examples = self.num_examples(dataloader)
+        limited = limited_batches(num_batches, self.lightning_trainer.limit_train_batches, "limit_train_batches")
+        if limited != num_batches:
+            num_taken = limited * self._train_batch_size * args.world_size
+            num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)
+        # With `fast_dev_run` the limit is the whole run.
+        is_trial = is_fast_dev_run(self.lightning_trainer)
         plan = RunPlan.make(
-            max_steps=args.max_steps,
-            num_train_epochs=args.num_train_epochs,
+            max_steps=-1 if is_trial else args.max_steps,
+            num_train_epochs=1 if is_trial else args.num_train_epochs,
             gradient_accumulation_steps=args.gradient_accumulation_steps,
             total_train_batch_size=self.get_total_train_batch_size(args),
             num_batches=num_batches,
-            num_examples=self.num_examples(dataloader) if num_batches else None,
+            num_examples=num_examples,
         )
         return plan.as_training_values()
 
@@ -898,6 +946,7 @@ class Trainer:
         ``eval_dataset`` takes the place of the trainer's; the sets of a dict are evaluated one by one, with the key in
         the metrics' names.
         """
+        eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
         override = eval_dataset is not None
         datasets = eval_dataset if override else self.eval_dataset
         if isinstance(datasets, dict):
@@ -968,6 +1017,10 @@ class Trainer:
     def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
 
+    def _evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for an evaluation of ``eval_dataset``, or of its set ``name``, that Lightning starts."""
+        return contextlib.nullcontext()
+
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         assert output.metrics is not None
         assert output.num_samples is not None
@@ -989,6 +1042,7 @@ class Trainer:
 
         The other arguments are those of :meth:`evaluation_loop`.
         """
+        test_dataset = self.datamodule.loaders_of(test_dataset, "test")
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
@@ -1205,14 +1259,18 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
-        numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
+        numbers = self._record(logs)
         publish_metrics(self.lightning_trainer, numbers)
-        for lightning_logger in self._lightning_parts["loggers"]:
+        for lightning_logger in self.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
             lightning_logger.save()
+
+    def _record(self, logs: dict[str, float]) -> dict[str, float]:
+        """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+        return {key: value for key, value in logs.items() if isinstance(value, int | float)}
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
@@ -1382,7 +1440,7 @@ class Trainer:
         if self.hp_search_backend is None or trial is None:
             return
         hp_search.apply_trial(self, trial)
-        self._train_batch_size = self.args.train_batch_size
+        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
     def _report_to_hp_search(self, trial: "Trial", step: int, metrics: dict[str, float]) -> None:
@@ -1449,9 +1507,22 @@ class Trainer:
             parts = {**parts, "callbacks": [EventBridge(run), *parts["callbacks"]]}
         plan = run.plan if run is not None else None
         self.lightning_trainer = build_lightning_trainer(
-            self.args, plan=plan, model=self.__dict__.get("model"), **parts
+            self.args, plan=plan, model=self.__dict__.get("model"), further=self._lightning_kwargs, **parts
         )
+        if self.__dict__.get("eval_dataset") is None:
+            self.lightning_trainer.num_sanity_val_steps = 0
         self.args.lightning_strategy = self.lightning_trainer.strategy
+
+    def _plain_trainer_callbacks(self, module: TrainerModule) -> list[Callback]:
+        """Return the callbacks for a ``lightning.Trainer`` that runs ``module`` and is not this trainer's."""
+        if "lightning_trainer" not in self.__dict__:
+            # In a worker, into which that trainer pickled the module.
+            self._use_lightning_trainer()
+        is_own = module.trainer.strategy is self.lightning_trainer.strategy
+        return [] if is_own else [PlainTrainerBridge(module, self)]
+
+    def _begin_loop_evaluation(self, loaders: Any, prefix: str) -> LoopEvaluation:
+        return LoopEvaluation(self, loaders, prefix=prefix)
 
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy

@@ -4,11 +4,24 @@ First the class, then each part by itself, the training arguments, and the parts
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    DeviceStatsMonitor,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    LearningRateMonitor,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+    ThroughputMonitor,
+)
+from lightning.pytorch.loggers import Logger
+from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
@@ -70,6 +83,7 @@ def check_part_kinds(
     callbacks: "Callbacks | None",
     optimizers: "Optimizers",
     lightning_callbacks: Sequence[Callback] | None,
+    loggers: Sequence[Logger] | None,
 ) -> None:
     """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
     if model is None and model_init is None:
@@ -99,12 +113,42 @@ def check_part_kinds(
                 f"`lightning_callbacks` holds a {type(callback).__name__}; give instances of Lightning's `Callback` "
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
+        _check_lightning_callback(callback, loggers)
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
         kinds = [type(part).__name__ for part in optimizers] if is_pair else []
         shown = f"({', '.join(kinds)})" if is_pair else f"a {type(optimizers).__name__}"
         raise InputTypeError(
             f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, each of which may be None."
+        )
+
+
+# Callbacks of Lightning that change what the training arguments say, and what to do instead.
+REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
+    GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
+    StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
+    BatchSizeFinder: "the trainer makes the loaders; set `auto_find_batch_size=True`",
+    LearningRateFinder: "the trainer makes optimizer and schedule; use `hyperparameter_search`",
+    BackboneFinetuning: (
+        "it adds parameters that the schedule does not know; freeze them with `requires_grad_(False)`, or give them a "
+        "group of their own in `create_optimizer`"
+    ),
+    OnExceptionCheckpoint: (
+        "it resumes Lightning's checkpoints by itself; set `save_strategy`, and resume with "
+        "`train(resume_from_checkpoint=True)`"
+    ),
+}
+_LOG_BY_THEMSELVES = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
+
+
+def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | None) -> None:
+    for kind, instead in REFUSED_CALLBACKS.items():
+        if isinstance(callback, kind):
+            raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}, but {instead}.")
+    if isinstance(callback, _LOG_BY_THEMSELVES) and not loggers:
+        raise InputError(
+            f"`lightning_callbacks` holds a {type(callback).__name__}, which writes to Lightning's loggers, and there "
+            "is none; give one, for example `loggers=[CSVLogger(args.output_dir)]`."
         )
 
 
@@ -122,6 +166,66 @@ def refuse_untrainable_quantized(model: "nn.Module") -> None:
         raise InputError(
             f"{error}. Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`."
         ) from error
+
+
+# Arguments of `lightning.Trainer` (2.6) that are passed on to it; the others, and what to set instead.
+PASSED_ON = (
+    *("fast_dev_run", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
+    *("overfit_batches", "max_time", "num_sanity_val_steps", "enable_model_summary", "profiler", "detect_anomaly"),
+    *("deterministic", "benchmark", "sync_batchnorm", "enable_autolog_hparams"),
+)
+_STOPS_EARLY = "a callback that ends a run early has its own patience"
+SAID_ELSEWHERE = {
+    **{
+        name: f"`TrainingArguments({name}=...)`"
+        for name in ("accelerator", "strategy", "devices", "num_nodes", "precision", "max_steps")
+    },
+    "logger": "`Trainer(loggers=[...])`",
+    "callbacks": "`Trainer(lightning_callbacks=[...])`",
+    "plugins": "`Trainer(plugins=[...])`",
+    "max_epochs": "`TrainingArguments(num_train_epochs=...)`",
+    "min_epochs": _STOPS_EARLY,
+    "min_steps": _STOPS_EARLY,
+    "val_check_interval": "`TrainingArguments(eval_strategy='steps', eval_steps=...)`",
+    "check_val_every_n_epoch": "`TrainingArguments(eval_strategy='epoch')`",
+    "log_every_n_steps": "`TrainingArguments(logging_steps=...)`",
+    "enable_checkpointing": "`TrainingArguments(save_strategy=...)`, or a `ModelCheckpoint` in `lightning_callbacks`",
+    "enable_progress_bar": "`TrainingArguments(disable_tqdm=...)`, or a progress bar in `lightning_callbacks`",
+    "accumulate_grad_batches": "`TrainingArguments(gradient_accumulation_steps=...)`",
+    "gradient_clip_val": "`TrainingArguments(max_grad_norm=...)`",
+    "gradient_clip_algorithm": "`TrainingArguments(max_grad_norm=...)`, or override `_clip_grad_norm`",
+    "inference_mode": "evaluations run under `torch.no_grad`, so that callbacks can keep their tensors",
+    "use_distributed_sampler": "the loaders share the data over the processes; override `get_train_dataloader`",
+    "barebones": "it would turn off the callbacks and loggers that a trainer consists of",
+    "reload_dataloaders_every_n_epochs": "define `set_epoch` in the data set, which is called in every epoch",
+    "default_root_dir": "`TrainingArguments(output_dir=...)`",
+    "model_registry": "`TrainingArguments(push_to_hub=True, hub_model_id=...)`",
+}
+
+
+def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the user's arguments of ``lightning.Trainer``; refuse those that training arguments say already."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InputTypeError(f"`lightning_kwargs` is a {type(given).__name__}; give a dict of arguments by name.")
+    for name in given or {}:
+        if name in SAID_ELSEWHERE:
+            instead = SAID_ELSEWHERE[name]
+            instead = f"set {instead}" if instead.startswith("`") else instead
+            raise InputError(f"`lightning_kwargs` sets `{name}`, which the trainer decides; leave it out: {instead}.")
+        if name not in PASSED_ON:
+            raise InputError(
+                f"`lightning_kwargs` sets `{name}`, which `lightning.Trainer` does not have; it may set "
+                f"{', '.join(PASSED_ON)}."
+            )
+    options = dict(given or {})
+    # `predict` runs in Lightning's test loop, whose batches are on the way to the metrics.
+    predicted = options.pop("limit_predict_batches", None)
+    if predicted is not None and options.setdefault("limit_test_batches", predicted) != predicted:
+        raise InputError(
+            f"`limit_predict_batches={predicted}` and `limit_test_batches={options['limit_test_batches']}` both limit "
+            "`predict`; set one of them."
+        )
+    return options
 
 
 # ---- The training arguments ----
@@ -222,7 +326,7 @@ def check_requirements(args: TrainingArguments) -> None:
 def check_parts(trainer: "Trainer") -> None:
     """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
-    check_metrics(trainer.compute_metrics, args)
+    check_metrics(trainer)
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
         raise InputError(
             f"You have set `args.eval_strategy` to {args.eval_strategy} but you didn't pass an `eval_dataset` to "
@@ -252,6 +356,11 @@ def check_parts(trainer: "Trainer") -> None:
             "The train_dataset does not implement __len__, so the number of training steps cannot be inferred; "
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
+        )
+    if isinstance(trainer.train_dataset, DataLoader) and args.auto_find_batch_size:
+        raise InputError(
+            "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
+            "`dataset` as `train_dataset`, or leave the argument out."
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)

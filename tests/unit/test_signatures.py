@@ -12,7 +12,7 @@ from models import ToyDataset, tiny_bert, toy_trainer
 from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD
 
-LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins"]
+LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins", "lightning_kwargs"]
 OWN_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precision", "corrections", "stop_on_nan"}
 
 DIFFERENT_SIGNATURES = {

@@ -189,6 +189,13 @@ def present_rng_states(args: "transformers.TrainingArguments") -> dict[str, Any]
     return states
 
 
+def portable_rng_states(states: dict[str, Any], *, as_arrays: bool = False) -> dict[str, Any]:
+    """Return RNG states with a tensor instead of numpy's array, which ``torch.load`` calls unsafe, or the reverse."""
+    name, keys, *rest = states["numpy"]
+    keys = keys.numpy().astype(np.uint32) if as_arrays else torch.from_numpy(keys.astype(np.int64))
+    return {**states, "numpy": (name, keys, *rest)}
+
+
 def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:

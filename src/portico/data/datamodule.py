@@ -6,9 +6,10 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -16,10 +17,11 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico import hf_compat
-from portico.data.loaders import SkipBatchSampler
+from portico.data.loaders import SkipBatchSampler, given_batch_size
 from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.hf_compat import logger
+from portico.plan import limited_batches
 
 if TYPE_CHECKING:
     from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
@@ -54,9 +56,28 @@ class TrainFeed:
 
 @dataclass(eq=False)
 class EvaluationFeed:
-    """The batches of an evaluation, in the loader's order."""
+    """The batches of an evaluation, in the loader's order.
+
+    The length is the whole loader's, which Lightning limits by itself; ``num_batches`` are yielded.
+
+    Args:
+        loader: Batches.
+        limit: Value of Lightning's argument ``limited_by``, a number of batches or a part of them.
+        name: Name of the set among several.
+        renew: Makes the loader of each pass; Lightning asks for loaders once, transformers makes one a pass.
+    """
 
     loader: "Loader"
+    limit: float = 1.0
+    limited_by: str = "limit_val_batches"
+    name: str | None = None
+    renew: "Callable[[], Loader] | None" = None
+
+    def __post_init__(self) -> None:
+        num_batches = None if len(self) == sys.maxsize else len(self)
+        # An empty set is evaluated too, to no metrics.
+        limited = num_batches if num_batches == 0 else limited_batches(num_batches, self.limit, self.limited_by)
+        self.num_batches: int | None = limited
 
     def __len__(self) -> int:
         if not hf_compat.has_length(self.loader):
@@ -69,7 +90,24 @@ class EvaluationFeed:
         return len(self.loader) if is_exact else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self.loader
+        if self.renew is not None:
+            self.loader = self.renew()
+        if isinstance(self.limit, float) and self.limit == 1.0:
+            yield from self.loader
+            return
+        batches = iter(self.loader)
+        yield from islice(batches, self.num_batches)
+        # Of an abandoned loader the accelerator would read the size of the last batch.
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+# Stage and hook of a data module for what the trainer calls a set. Validation data are set up for a fit, too.
+_STAGES = {
+    "training": ("fit", "train_dataloader"),
+    "evaluation": ("fit", "val_dataloader"),
+    "test": ("test", "test_dataloader"),
+}
 
 
 class TrainerDataModule(pl.LightningDataModule):
@@ -80,6 +118,7 @@ class TrainerDataModule(pl.LightningDataModule):
         self.hf_trainer = trainer
         self.run: TrainingRun | None = None
         self._announced: set[str] = set()
+        self._set_up: dict[int, set[str]] = {}  # the user's data modules, and their stages that were set up
 
     def __str__(self) -> str:
         # Lightning's representation iterates the loaders, which would draw random numbers.
@@ -89,11 +128,80 @@ class TrainerDataModule(pl.LightningDataModule):
     __repr__ = __str__
 
     def train_dataloader(self) -> TrainFeed:
-        assert self.run is not None, "the trainer sets the run before fitting"
-        return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
+        if self.run is None:
+            raise InputError(
+                "`trainer.datamodule` feeds `trainer.module`; call `lightning.Trainer.fit(trainer.module, "
+                "trainer.datamodule)`, or take a loader for another use from `trainer.get_train_dataloader()`."
+            )
+        loader, num_batches = self.run.loader, self.run.plan.steps_in_epoch
+        if self.hf_trainer.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
+            # Lightning applies the limit, of which the plan is the outcome.
+            num_batches = len(loader)
+        return TrainFeed(num_batches, self.run.batches)
 
-    def val_dataloader(self) -> EvaluationFeed:
-        return EvaluationFeed(self.hf_trainer.get_eval_dataloader())
+    def val_dataloader(self) -> list[EvaluationFeed]:
+        return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader)
+
+    def test_dataloader(self) -> list[EvaluationFeed]:
+        # A trainer has no test set of its own.
+        return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader)
+
+    predict_dataloader = test_dataloader
+
+    def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]") -> list[EvaluationFeed]:
+        """Return the batches of the evaluation set, or of each set of a dict; none without one."""
+        given, limit = self.hf_trainer.eval_dataset, getattr(self.hf_trainer.lightning_trainer, limited_by)
+        sets = given if isinstance(given, dict) else {} if given is None else {None: given}
+        makers = {name: partial(make_loader, data) for name, data in sets.items()}
+        return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
+
+    def loaders_of(self, data: Any, description: str) -> Any:
+        """Return the loader, or the loaders by name, that a user's data module has; other data are returned as given.
+
+        It is prepared and set up as ``lightning.Trainer`` does, once for each of its stages.
+        """
+        if not isinstance(data, pl.LightningDataModule):
+            return data
+        stage, hook = _STAGES[description]
+        args, done = self.hf_trainer.args, self._set_up.setdefault(id(data), set())
+        data.trainer = self.hf_trainer.lightning_trainer
+        if not done:
+            with args.main_process_first():
+                if args.local_process_index == 0 or not data.prepare_data_per_node:
+                    data.prepare_data()
+        if stage not in done:
+            data.setup(stage)
+            done.add(stage)
+        loaders = getattr(data, hook)()
+        if isinstance(loaders, list | tuple):
+            named = {str(index): loader for index, loader in enumerate(loaders)}
+            loaders = loaders[0] if len(loaders) == 1 else named
+        several = isinstance(loaders, dict) and description == "evaluation"
+        if not isinstance(loaders, DataLoader) and not several:
+            raise InputError(
+                f"`{type(data).__name__}.{hook}()` returned a {type(loaders).__name__}, and {description} takes one "
+                "`DataLoader`; let it return one."
+            )
+        return loaders
+
+    def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
+        """Return a loader that the user made, and warn once which training arguments it overrules."""
+        args, is_training = self.hf_trainer.args, description == "training"
+        size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
+        overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
+        if is_training:
+            overruled["dataloader_drop_last"] = loader.drop_last
+        different = [f"{name}={getattr(args, name)}" for name, own in overruled.items() if own != getattr(args, name)]
+        if is_training and args.train_sampling_strategy != "random":
+            different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
+        message = (
+            f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
+            f"{', '.join(different)} has no effect on it."
+        )
+        if different and message not in self._announced:
+            self._announced.add(message)
+            logger.warning(message)
+        return loader
 
     def build_loader(
         self,
@@ -110,6 +218,11 @@ class TrainerDataModule(pl.LightningDataModule):
         sampler of data with indices; workers are seeded only if it ``is_training``.
         """
         trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
+        if isinstance(dataset, DataLoader):
+            raise InputError(
+                f"The {description} data are a DataLoader, but `{type(trainer).__name__}` makes its own batches; give "
+                "its `dataset`."
+            )
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:

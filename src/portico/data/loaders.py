@@ -148,6 +148,14 @@ class DataLoaderShard(DataLoader[Any]):
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
+def given_batch_size(data: Any) -> int | None:
+    """Return the batch size of ``data`` if it is a loader that the user made, and knows it."""
+    if not isinstance(data, DataLoader):
+        return None
+    batches: Any = data.sampler if isinstance(data.sampler, BatchSampler) else data.batch_sampler
+    return data.batch_size or getattr(batches, "batch_size", None)
+
+
 def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
     """Return a loader that starts after ``num_batches``: by index where there are indices, else by fetching them."""
     if not isinstance(loader, DataLoader):

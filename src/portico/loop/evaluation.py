@@ -1,6 +1,7 @@
 """One pass over a data set without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,7 @@ from transformers import EvalPrediction
 
 from portico.corrections import EvaluationLoss
 from portico.data.datamodule import EvaluationFeed
+from portico.data.loaders import DataLoaderShard
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
 from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
@@ -51,15 +53,27 @@ class EvaluationSession:
         if self.prediction_loss_only is None:
             self.prediction_loss_only = args.prediction_loss_only
         self.model = trainer.model
-        self.batch_size = args.eval_batch_size
+        # Of a loader that the user made; 0 if only its batches show it.
+        own_batch_size = getattr(self.loader, "own_batch_size", None)
+        self.batch_size = args.eval_batch_size if own_batch_size is None else own_batch_size
         self.num_observed_examples = 0
+        self.num_batches: int | None = None  # if fewer are evaluated than the loader has
+        self.is_last_batch = False
+        self.is_silent = False  # whether callbacks get no events
+        # Whether the loader says how many losses of a full batch count for the last, smaller one, as prepared ones do.
+        self.repeats_losses = True
         self.output: EvalLoopOutput | None = None
         self.mean_loss = EvaluationLoss(trainer, self.loader)
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
-        self.batch_metrics = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        self.batch_metrics = batch_metrics(trainer, nested=nested)
         # `predict` returns its arrays, with or without metrics.
         self.keeps_arrays = self.description == "Prediction" or not (self.batch_metrics or args.batch_eval_metrics)
+
+    def limit_to(self, feed: EvaluationFeed) -> None:
+        """Note how many batches ``feed`` will yield, if fewer than the loader has."""
+        if feed.num_batches is not None and feed.num_batches < len(feed):
+            self.num_batches = feed.num_batches
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
@@ -76,15 +90,18 @@ class EvaluationSession:
 
     def step(self, inputs: "Batch", batch_idx: int) -> None:
         trainer = self.trainer
+        ends_loader = getattr(self.loader, "end_of_dataloader", False)
+        self.is_last_batch = ends_loader or batch_idx + 1 == self.num_batches
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
-            self.batch_size = self.batch_size or size
+            self.batch_size = (self.batch_size or size) if self.repeats_losses else size
         with self.mean_loss.of_batch(inputs) as own_inputs:
             loss, logits, labels = trainer.prediction_step(
                 self.model, own_inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
             )
         self.keep(loss, self.mean_loss.completed(logits), self.mean_loss.completed(labels), inputs)
-        trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
+        if not self.is_silent:
+            trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
     def keep(
         self, loss: torch.Tensor | None, logits: "Nested | None", labels: "Nested | None", inputs: "Batch"
@@ -111,8 +128,8 @@ class EvaluationSession:
                 if outcome is not None:
                     arrays.add(outcome)
         if self.batch_metrics is not None and logits is not None and labels is not None:
-            is_last = getattr(self.loader, "end_of_dataloader", False)
-            self.batch_metrics.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
+            prediction = self._prediction(logits, labels, losses, inputs)
+            self.batch_metrics.update(prediction, is_last=self.is_last_batch)
 
     def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
@@ -155,6 +172,8 @@ class EvaluationSession:
 
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""
+        if self.num_batches is not None:
+            return self.num_observed_examples * self.trainer.args.world_size
         dataset = getattr(self.loader, "dataset", None)
         if has_length(dataset):
             return len(dataset) or self.num_observed_examples
@@ -191,6 +210,73 @@ class EvaluationSession:
         return metrics
 
 
+class LoopEvaluation:
+    """An evaluation that Lightning started by itself: its sanity check, or a call of the user's ``lightning.Trainer``.
+
+    There is one session for each of the ``loaders``, of which Lightning gives one, a list or a dict by name, one after
+    another. The metrics of several are named after them; ``prefix`` is ``"eval"`` or ``"test"``.
+    """
+
+    def __init__(self, trainer: "Trainer", loaders: Any, *, prefix: str) -> None:
+        self.trainer = trainer
+        self.prefix = prefix
+        self.is_sanity_check = trainer.lightning_trainer.sanity_checking
+        if not isinstance(loaders, dict | list | tuple):
+            loaders = [] if loaders is None else [loaders]
+        named = loaders.items() if isinstance(loaders, dict) else enumerate(loaders)
+        self._feeds = [
+            one
+            if isinstance(one, EvaluationFeed)
+            else EvaluationFeed(one, name=str(name) if len(loaders) > 1 else None)
+            for name, one in named
+        ]
+        self._num_begun = 0
+        self._session: EvaluationSession | None = None
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether no other evaluation is nested in this one at the moment."""
+        return self.trainer.module.evaluation is self._session
+
+    def begin_loader(self, index: int) -> None:
+        """Make and start the session of the loader ``index``, unless it is running."""
+        while self._num_begun <= index:
+            self._end_session()
+            feed, trainer = self._feeds[self._num_begun], self.trainer
+            # Post-processing needs the whole set, and the trainer's.
+            is_whole = feed.renew is not None and not self.is_sanity_check
+            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._scores_logits)
+            with trainer._evaluating_own_data(feed.name) if is_whole else nullcontext():
+                self._session = trainer._evaluation_session(
+                    feed.loader,
+                    description="Evaluation",
+                    prediction_loss_only=None if has_metrics else True,
+                    metric_key_prefix=self.prefix if feed.name is None else f"{self.prefix}_{feed.name}",
+                )
+            self._session.limit_to(feed)
+            if self.is_sanity_check:
+                steps = trainer.lightning_trainer.num_sanity_val_steps
+                self._session.num_batches = int(min(steps, feed.num_batches or len(feed)))
+            self._session.is_silent = self.is_sanity_check
+            self._session.repeats_losses = isinstance(feed.loader, DataLoaderShard)
+            trainer.module.evaluation = self._session
+            self._session.start()
+            self._num_begun += 1
+
+    def finish(self) -> dict[str, float]:
+        """Return the metrics of all loaders, also of those that had no batch."""
+        self.begin_loader(len(self._feeds) - 1)
+        self._end_session()
+        return self._metrics
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        self.trainer.module.evaluation = None
+        if session is not None:
+            self._metrics |= session.finish().metrics or {}
+
+
 def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """Run ``session`` and return its output.
 
@@ -199,8 +285,10 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """
     trainer = session.trainer
     pl_trainer, module = trainer.lightning_trainer, trainer.module
-    feed = EvaluationFeed(session.loader)
     predicts = session.description == "Prediction"
+    limit = "limit_test_batches" if predicts else "limit_val_batches"
+    feed = EvaluationFeed(session.loader, getattr(pl_trainer, limit), limit)
+    session.limit_to(feed)
     enclosing, module.evaluation = module.evaluation, session
     try:
         session.start()

@@ -1,6 +1,7 @@
 """``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics (:func:`batch_metrics` chooses)."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -8,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.text import Perplexity
 from transformers import EvalPrediction
 
+from portico import hf_compat
 from portico.errors import InputError, InputTypeError
 from portico.tree import map_tensors
 
 if TYPE_CHECKING:
-    from portico.annotations import ComputeMetrics, Nested
-    from portico.arguments import TrainingArguments
+    from portico.annotations import Nested
+    from portico.trainer import Trainer
 
 _TORCH_METRICS = (Metric, MetricCollection, dict)
 
@@ -40,28 +43,41 @@ class BatchedComputeMetrics:
 
 
 class TorchMetrics:
-    """Metrics of torchmetrics, updated with ``(logits, labels)``.
+    """Metrics of torchmetrics, updated with ``(logits, labels)`` in the shapes that each of them takes.
 
     The tensors are already gathered from all processes, without the examples that pad the last batch. So each process
     counts everything, and the metrics must not synchronise, which would count everything once per process.
 
-    A metric without a name is named after its class, as in a collection. With ``own`` a copy is updated, because an
-    enclosing evaluation is using the same metrics.
+    A metric without a name is named after its class, as in a collection.
+
+    Args:
+        metrics: The user's metrics.
+        own: Update a copy, because an enclosing evaluation is using the same metrics.
+        shifts_labels: Labels are those of the same token, as a causal model takes them, and logits score the next.
     """
 
-    def __init__(self, metrics: "Metric | MetricCollection | dict[str, Metric]", *, own: bool = False) -> None:
+    def __init__(
+        self,
+        metrics: "Metric | MetricCollection | dict[str, Metric]",
+        *,
+        own: bool = False,
+        shifts_labels: bool = False,
+    ) -> None:
         collection = metrics if isinstance(metrics, MetricCollection) else MetricCollection(metrics)  # type: ignore[arg-type]
         self.metrics = collection.clone() if own else collection
         # An interrupted evaluation may have left counts behind.
         self.metrics.reset()
+        self._by_form = _by_form(self.metrics)
+        self._shifts_labels = shifts_labels
         self._num_updates = 0
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
         logits, labels = prediction.predictions, prediction.label_ids
-        if self._num_updates == 0 and isinstance(logits, torch.Tensor):
-            self.metrics.to(logits.device)
+        if self._num_updates == 0 and isinstance(labels, torch.Tensor):
+            self.metrics.to(labels.device)
         try:
-            self.metrics.update(logits, labels)
+            for form, metrics in self._by_form.items():
+                metrics.update(*_formed(form, logits, labels, shifts_labels=self._shifts_labels))
         except Exception as error:
             error.add_note(
                 f"The metrics in `compute_metrics` were updated with preds={_described(logits)} and "
@@ -75,10 +91,66 @@ class TorchMetrics:
         """Return the metrics as plain numbers, arrays as nested lists, and reset the counts."""
         if self._num_updates == 0:
             return {}
+        results: dict[str, Any] = {}
         with _without_synchronisation(self.metrics):
-            results = self.metrics.compute()
-        self.metrics.reset()
+            for metrics in self._by_form.values():
+                results |= metrics.compute()
+        for metrics in self._by_form.values():
+            metrics.reset()
         return {name: _plain(result) for name, result in results.items()}
+
+
+# How metrics take the predictions and labels of N examples with L tokens or labels each, in C classes.
+_CLASSES_SECOND = "multiclass"  # `[N, C]` or `[N, C, L]`, and `[N]` or `[N, L]`
+_YES_OR_NO = "binary or multilabel"  # both `[N]` or `[N, L]`, labels integers
+_NUMBERS = "regression"  # both `[N]` or `[N, L]`
+_CLASSES_LAST = "perplexity"  # `[N, L, C]` and `[N, L]`
+_AS_THEY_ARE = "of the user"
+
+
+def _form(metric: Metric) -> str:
+    """Return how ``metric`` takes predictions and labels; for a wrapper, how the metric inside does."""
+    for one in metric.modules():
+        rooms = {base.__module__.partition("torchmetrics.")[2].partition(".")[0] for base in type(one).__mro__}
+        if isinstance(one, Perplexity):
+            return _CLASSES_LAST
+        if "regression" in rooms:
+            return _NUMBERS
+        if "classification" in rooms:
+            return _YES_OR_NO if getattr(one, "num_classes", None) is None else _CLASSES_SECOND
+    return _AS_THEY_ARE
+
+
+def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
+    """Return the parts of ``metrics`` that take one form; each has the same metric objects and names."""
+    parts: dict[str, dict[str, Metric]] = {}
+    for name, metric in metrics.items(keep_base=True, copy_state=False):
+        parts.setdefault(_form(metric), {})[name] = metric
+    if len(parts) == 1:
+        return {next(iter(parts)): metrics}
+    names: dict[str, Any] = {"prefix": metrics.prefix, "postfix": metrics.postfix}
+    return {form: MetricCollection(part, **names) for form, part in parts.items()}  # type: ignore[arg-type]
+
+
+def _formed(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: bool) -> tuple["Nested", "Nested"]:
+    """Return logits and labels in ``form``; of several outputs of a model, the logits are the first."""
+    if form == _AS_THEY_ARE:
+        return logits, labels
+    if isinstance(logits, tuple | list) and isinstance(labels, torch.Tensor):
+        logits = logits[0]
+    if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return logits, labels
+    if shifts_labels and logits.ndim == 3 and logits.shape[:2] == labels.shape:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    if form == _CLASSES_SECOND and logits.ndim == 3 and logits.shape[:2] == labels.shape:
+        # Models of text score the classes in the last dimension, those of image masks (`[N, C, H, W]`) in the second.
+        logits = logits.movedim(-1, 1)
+    elif form in (_YES_OR_NO, _NUMBERS) and logits.shape == (*labels.shape, 1):
+        logits = logits.squeeze(-1)
+    if form == _YES_OR_NO and labels.is_floating_point():
+        # The loss of several labels takes numbers, their metrics take integers.
+        labels = labels.long()
+    return logits, labels
 
 
 @contextmanager
@@ -112,20 +184,28 @@ def _described(data: "Nested") -> str:
     return str(described)
 
 
-def batch_metrics(
-    compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool
-) -> BatchedComputeMetrics | TorchMetrics | None:
-    """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
+def batch_metrics(trainer: "Trainer", *, nested: bool) -> BatchedComputeMetrics | TorchMetrics | None:
+    """Return the batchwise form of the trainer's metrics; ``None`` for a function of all predictions at once.
 
-    ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs its own counts.
+    An evaluation ``nested`` inside another one needs its own counts.
     """
+    compute_metrics = trainer.compute_metrics
     if isinstance(compute_metrics, _TORCH_METRICS):
-        return TorchMetrics(compute_metrics, own=nested)
-    return BatchedComputeMetrics(compute_metrics) if batched and callable(compute_metrics) else None
+        # What `preprocess_logits_for_metrics` returns is not shifted: it may have aligned it with the labels.
+        is_causal = _head(trainer) in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        shifts = (is_causal or trainer._loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
+        return TorchMetrics(compute_metrics, own=nested, shifts_labels=shifts)
+    if trainer.args.batch_eval_metrics and callable(compute_metrics):
+        return BatchedComputeMetrics(compute_metrics)
+    return None
 
 
-def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
-    """Refuse metrics that cannot be called, or that contradict the training arguments."""
+# ---- Checks before training ----
+
+
+def check_metrics(trainer: "Trainer") -> None:
+    """Refuse metrics that cannot be called, or that contradict the training arguments or the model."""
+    compute_metrics, args = trainer.compute_metrics, trainer.args
     if compute_metrics is None:
         return
     if isinstance(compute_metrics, _TORCH_METRICS):
@@ -142,6 +222,9 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
                 "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
                 "`include_for_metrics` out, or give a function."
             )
+        if trainer._scores_logits:
+            for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
+                _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
@@ -153,4 +236,80 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
             "argument which will be triggered after the last batch of the eval set to signal that the summary "
             "statistics should be returned by the function. Add it, set `batch_eval_metrics=False`, or give a "
             "`torchmetrics.Metric`."
+        )
+
+
+def _check_torch_metric(metric: Metric, trainer: "Trainer") -> None:
+    """Refuse a metric that cannot be updated with the logits and labels of the model."""
+    name, form = type(metric).__name__, _form(metric)
+    try:
+        inspect.signature(metric.update).bind(None, None)
+    except TypeError as error:
+        raise InputError(
+            f"`compute_metrics` holds {name}, whose `update{inspect.signature(metric.update)}` cannot be called with "
+            "logits and labels; give a function of an `EvalPrediction` that updates it, or a subclass with an "
+            "`update(preds, target)`."
+        ) from error
+    if form == _AS_THEY_ARE:
+        if type(metric).__module__.startswith(("torchmetrics.text.", "torchmetrics.detection.")):
+            raise InputError(
+                f"`compute_metrics` holds {name}, which compares strings or lists, but it would be given tensors of "
+                "logits and labels; give a function of an `EvalPrediction` that decodes them and calls the metric."
+            )
+        return
+    if len(trainer.label_names) > 1:
+        raise InputError(
+            f"`compute_metrics` holds {name}, which takes one tensor of labels, but the model has several "
+            f"({', '.join(trainer.label_names)}); give a function of an `EvalPrediction`, or set `label_names` to one."
+        )
+    if getattr(trainer.args, "predict_with_generate", False):
+        raise InputError(
+            f"`compute_metrics` holds {name}, which compares scores with labels, but `predict_with_generate=True` "
+            "gives it generated tokens, of another length; leave that out, or give a function of an `EvalPrediction`."
+        )
+    if trainer.preprocess_logits_for_metrics is None:
+        _check_classes(metric, form, trainer)
+    head = _head(trainer)
+    if _TOKEN_HEADS.search(head) and getattr(metric, "ignore_index", -100) != -100:
+        raise InputError(
+            f"`compute_metrics` holds {name} with `ignore_index={metric.ignore_index}`, but the labels of {head} are "
+            f"padded with -100; give {name} with `ignore_index=-100`."
+        )
+
+
+# What transformers calls the classes of its models, which says what their logits are.
+_TOKEN_HEADS = re.compile("For(TokenClassification|MaskedLM|CausalLM|ConditionalGeneration)$|LMHeadModel$")
+_LABEL_HEADS = re.compile("For(Token|Sequence|Image|Audio|Video)Classification$")
+
+
+def _head(trainer: "Trainer") -> str:
+    return type(hf_compat.unwrap_peft_model(trainer.model)).__name__
+
+
+def _check_classes(metric: Metric, form: str, trainer: "Trainer") -> None:
+    """Refuse a metric of another number of classes, or of another kind, than the head of the model."""
+    config: Any = getattr(trainer.model, "config", None)
+    head, name, num_classes = _head(trainer), type(metric).__name__, getattr(metric, "num_classes", None)
+    if config is None or not (_LABEL_HEADS.search(head) or _TOKEN_HEADS.search(head)):
+        return
+    is_of_labels = _LABEL_HEADS.search(head) is not None
+    num_scores: Any = config.num_labels if is_of_labels else getattr(config, "vocab_size", num_classes)
+    if form == _CLASSES_SECOND and num_classes != num_scores:
+        raise InputError(
+            f"`compute_metrics` holds {name} with `num_classes={num_classes}`, but {head} has {num_scores} scores; "
+            f"set `num_classes={num_scores}`, or convert the logits in `preprocess_logits_for_metrics`."
+        )
+    # Without a `problem_type` the labels decide whether a sequence has one label or several.
+    problem = config.problem_type if is_of_labels else None
+    is_multiclass = _TOKEN_HEADS.search(head) or problem == "single_label_classification"
+    if is_multiclass and num_scores > 1 and form in (_YES_OR_NO, _NUMBERS):
+        raise InputError(
+            f"`compute_metrics` holds {name}, which takes one score for each label, but {head} has {num_scores}; give "
+            f"a multiclass metric with `num_classes={num_scores}`, or convert the logits in "
+            "`preprocess_logits_for_metrics`."
+        )
+    if problem == "multi_label_classification" and form == _CLASSES_SECOND:
+        raise InputError(
+            f"`compute_metrics` holds {name}, which takes one label for each example, but {head} has "
+            f"`problem_type='multi_label_classification'`; give a multilabel metric with `num_labels={num_scores}`."
         )

@@ -4,15 +4,19 @@
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
 from portico import lightning_compat
+from portico.errors import InputError
 from portico.hf_compat import logger, nested_detach
+from portico.model_setup import describe_model, model_like
 from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
@@ -20,29 +24,47 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from portico.annotations import Batch, Nested, NumItems, ProcessingClass
-    from portico.loop.evaluation import EvaluationSession
+    from portico.loop.evaluation import EvaluationSession, LoopEvaluation
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
 
 
-class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
-    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`)."""
+_MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
 
-    def __init__(self, model: nn.Module, trainer: "Trainer") -> None:
+
+class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
+    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
+
+    A ``lightning.Trainer`` of the user's runs it too (:mod:`portico.loop.plain_trainer`), and
+    ``TrainerModule.load_from_checkpoint(path, trainer=trainer)`` loads Lightning's checkpoints.
+
+    Args:
+        model: The model; by default that of ``trainer``, else one like that of a checkpoint.
+        trainer: The trainer whose methods are called; without one the module only computes ``module(**inputs)``.
+    """
+
+    def __init__(self, model: nn.Module | None = None, trainer: "Trainer | None" = None) -> None:
         super().__init__()
-        self.model = model
-        self.hf_trainer = trainer
+        if model is None and trainer is not None:
+            model = trainer.model
+        self.model: Any = model
+        self.hf_trainer: Trainer = trainer  # type: ignore[assignment]  # None: only `forward` can be called
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
+        self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have exchanged since the last run."""
         if self.model is not model:
-            self.model = model  # type: ignore[assignment]  # None: a search released the model of its last trial
+            self.model = model  # None: a search released the model of its last trial
 
     def set_wrapped_model(self, wrapped: nn.Module) -> None:
         """Train through ``wrapped``: the strategy's wrapper around the model."""
         self.hf_trainer.model_wrapped = wrapped
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TrainerModule":
+        """Return a module around a copy of the model: callbacks that average weights copy the module they average."""
+        return type(self)(deepcopy(self.model, memo), self.hf_trainer)
 
     @property
     def closes_window(self) -> bool:
@@ -51,6 +73,39 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
+
+    # Under a `lightning.Trainer` of the user's
+
+    @property
+    def is_under_plain_trainer(self) -> bool:
+        """Whether a ``lightning.Trainer`` of the user's runs the module, instead of the facade's."""
+        return self.run is not None and self.run.is_lightnings
+
+    def configure_callbacks(self) -> list[Callback]:
+        if self.hf_trainer is None:
+            raise InputError(
+                "This module was loaded without a trainer, so it has no data, loss or optimizer, and only computes "
+                "`module(**inputs)`; load it with `TrainerModule.load_from_checkpoint(path, trainer=trainer)`."
+            )
+        return self.hf_trainer._plain_trainer_callbacks(self)
+
+    def train_dataloader(self) -> Any:
+        return self.hf_trainer.datamodule.train_dataloader()
+
+    def val_dataloader(self) -> Any:
+        return self.hf_trainer.datamodule.val_dataloader()
+
+    def test_dataloader(self) -> Any:
+        return self.hf_trainer.datamodule.test_dataloader()
+
+    predict_dataloader = test_dataloader
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[_MODEL_KEY] = describe_model(self.model)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.model is None:
+            self.model = model_like(checkpoint.get(_MODEL_KEY))
 
     # Training
 
@@ -134,7 +189,17 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
 
     # Evaluation
 
-    def validation_step(self, batch: "Batch", batch_idx: int) -> None:
+    def on_validation_epoch_start(self) -> None:
+        if self.evaluation is None:
+            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.val_dataloaders, "eval")
+
+    def on_test_epoch_start(self) -> None:
+        if self.evaluation is None:
+            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.test_dataloaders, "test")
+
+    def validation_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> None:
+        if self._own_evaluation is not None and self._own_evaluation.is_innermost:
+            self._own_evaluation.begin_loader(dataloader_idx)
         assert self.evaluation is not None
         with lightning_compat.without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
@@ -142,12 +207,48 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     # A prediction runs in Lightning's test loop (`portico.lightning_compat.run_nested_evaluation` says why).
     test_step = validation_step
 
+    def predict_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Return the logits of a batch, as ``preprocess_logits_for_metrics`` makes them."""
+        trainer = self.hf_trainer
+        with lightning_compat.without_autocast(self.trainer.strategy):
+            _, logits, labels = trainer.prediction_step(self.model, batch, prediction_loss_only=False)
+        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+            logits = trainer.preprocess_logits_for_metrics(logits, labels)
+        return logits
+
     def on_validation_epoch_end(self) -> None:
+        if self._finish_own_evaluation():
+            return
         # Before the loop ends: Lightning's `EarlyStopping` reads the metrics at its end.
         assert self.evaluation is not None
         lightning_compat.publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
+    def abandon_evaluation(self) -> None:
+        """Forget an evaluation of Lightning's that an error ended."""
+        self.evaluation = self._own_evaluation = None
+
+    def _finish_own_evaluation(self) -> bool:
+        """End an evaluation that Lightning started, and log its metrics; return whether there was one."""
+        own, trainer = self._own_evaluation, self.hf_trainer
+        if own is None or not own.is_innermost:
+            return False
+        metrics = own.finish()
+        self._own_evaluation = None
+        if not own.is_sanity_check:
+            epoch = {} if trainer.state.epoch is None else {"epoch": trainer.state.epoch}
+            trainer._record({**metrics, **epoch})
+            event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
+            trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
+            if not self.trainer.barebones:
+                dtype = torch.float32 if self.device.type == "mps" else torch.float64
+                numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+                exact = {name: torch.tensor(value, dtype=dtype) for name, value in numbers.items()}
+                self.log_dict(exact, sync_dist=trainer.args.world_size > 1)
+        return True
+
     def on_test_epoch_end(self) -> None:
+        if self._finish_own_evaluation():
+            return
         assert self.evaluation is not None
         metrics = self.evaluation.finish().metrics or {}
         # Inside a fit they are hidden from callbacks that monitor the fit.

@@ -63,22 +63,25 @@ Lightning's ``on_before_optimizer_step`` comes before clipping, too early for ``
 ``Trainer._run_epoch`` in transformers 5.23.
 """
 
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
 from portico import lightning_compat
-from portico.checkpoint.writer import exportable_callbacks
+from portico.checkpoint.resume import portable_rng_states, present_rng_states, set_rng_states
+from portico.checkpoint.writer import export_callbacks, exportable_callbacks
 from portico.data.loaders import skip_first_batches
 from portico.distributed.placement import run_placement
 from portico.distributed.precision import autocast_forward
@@ -93,6 +96,9 @@ if TYPE_CHECKING:
     from portico.corrections import BatchShare
     from portico.loop.module import TrainerModule
     from portico.trainer import Trainer
+
+
+_CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
 
 
 class EventBridge(Callback):
@@ -130,6 +136,11 @@ class EventBridge(Callback):
         self.run.end_epoch()
         self._agree_on_stopping(trainer)
 
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint[_CHECKPOINT_KEY] = self.run.checkpoint_state()
+
     def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
         # A Lightning callback (`EarlyStopping`) and a Hugging Face one may each stop the run.
         control = self.run.trainer.control
@@ -153,6 +164,7 @@ class TrainingRun:
     resume_point: ResumePoint = field(default_factory=ResumePoint)
     trial: "Trial" = None
     ignore_keys_for_eval: list[str] | None = None
+    is_lightnings: bool = False  # whether the user's `lightning.Trainer` decides when to validate and save
 
     def __post_init__(self) -> None:
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
@@ -172,6 +184,34 @@ class TrainingRun:
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
+        self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
+
+    def resume_at(self, lightning_checkpoint: Mapping[str, Any]) -> None:
+        """Continue where a checkpoint of Lightning was written; Lightning restores optimizer, schedule and loops."""
+        trainer, plan = self.trainer, self.plan
+        saved = lightning_checkpoint.get(_CHECKPOINT_KEY, {})
+        trainer.state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
+        trainer.state.global_step = lightning_checkpoint["global_step"]
+        trainer.state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
+        trainer.state.compute_steps(trainer.args, plan.max_steps)
+        trainer._load_callback_state()
+        self.rng_states = saved.get("rng_states")
+        self.resume_point = ResumePoint.after(
+            trainer.state.global_step,
+            num_update_steps_per_epoch=plan.num_update_steps_per_epoch,
+            gradient_accumulation_steps=plan.gradient_accumulation_steps,
+            skips_data=True,
+        )
+        self.epoch = self.resume_point.epoch
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Return what a checkpoint of Lightning holds of the run, in plain values and tensors."""
+        export_callbacks(self.trainer)
+        saved: dict[str, Any] = {"state": asdict(self.trainer.state)}
+        if self.trainer.args.world_size == 1:
+            # Each process has its own, and Lightning writes what the first one returns.
+            saved["rng_states"] = portable_rng_states(present_rng_states(self.trainer.args))
+        return saved
 
     def restore(self) -> None:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
@@ -228,7 +268,7 @@ class TrainingRun:
                 self._end_stream(update_step, len(window))
             if late_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
-                trainer._load_rng_state(self.checkpoint)
+                self._restore_rng_states()
                 late_rng = False
             for position, (batch, self.share) in enumerate(zip(window, shares, strict=True), start=1):
                 # By what was fetched: an override of `get_batch_samples` may return fewer batches than planned, and
@@ -244,13 +284,20 @@ class TrainingRun:
 
         Never iterate the loader here: each ``iter(DataLoader)`` draws a seed from the global generator.
         """
-        if self.checkpoint is None or self.epoch != self.resume_point.epoch:
+        is_resumed = self.checkpoint is not None or self.resume_point != ResumePoint()
+        if not is_resumed or self.epoch != self.resume_point.epoch:
             return self.loader, 0, False
         skip = self.resume_point.num_batches_to_skip
         if skip == 0:
-            self.trainer._load_rng_state(self.checkpoint)
+            self._restore_rng_states()
             return self.loader, 0, False
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
+
+    def _restore_rng_states(self) -> None:
+        if self.rng_states is not None:
+            set_rng_states(portable_rng_states(self.rng_states, as_arrays=True), self.trainer.args)
+        else:
+            self.trainer._load_rng_state(self.checkpoint)
 
     def _end_stream(self, update_step: int, num_batches: int) -> None:
         """Let the batches that a stream leaves over for its last window make a step, if that is corrected."""
@@ -324,7 +371,7 @@ class TrainingRun:
             )
             trainer.control.should_training_stop = True
         self._fire("on_epoch_end")
-        self._log_save_evaluate()
+        self._log_save_evaluate(ends_epoch=True)
         self._check_progress()
 
     def _check_progress(self) -> None:
@@ -346,8 +393,13 @@ class TrainingRun:
         self.share = None
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
-    def _log_save_evaluate(self) -> None:
+    def _log_save_evaluate(self, *, ends_epoch: bool = False) -> None:
         trainer = self.trainer
+        if self.is_lightnings:
+            trainer.control.should_evaluate = trainer.control.should_save = False
+        elif lightning_compat.is_fast_dev_run(trainer.lightning_trainer):
+            # Every part of a run once, whatever the strategies say.
+            trainer.control.should_evaluate = ends_epoch and trainer.eval_dataset is not None
         trainer._maybe_log_save_evaluate(
             self.tr_loss,
             self.grad_norm,
@@ -420,23 +472,26 @@ def build_lightning_trainer(
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     plugins: Sequence[Any] = (),
+    further: Mapping[str, Any] = MappingProxyType({}),
 ) -> pl.Trainer:
     """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
-    The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does.
+    The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does. ``further``
+    are the user's arguments, of which :func:`~portico.validation.check_lightning_kwargs` leaves those used here.
     """
-    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-        raise InputError(
-            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
-            "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
-        )
+    options: dict[str, Any] = {
+        "profiler": lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
+        # A sanity check runs the evaluation loader, which takes time, and reads a stream from its start.
+        "num_sanity_val_steps": 0,
+        "enable_model_summary": False,
+        **{name: value for name, value in further.items() if value is not None},
+    }
     with lightning_compat.quiet_lightning():
         trainer = pl.Trainer(
             **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
-            profiler=lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.
@@ -444,17 +499,18 @@ def build_lightning_trainer(
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
             check_val_every_n_epoch=sys.maxsize,
-            # A sanity check would iterate the evaluation loader, which draws a seed from the global generator.
-            num_sanity_val_steps=0,
-            log_every_n_steps=1,
+            log_every_n_steps=_logging_steps(args, plan),
             use_distributed_sampler=False,
             # User hooks may keep tensors of an evaluation and run backward on them later.
             inference_mode=False,
-            enable_model_summary=False,
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+            **options,
         )
     lightning_compat.use_lean_loops(trainer)
+    if lightning_compat.is_fast_dev_run(trainer):
+        # Lightning would end the run by batches, and validate at its end.
+        trainer.fit_loop.epoch_loop.max_steps, trainer.check_val_every_n_epoch = -1, sys.maxsize
     lightning_compat.keep_loss_scale(trainer)
     if inside_worker():
         lightning_compat.drop_launcher(trainer.strategy)
@@ -463,6 +519,14 @@ def build_lightning_trainer(
     else:
         lightning_compat.stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
+
+
+def _logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:
+    """Return after how many steps Lightning's callbacks log: as often as the trainer."""
+    steps = args.logging_steps
+    if plan is None or args.logging_strategy != "steps":
+        return 1
+    return max(math.ceil(plan.max_steps * steps if steps < 1 else steps), 1)
 
 
 def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.LightningDataModule) -> None:

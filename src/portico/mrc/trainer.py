@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -151,10 +151,18 @@ class MRCTrainer(Trainer):
     ) -> None:
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
+        self._scores_logits = post_process_function is None
         self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
         super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+        limits = (self.lightning_trainer.limit_val_batches, self.lightning_trainer.limit_test_batches)
+        if post_process_function is not None and any(isinstance(limit, int) or limit < 1 for limit in limits):
+            raise InputError(
+                "`lightning_kwargs` limits evaluations to some batches, but an answer needs all features of its "
+                "question; give fewer `eval_examples` with their features (`data.max_eval_samples`), and `max_steps` "
+                "instead of `fast_dev_run`."
+            )
 
     def evaluate(  # type: ignore[override]
         self,
@@ -302,6 +310,12 @@ class MRCTrainer(Trainer):
             yield
         finally:
             self._answering_options = enclosing
+
+    def _evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
+        features, examples = self.eval_dataset, self.eval_examples
+        if isinstance(features, Mapping):
+            features, examples = features[name], None if examples is None else examples[name]
+        return self._answering(examples, features)
 
     def _check_examples(self, examples: Any) -> None:
         if examples is None and self.post_process_function is not None:

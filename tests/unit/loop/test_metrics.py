@@ -6,10 +6,32 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 from torchmetrics import ConfusionMatrix, MeanMetric, MeanSquaredError, MetricCollection, SumMetric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
-from transformers import TrainerCallback
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    MulticlassAccuracy,
+    MulticlassF1Score,
+    MultilabelAccuracy,
+    MultilabelAUROC,
+)
+from torchmetrics.retrieval import RetrievalMAP
+from torchmetrics.text import BLEUScore, Perplexity
+from torchmetrics.wrappers import ClasswiseWrapper
+from transformers import BertForQuestionAnswering, BertForSequenceClassification, TrainerCallback
 
-from models import Line, Points, toy_trainer
+from models import (
+    Line,
+    Points,
+    Sequences,
+    pad_everything,
+    tiny_bert_config,
+    tiny_gpt2,
+    tiny_t5,
+    tiny_tagger,
+    tiny_tokenizer,
+    toy_arguments,
+    toy_trainer,
+)
+from portico import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.errors import InputError
 
 
@@ -218,3 +240,163 @@ def test_include_for_metrics_with_torchmetrics_is_rejected(tmp_path):
 def test_batch_metric_needs_compute_result(tmp_path):
     with pytest.raises(InputError, match="`compute_result` boolean argument"):
         toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: {}}, batch_eval_metrics=True)
+
+
+# Heads of transformers -----------------------------------------------------------------------------------------------
+
+
+def tagger(tmp_path, metrics, size=9, **parts):
+    data = Sequences(size, ragged=True, classes=3)
+    parts = {"model": tiny_tagger(), "compute_metrics": metrics, "data_collator": pad_everything, **parts}
+    return toy_trainer(tmp_path, parts={"train_dataset": data, "eval_dataset": data, **parts}, eval_strategy="epoch")
+
+
+def padded_scores(trainer):
+    """Return all logits ``[N, L, C]`` and labels ``[N, L]`` of the evaluation set, padded with -100."""
+    trainer.compute_metrics = None
+    output = trainer.predict(trainer.eval_dataset)
+    return torch.from_numpy(output.predictions), torch.from_numpy(output.label_ids)
+
+
+def test_classes_of_tokens_are_moved_and_padding_is_ignored(tmp_path):
+    metrics = {
+        "accuracy": MulticlassAccuracy(3, average="micro", ignore_index=-100),
+        "f1": ClasswiseWrapper(MulticlassF1Score(3, average=None, ignore_index=-100), prefix="f1_"),
+        "perplexity": Perplexity(ignore_index=-100),
+        "own": SumOfTokens(),
+    }
+    trainer = tagger(tmp_path, metrics)
+    trainer.train()
+    result = trainer.evaluate()
+    logits, labels = padded_scores(trainer)
+    kept = labels != -100
+    right = (logits.argmax(-1) == labels)[kept]
+    assert result["eval_accuracy"] == pytest.approx(right.float().mean().item())
+    assert {"eval_f1_0", "eval_f1_1", "eval_f1_2"} <= result.keys()
+    loss = torch.nn.functional.cross_entropy(logits[kept], labels[kept])
+    assert result["eval_perplexity"] == pytest.approx(loss.exp().item(), rel=1e-5)
+    assert result["eval_own"] > kept.sum(), "it sees padding too"
+
+
+class SumOfTokens(SumMetric):
+    """A metric of the user's own, which gets logits ``[N, L, C]`` as the model returns them."""
+
+    def update(self, preds, target):
+        assert preds.shape[:-1] == target.shape
+        super().update(torch.tensor(float(target.numel())))
+
+
+def test_batch_as_long_as_there_are_classes_is_moved(tmp_path):
+    trainer = tagger(tmp_path, MulticlassAccuracy(3, average="micro", ignore_index=-100))
+    data = Sequences(40, ragged=True, classes=3)
+    short = [data[index] for index in range(40) if len(data[index]["input_ids"]) == 3]
+    trainer.eval_dataset = short
+    accuracy = trainer.evaluate()["eval_MulticlassAccuracy"]
+    logits, labels = padded_scores(trainer)
+    assert len(short) > 2
+    assert accuracy == pytest.approx((logits.argmax(-1) == labels)[labels != -100].float().mean().item())
+
+
+def test_causal_scores_are_compared_with_next_token(tmp_path):
+    metrics = {
+        "accuracy": MulticlassAccuracy(50, average="micro", ignore_index=-100),
+        "perplexity": Perplexity(ignore_index=-100),
+    }
+    trainer = tagger(tmp_path, metrics, model=tiny_gpt2())
+    result = trainer.evaluate()
+    logits, labels = padded_scores(trainer)
+    logits, labels = logits[:, :-1], labels[:, 1:]
+    kept = labels != -100
+    assert result["eval_accuracy"] == pytest.approx((logits.argmax(-1) == labels)[kept].float().mean().item())
+    loss = torch.nn.functional.cross_entropy(logits[kept], labels[kept])
+    assert result["eval_perplexity"] == pytest.approx(loss.exp().item(), rel=1e-5)
+
+
+def test_first_of_several_outputs_is_scored(tmp_path):
+    trainer = tagger(tmp_path, MulticlassAccuracy(50, average="micro", ignore_index=-100), model=tiny_t5())
+    accuracy = trainer.evaluate()["eval_MulticlassAccuracy"]
+    trainer.compute_metrics = None
+    output = trainer.predict(trainer.eval_dataset)
+    assert isinstance(output.predictions, tuple)
+    logits, labels = torch.from_numpy(output.predictions[0]), torch.from_numpy(output.label_ids)
+    assert accuracy == pytest.approx((logits.argmax(-1) == labels)[labels != -100].float().mean().item())
+
+
+class Scored(Dataset):
+    """Random tokens with the given labels."""
+
+    def __init__(self, labels):
+        self.labels = labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.arange(5) + index, "labels": self.labels[index]}
+
+
+def sequence_model(**settings):
+    config = tiny_bert_config()
+    config.update(settings)
+    return BertForSequenceClassification(config)
+
+
+def test_regression_head_fits_metrics_of_numbers(tmp_path):
+    parts = {"model": sequence_model(num_labels=1), "eval_dataset": Scored(torch.arange(5.0))}
+    trainer = toy_trainer(tmp_path, parts={**parts, "compute_metrics": {"mse": MeanSquaredError()}})
+    result = trainer.evaluate()
+    assert result["eval_mse"] == pytest.approx(result["eval_loss"], rel=1e-5)
+
+
+def test_multilabel_head_fits_multilabel_metrics(tmp_path):
+    labels = torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 1, 0]])
+    parts = {"model": sequence_model(problem_type="multi_label_classification"), "eval_dataset": Scored(labels)}
+    metrics = {"accuracy": MultilabelAccuracy(3, average="micro"), "auroc": MultilabelAUROC(3)}
+    trainer = toy_trainer(tmp_path, parts={**parts, "compute_metrics": metrics})
+    result = trainer.evaluate()
+    logits, _ = padded_scores(trainer)
+    assert result["eval_accuracy"] == pytest.approx(((logits > 0) == labels).float().mean().item())
+    assert 0 <= result["eval_auroc"] <= 1
+
+
+TOKENS = {"ignore_index": -100}
+
+
+@pytest.mark.parametrize(
+    ("model", "metric", "match"),
+    [
+        (tiny_tagger, MulticlassAccuracy(3), r"with `ignore_index=None`, but .* padded with -100; give Multiclass"),
+        (tiny_tagger, MulticlassAccuracy(5, **TOKENS), r"`num_classes=5`, but BertFor.* has 3 scores"),
+        (tiny_tagger, BinaryAccuracy(**TOKENS), "takes one score for each label, but .* has 3; give a multiclass"),
+        (tiny_gpt2, MulticlassAccuracy(3, **TOKENS), "set `num_classes=50`"),
+        (tiny_tagger, RetrievalMAP(), r"RetrievalMAP, whose `update\(preds.*indexes.* cannot be called with logits"),
+        (tiny_tagger, SumMetric(), r"SumMetric, whose `update\(value.* cannot be called with logits"),
+        (tiny_t5, BLEUScore(), "BLEUScore, which compares strings .*give a function of an `EvalPrediction` that"),
+        (
+            lambda: sequence_model(problem_type="multi_label_classification"),
+            MulticlassAccuracy(3),
+            "takes one label for each example.*multilabel metric with `num_labels=3`",
+        ),
+        (
+            lambda: BertForQuestionAnswering(tiny_bert_config()),
+            MulticlassAccuracy(3),
+            r"the model has several \(start_positions, end_positions\)",
+        ),
+    ],
+)
+def test_metric_that_does_not_fit_is_refused_before_training(model, metric, match, tmp_path):
+    for metrics in (metric, {"a": metric}, MetricCollection({"a": metric, "b": MeanSquaredErrorOfMine()})):
+        with pytest.raises(InputError, match=match):
+            tagger(tmp_path, metrics, model=model())
+
+
+class MeanSquaredErrorOfMine(SumMetric):
+    def update(self, preds, target):
+        pass
+
+
+def test_generated_tokens_are_no_scores(tmp_path):
+    args = toy_arguments(tmp_path, Seq2SeqTrainingArguments, predict_with_generate=True)
+    parts = {"model": tiny_t5(), "processing_class": tiny_tokenizer(), "train_dataset": Sequences()}
+    with pytest.raises(InputError, match="`predict_with_generate=True` gives it generated tokens"):
+        Seq2SeqTrainer(args=args, compute_metrics=MulticlassAccuracy(50, **TOKENS), **parts)

@@ -1,6 +1,7 @@
 import json
 from types import SimpleNamespace
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -69,6 +70,35 @@ def test_evaluation_returns_scores_and_speed_and_writes_the_answers(trainer_of, 
     assert (tmp_path / "eval_nbest_predictions.json").is_file()
     assert (tmp_path / "eval_null_odds.json").is_file()
     assert trainer.state.log_history[-1]["eval_f1"] == metrics["eval_f1"]
+
+
+@pytest.mark.parametrize("name", ["limit_val_batches", "limit_test_batches", "fast_dev_run"])
+def test_answers_of_limited_batches_are_refused(trainer_of, name):
+    with pytest.raises(InputError, match="an answer needs all features of its question; give fewer `eval_examples`"):
+        trainer_of(lightning_kwargs={name: 1})
+    assert trainer_of(lightning_kwargs={"limit_train_batches": 1}).evaluate()["eval_total"] == 40
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_a_plain_lightning_trainer_validates_the_answers(trainer_of, tmp_path):
+    expected = trainer_of(folder=tmp_path / "one").evaluate()
+    trainer = trainer_of(folder=tmp_path / "two")
+    plain = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    (metrics,) = plain.validate(trainer.module, trainer.datamodule, verbose=False)
+    for name in ("eval_f1", "eval_exact", "eval_total", "eval_loss"):
+        assert metrics[name] == expected[name]
+    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("one", "two")]
+    assert files[0] == files[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:Found \d+ module\(s\) in eval mode")
+def test_a_plain_fit_checks_and_evaluates_the_answers(trainer_of):
+    trainer = trainer_of(arguments={"per_device_train_batch_size": 64})
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    pl.Trainer(accelerator="cpu", max_steps=1, val_check_interval=1, **options).fit(trainer.module, trainer.datamodule)
+    assert [entry["eval_total"] for entry in trainer.state.log_history if "eval_total" in entry] == [40]
 
 
 def test_labelled_features_have_a_loss(trainer_of, data):

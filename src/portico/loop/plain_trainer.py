@@ -1,0 +1,208 @@
+"""The trainer's module and data under a ``lightning.Trainer`` that the user made.
+
+``lightning.Trainer(max_epochs=3).fit(trainer.module, trainer.datamodule)`` trains with the loss, optimizer, schedule
+and data of the training arguments. Lightning's trainer says where, for how long, and when to validate, save and stop,
+as for any module; the steps are those of :mod:`portico.loop.run`, so on CPU the losses are those of
+``trainer.train()``. Callbacks of Hugging Face get their events, and their logs reach Lightning's loggers.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+
+from portico import lightning_compat
+from portico.data.datamodule import TrainFeed
+from portico.distributed.precision import autocast_forward
+from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
+from portico.errors import InputError
+from portico.hf_compat import logger
+from portico.loop.run import EventBridge
+from portico.model_setup import prepared_for_training
+from portico.plan import RunPlan
+
+if TYPE_CHECKING:
+    from portico.annotations import Loader
+    from portico.arguments import TrainingArguments
+    from portico.loop.module import TrainerModule
+    from portico.trainer import Trainer
+
+# What Lightning's trainer says instead, and the value that asks for nothing.
+_DECIDED_BY_LIGHTNING = {
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+    "auto_find_batch_size": False,
+    "push_to_hub": False,
+}
+
+
+class PlainTrainerBridge(EventBridge):
+    """Connects a run of the user's ``lightning.Trainer`` with the trainer whose module it runs.
+
+    ``TrainerModule.configure_callbacks`` adds it; its hooks enclose those of the module.
+    """
+
+    def __init__(self, module: "TrainerModule", trainer: "Trainer") -> None:
+        self.module, self.hf_trainer = module, trainer
+        self._contexts = ExitStack()
+
+    # Around the run
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        _check_backend(trainer, self.hf_trainer)
+        if lightning_compat.launches_workers(trainer.strategy):
+            # This is a worker, and with a launcher the strategy would count as one that has not started them.
+            lightning_compat.drop_launcher(trainer.strategy)
+        self._contexts.enter_context(_in_charge(trainer, self.module, self.hf_trainer))
+        self._contexts.callback(_remove, self, trainer)
+        self._contexts.enter_context(autocast_forward(self.module.model, trainer.strategy))
+        if stage == "fit":
+            self._prepare_fit(trainer)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._contexts.close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.module.abandon_evaluation()
+        self._contexts.close()
+
+    def _prepare_fit(self, pl_trainer: pl.Trainer) -> None:
+        trainer, args = self.hf_trainer, self.hf_trainer.args
+        if trainer._runs_own_backward:
+            refuse_own_backward(pl_trainer.strategy)
+        _check_settings(pl_trainer, args)
+        self._set(pl_trainer, "accumulate_grad_batches", args.gradient_accumulation_steps)
+        if trainer.eval_dataset is None and lightning_compat.validates_own_data(pl_trainer):
+            self._set(pl_trainer, "limit_val_batches", 0)
+        self._contexts.enter_context(_training(trainer))
+        self._contexts.enter_context(lightning_compat.unscaled_losses(pl_trainer))
+        given = lightning_compat.given_train_loader(pl_trainer)
+        loader = trainer.get_train_dataloader() if given is None else _prepared(given, trainer)
+        plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
+        self.run = trainer._set_up_run(plan, loader)
+        self.run.is_lightnings = True
+        self.module.run = trainer.datamodule.run = self.run
+        if given is not None:
+            lightning_compat.use_train_loader(pl_trainer, TrainFeed(plan.steps_in_epoch, self.run.batches))
+        overruled = [name for name, nothing in _DECIDED_BY_LIGHTNING.items() if getattr(args, name) != nothing]
+        logger.info(
+            f"`lightning.Trainer` decides when to validate, save and stop; {', '.join(overruled) or 'no argument'} of "
+            "the training arguments has no effect."
+        )
+
+    def _set(self, pl_trainer: pl.Trainer, name: str, value: Any) -> None:
+        """Set an attribute of the user's trainer until the end of the run."""
+        self._contexts.callback(setattr, pl_trainer, name, getattr(pl_trainer, name))
+        setattr(pl_trainer, name, value)
+
+    def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
+        control, state = self.hf_trainer.control, self.hf_trainer.state
+        # Lightning would validate once more if it were told to stop where it stops by itself.
+        if self._is_limited and state.global_step >= self.run.plan.max_steps:
+            control.should_training_stop = False
+        super()._agree_on_stopping(trainer)
+
+    # Lightning's checkpoints
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if trainer.state.fn == "fit":
+            self.run.resume_at(checkpoint)
+
+
+def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
+    """Take ``bridge`` out of the user's trainer, which may run something else next."""
+    pl_trainer.callbacks = [one for one in pl_trainer.callbacks if one is not bridge]  # type: ignore[attr-defined]
+
+
+def _check_backend(pl_trainer: pl.Trainer, trainer: "Trainer") -> None:
+    """Refuse to run the model of a backend, which its strategy runs elsewhere than torch, under another strategy."""
+    own, given = trainer.lightning_trainer.strategy, pl_trainer.strategy
+    is_of_backend = type(own).__module__.startswith("portico.") and not isinstance(own, ModelDDPStrategy)
+    if is_of_backend and not isinstance(given, type(own)):
+        raise InputError(
+            f"The model of `{type(trainer).__name__}` runs by {type(own).__name__}, but this `lightning.Trainer` has "
+            f"{type(given).__name__}; call `trainer.train()` or `trainer.evaluate()`, or use `portico.Trainer`."
+        )
+
+
+@contextmanager
+def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Trainer") -> Iterator[None]:
+    """Let ``trainer`` work on the devices and processes of ``pl_trainer``, with ``module``, during the block."""
+    own = trainer.lightning_trainer
+    trainer.module = module
+    if trainer.model is not module.model:
+        trainer.model = trainer.model_wrapped = module.model
+    try:
+        _use(trainer, pl_trainer)
+        yield
+    finally:
+        _use(trainer, own)
+        # Lightning's `Strategy.teardown` moves the module to the CPU.
+        trainer._place_model()
+
+
+def _use(trainer: "Trainer", pl_trainer: pl.Trainer) -> None:
+    trainer.lightning_trainer = pl_trainer
+    trainer.args.lightning_strategy = pl_trainer.strategy
+    trainer.create_accelerator_and_postprocess()
+
+
+@contextmanager
+def _training(trainer: "Trainer") -> Iterator[None]:
+    trainer.is_in_train = True
+    trainer.accelerator.backward_now = trainer._backward_now if trainer._runs_own_backward else None
+    try:
+        with prepared_for_training(trainer.model, trainer.args):
+            yield
+    finally:
+        trainer.is_in_train = False
+
+
+def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
+    """Refuse settings of ``lightning.Trainer`` that contradict the training arguments; accumulation is theirs."""
+    same = {
+        "accumulate_grad_batches": ("gradient_accumulation_steps", (1, args.gradient_accumulation_steps)),
+        "gradient_clip_val": ("max_grad_norm", (None, args.max_grad_norm)),
+        "reload_dataloaders_every_n_epochs": ("dataloader_num_workers", (0,)),
+    }
+    for name, (argument, allowed) in same.items():
+        value = getattr(pl_trainer, name)
+        if value not in allowed:
+            raise InputError(
+                f"`lightning.Trainer({name}={value})` cannot be used with `trainer.module`, whose training arguments "
+                f"say `{argument}={getattr(args, argument)}`; leave `{name}` out, and set `{argument}`."
+            )
+
+
+def _prepared(given: Any, trainer: "Trainer") -> Any:
+    if isinstance(given, list | tuple | dict):
+        raise InputError(
+            f"`lightning.Trainer.fit` got a {type(given).__name__} of loaders to train on; give one loader, or "
+            "`trainer.datamodule`."
+        )
+    return trainer.accelerator.prepare(given)
+
+
+def _plan_of(pl_trainer: pl.Trainer, trainer: "Trainer", loader: "Loader") -> tuple[RunPlan, bool]:
+    """Return the plan of a fit, and whether Lightning's trainer limits it: else the training arguments do."""
+    args = trainer.args
+    epochs, steps = -1 if pl_trainer.max_epochs is None else pl_trainer.max_epochs, pl_trainer.max_steps
+
+    def plan_for(max_steps: int, num_train_epochs: float) -> RunPlan:
+        planned = copy.copy(args)
+        planned.max_steps, planned.num_train_epochs = max_steps, num_train_epochs
+        counts = trainer.set_initial_training_values(planned, loader)
+        return RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
+
+    is_trial = lightning_compat.is_fast_dev_run(pl_trainer)
+    if is_trial or (epochs < 0 and steps < 0):
+        return plan_for(args.max_steps, args.num_train_epochs), is_trial
+    plans = [plan_for(steps, args.num_train_epochs)] if steps >= 0 else []
+    if epochs >= 0:
+        plans.append(plan_for(-1, epochs))
+    return min(plans, key=lambda plan: plan.max_steps), True
