@@ -4,6 +4,7 @@ transformers documents what its top level exports; the rest moves between minor 
 these). A release of transformers is judged by this file: `tests/unit/test_hf_compat.py` looks each name up.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,27 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
         raise ValueError(f"Trainer cannot instantiate unsupported optimizer: {args.optim}")
     chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
+
+
+def products_of_experts(name: str) -> list[Any]:
+    """Return an operator that transformers registers with torch for mixtures of experts, if this release has it."""
+    import torch
+
+    import_module("transformers.integrations.moe")
+    operator = getattr(torch.ops.transformers, name, None)
+    return [] if operator is None else [operator.default]
+
+
+@cache
+def make_deberta_traceable() -> None:
+    """Let torch trace DeBERTa's attention span as a number: as a tensor, as transformers has it, it cuts the graph."""
+    import torch
+
+    module = import_module("transformers.models.deberta.modeling_deberta")
+
+    @torch.compiler.substitute_in_graph(module.compute_attention_span)
+    def compute_attention_span(query_layer: Any, key_layer: Any, max_relative_positions: int) -> int:
+        return min(max(query_layer.size(-2), key_layer.size(-2)), max_relative_positions)
 
 
 def __getattr__(name: str) -> Any:

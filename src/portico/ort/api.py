@@ -1,7 +1,7 @@
 """Compile a model so that its forward and backward run in ONNX Runtime, and switch it back."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from portico.errors import InputError, InputTypeError
+from portico.hf_compat import make_deberta_traceable
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
-from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config
+from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config, mark_static
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ def compile(
     require()
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"`model` is a {type(model).__name__}; give a `torch.nn.Module`.")
+    if any(type(part).__module__.endswith(".deberta.modeling_deberta") for part in model.modules()):
+        make_deberta_traceable()
     options = (settings or SessionSettings(), strict)
     call = model._compiled_call_impl
     if not isinstance(call, CompiledCall) or call.options != options:
@@ -106,6 +109,8 @@ class CompiledCall:
         self.options = (settings, strict)
         self.is_on = True
         self.report = report
+        self._cannot_be_traced = False
+        self._first_image_sizes: dict[int | str, torch.Size] = {}
         self._in_torch = model._call_impl
         backend = make_backend(settings, strict=strict, report=report)
 
@@ -118,10 +123,39 @@ class CompiledCall:
         self._compiled = torch.compile(own, backend=backend, dynamic=True, fullgraph=strict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.is_on:
+        if not self.is_on or self._cannot_be_traced:
             return self._in_torch(*args, **kwargs)
-        with _tracing_options(), _plain_errors(), self.report.counting_breaks():
-            return self._compiled(*args, **kwargs)
+        self._fix_image_sizes([*enumerate(args), *kwargs.items()])
+        # What a model draws before the tracer fails is drawn again.
+        random_state = None if self.report.graphs else torch.get_rng_state()
+        try:
+            with _tracing_options(), _plain_errors(), self.report.counting_breaks():
+                return self._compiled(*args, **kwargs)
+        except dynamo_errors.InternalTorchDynamoError as error:
+            if self.options[1]:
+                raise InputError(
+                    f"`strict=True`, but torch's tracer fails at this model: {error} Change that line of the model, "
+                    "or leave `strict` out to run the model in torch."
+                ) from error
+            logger.warning("Torch's tracer fails at this model, which runs in torch from here on: %s", error)
+            self._cannot_be_traced = True
+            if random_state is not None:
+                torch.set_rng_state(random_state)
+            return self._in_torch(*args, **kwargs)
+
+    def _fix_image_sizes(self, inputs: Iterable[tuple[int | str, Any]]) -> None:
+        """Let torch trace images with constant sizes as long as they have one size; a second gets symbols for any.
+
+        Windows of symbolic sizes, as in Swin, keep the symbolic algebra busy for minutes. Masks follow the length of a
+        batch.
+        """
+        for name, value in inputs:
+            if not isinstance(value, torch.Tensor) or "mask" in str(name):
+                continue
+            if value.dim() == 4 and value.is_floating_point():
+                sizes = value.shape[1:]
+                if self._first_image_sizes.setdefault(name, sizes) == sizes:
+                    mark_static(value, [1, 2, 3])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch.utils._sympy.functions as size_functions
 # `torch.export.default_decompositions` would keep composite operators.
 from torch._decomp import core_aten_decompositions as core_aten_decompositions
 from torch._decomp import get_decompositions as get_decompositions
+from torch._dynamo import mark_static as mark_static
 from torch._dynamo import register_backend as register_backend
 
 # The documented way to write a training backend, though the module is private.

@@ -63,7 +63,7 @@ DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 
 @dataclass(frozen=True)
 class Family:
-    make: Callable[[], nn.Module]
+    make: Callable[..., nn.Module]
     batch: Callable[[int, int], dict[str, torch.Tensor]]
 
 
@@ -269,7 +269,7 @@ def _families(table: dict[str, Any], sizes: dict[str, Any], batch: Any) -> dict[
 
 
 def _family(model: Any, config: Any, sizes: dict[str, Any], batch: Any) -> Family:
-    return Family(lambda: model(config(**sizes)), batch)
+    return Family(lambda **others: model(config(**{**sizes, **others})), batch)
 
 
 GPT_NEO = {**layers("num_layers", "num_heads"), "attention_types": [[["global", "local"], 1]], "window_size": 4}
@@ -282,7 +282,20 @@ LAYOUT = {**SIZES, "max_2d_position_embeddings": 64}
 
 XLNET = {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
 
+EXPERTS = {**DECODER, "num_experts_per_tok": 2}
+
+SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [1, 2], "window_size": 4}
+
 MORE_FAMILIES = {
+    "deberta-v1": _family(hf.DebertaForQuestionAnswering, hf.DebertaConfig, DEBERTA, answers),
+    "mixtral": _family(hf.MixtralForCausalLM, hf.MixtralConfig, {**EXPERTS, "num_local_experts": 4}, language),
+    "qwen3-moe": _family(
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig,
+        {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8},
+        language,
+    ),
+    "swin": _family(hf.SwinForImageClassification, hf.SwinConfig, {**SWIN, "drop_path_rate": 0.0}, larger_images),
     **_families(_ENCODERS, SIZES, answers),
     **_families(_CLASSIFIERS, SIZES, classes),
     **_families(_DECODERS, DECODER, language),

@@ -15,6 +15,7 @@ from portico import InputError
 from portico.errors import InputTypeError
 from portico.ort import api
 from portico.ort.api import compiled_call, restore, running_in_torch
+from portico.ort.torch_compat import dynamo_errors
 
 
 def make_net(width=4):
@@ -284,3 +285,37 @@ def test_recurrent_layers_run_in_onnxruntime_if_torch_is_told_to_trace_them(capl
     assert [graph.kind for graph in compiled_call(model).report.graphs] == ["forward", "backward"]
     with running_in_torch(model):
         torch.testing.assert_close(found, model(x))
+
+
+def test_images_of_one_size_get_constant_sizes_and_those_of_others_get_symbols():
+    model = portico.ort.compile(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(2)))
+    graphs = compiled_call(model).report.graphs
+    for rows, side, num_graphs in ((2, 5, 1), (3, 5, 1), (2, 6, 2), (4, 7, 2), (3, 5, 2)):
+        images = torch.randn(rows, 1, side, side)
+        with torch.no_grad(), running_in_torch(model):
+            expected = model(images)
+        with torch.no_grad():
+            torch.testing.assert_close(model(images), expected)
+        assert len(graphs) == num_graphs, side
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_at_which_the_tracer_fails_runs_in_torch(strict, monkeypatch, caplog):
+    model, x = portico.ort.compile(nn.Dropout(0.5), strict=strict), torch.ones(4, 8)
+
+    def fail(*inputs):
+        torch.rand(1)
+        raise dynamo_errors.InternalTorchDynamoError("SymNodeVariable() is not a constant")
+
+    monkeypatch.setattr(compiled_call(model), "_compiled", fail)
+    if strict:
+        with pytest.raises(InputError, match="`strict=True`, but torch's tracer fails at this model: SymNode"):
+            model(x)
+        return
+    torch.manual_seed(0)
+    found = model(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, nn.functional.dropout(x, 0.5))
+    assert "tracer fails at this model, which runs in torch from here on: SymNode" in caplog.text
+    model(x)
+    assert len(caplog.records) == 1

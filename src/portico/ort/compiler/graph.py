@@ -37,6 +37,7 @@ ONNX_TYPES = {
 _SIZE_OPERATORS: dict[Any, str] = {
     sympy.Add: "Add",
     sympy.Mul: "Mul",
+    sympy.Pow: "Pow",
     size_functions.FloorDiv: "Div",
     size_functions.Mod: "Mod",
     size_functions.PythonMod: "Mod",
@@ -183,6 +184,13 @@ class Graph:
             return value
         return self.op("Transpose", value, perm=list(permutation))
 
+    def transposed_from(self, value: Value, permutation: Sequence[int]) -> Value | None:
+        """Return what ``value`` is a transpose of, if it is one by ``permutation``."""
+        made = next((node for node in self.nodes if value.name in node.output), None)
+        if made is None or made.op_type != "Transpose" or list(made.attribute[0].ints) != list(permutation):
+            return None
+        return Value(made.input[0])
+
     def input(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> Value:
         """Declare an input of the graph."""
         dims = [dim if isinstance(dim, int) else str(dim) for dim in shape]
@@ -214,7 +222,8 @@ class Graph:
         for node in reversed(self.nodes):
             if used.isdisjoint(node.output):
                 continue
-            while node.output[-1] not in used:
+            # The sizes of a split name all its parts.
+            while node.output[-1] not in used and node.op_type != "Split":
                 node.output.pop()
             used.update(node.input)
             nodes.append(node)

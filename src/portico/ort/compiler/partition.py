@@ -14,7 +14,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partit
 from torch.fx.passes.operator_support import create_op_support
 
 from portico.errors import InputError
-from portico.ort.compiler.decompositions import DROPOUT_MASK
+from portico.ort.compiler.decompositions import DROPOUT_MASK, FASTER_IN_TORCH
 from portico.ort.compiler.graph import ONNX_TYPES
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import hint, translate
@@ -92,15 +92,22 @@ def _is_supported(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         source = node.args[0]
         return isinstance(source, fx.Node) and _is_supported(source)
-    if node.target not in LOWERINGS or _only_seen_outside(node):
+    if node.target not in LOWERINGS or _is_faster_in_torch(node) or _only_seen_outside(node):
         return False
     has_types = all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
     return has_types and has_kernels(node)
 
 
+def _is_faster_in_torch(node: fx.Node) -> bool:
+    """Return whether torch has the better kernel; for the derivative of a ReLU, whether such a kernel reads it."""
+    if node.target is torch.ops.aten.threshold_backward.default:
+        return any(map(_is_faster_in_torch, node.users))
+    return node.target in FASTER_IN_TORCH
+
+
 def _only_seen_outside(node: fx.Node) -> bool:
-    """Return whether a view is only returned: it is free outside, and a copy inside."""
-    return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)
+    """Return whether a view is only returned or read by torch: it is free outside, and a copy inside."""
+    return node.target in FREE_VIEWS and not any(map(_is_supported, node.users))
 
 
 def _fakes_around(node: fx.Node) -> list[torch.Tensor]:
@@ -243,7 +250,7 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
     # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
     operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
     left = [node for node in operators if node.target not in _AT_HOME]
-    names = sorted({str(node.target) for node in left})
+    names = sorted({str(node.target) for node in left if not _is_faster_in_torch(node)})
     if names and strict:
         raise InputError(
             f"`strict=True`, but the model uses {', '.join(names)}, which portico cannot lower to ONNX for these "

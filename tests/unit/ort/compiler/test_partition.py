@@ -89,3 +89,20 @@ def test_what_has_no_kernels_for_bytes_runs_in_torch(caplog):
 def test_strict_names_what_has_no_kernels():
     with pytest.raises(InputError, match=r"`strict=True`, but the model uses aten\.\w+\.\w+.* for these tensors"):
         portico.ort.compile(Masked(), strict=True)(torch.randn(3, 4))
+
+
+def test_gradients_of_convolutions_and_batch_norms_run_in_torch_which_is_faster(caplog):
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    portico.ort.compile(model, strict=True)(torch.randn(2, 2, 6, 6)).sum().backward()
+    found = {
+        name.split(".")[1]: fallback.num_calls for name, fallback in compiled_call(model).report.fallbacks.items()
+    }
+    assert found == {
+        "convolution": 1,
+        "convolution_backward": 1,
+        "max_pool2d_with_indices": 1,
+        "max_pool2d_with_indices_backward": 1,
+        "native_batch_norm_backward": 1,
+        "threshold_backward": 1,
+    }
+    assert "has no lowering" not in caplog.text

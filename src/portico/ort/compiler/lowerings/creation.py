@@ -19,6 +19,11 @@ def full(graph: Graph, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
     return graph.op("Expand", value, graph.vector(size)) if len(size) else value
 
 
+@lowers(aten.empty_permuted.default, aten.empty_strided.default)
+def empty_in_an_order(graph: Graph, size: Sequence[Any], order: Sequence[Any], **_: Any) -> Value:
+    return full(graph, size, 0)
+
+
 @lowers(aten.full_like.default)
 def full_like(graph: Graph, x: Value, fill_value: Any, **_: Any) -> Value:
     if all(isinstance(dim, int) for dim in x.shape or (None,)):

@@ -45,6 +45,12 @@ def relu(graph: Graph, x: Value) -> Value:
     return graph.op("Relu", x) if x.is_float else graph.op("Max", x, graph.operand(0))
 
 
+@lowers(aten.threshold_backward.default)
+def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Any) -> Value:
+    is_below = graph.op("LessOrEqual", x, graph.operand(threshold))
+    return graph.op("Where", is_below, graph.operand(0), grad)
+
+
 @lowers(aten.sign.default)
 def sign(graph: Graph, x: Value) -> Value:
     """Return 1, 0 or -1, and 0 for NaN, for which ONNX Runtime's ``Sign`` returns NaN."""
@@ -113,12 +119,20 @@ def _scaled(graph: Graph, value: Value, factor: Any) -> Value:
     return graph.op("Mul", value, graph.operand(factor))
 
 
-@lowers(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(graph: Graph, base: Any, exponent: Any) -> Value:
-    base = graph.operand(base)
-    if isinstance(exponent, int | float) and exponent == 2:
-        return graph.op("Mul", base, base)
-    return graph.op("Pow", base, graph.operand(exponent))
+    return graph.op("Pow", graph.operand(base), graph.operand(exponent))
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def power_of_number(graph: Graph, x: Value, exponent: Any) -> Value:
+    """Return roots, squares and their reciprocals as ATen does: ``Pow`` differs at -0.0 and ``-inf``."""
+    is_number = isinstance(exponent, int | float)
+    if not is_number or not (exponent == 2 or (x.is_float and exponent in (0.5, -0.5, -2))):
+        return power(graph, x, exponent)
+    x = graph.operand(x)
+    result = graph.op("Mul", x, x) if abs(exponent) == 2 else graph.op("Sqrt", x)
+    return graph.op("Reciprocal", result) if exponent < 0 else result
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)

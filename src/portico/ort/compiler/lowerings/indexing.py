@@ -84,17 +84,11 @@ def split_with_sizes(graph: Graph, x: Value, sizes: Sequence[Any], dim: int = 0)
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad_nd(graph: Graph, x: Value, pad: Sequence[Any], value: Any = 0) -> Value:
-    # Torch lists (before, after) pairs from the last dimension; ONNX all befores, then all afters.
-    return padded(graph, x, pad[::2][::-1], pad[1::2][::-1], graph.operand(value))
-
-
-def padded(graph: Graph, x: Value, before: Sequence[Any], after: Sequence[Any], value: Value | None = None) -> Value:
-    """Pad, or with negative numbers cut, the last dimensions of ``x``.
-
-    All dimensions are listed: ONNX Runtime loses the ``axes`` input when it moves a transpose past a ``Pad``.
-    """
+    # Torch lists (before, after) pairs from the last dimension; ONNX all befores, then all afters. All dimensions are
+    # listed: ONNX Runtime loses the `axes` input when it moves a transpose past a `Pad`.
+    before, after = pad[::2][::-1], pad[1::2][::-1]
     others = [0] * (x.rank - len(before))
-    return graph.op("Pad", x, graph.vector([*others, *before, *others, *after]), value)
+    return graph.op("Pad", x, graph.vector([*others, *before, *others, *after]), graph.operand(value))
 
 
 @lowers(aten.repeat.default)

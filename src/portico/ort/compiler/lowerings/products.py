@@ -1,13 +1,13 @@
-"""Matrix products, scaled-dot-product attention, convolution and 2-d max pooling, and their derivatives."""
+"""Matrix products, of experts too, and scaled-dot-product attention; convolution and 2-d max pooling, forward only."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from portico.hf_compat import products_of_experts
 from portico.ort.compiler.graph import MICROSOFT, Graph, Value, same_shape
-from portico.ort.compiler.lowerings.indexing import padded
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import lowers
 
@@ -37,6 +37,56 @@ def baddbmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Any = 1, alp
     if beta != 1:
         bias = graph.op("Mul", bias, graph.operand(beta))
     return graph.op("Add", product, bias)
+
+
+# ---- Mixtures of experts ----
+
+
+@lowers(*products_of_experts("grouped_mm_fallback"))
+def grouped_matmul(graph: Graph, x: Value, weight: Value, ends: Value) -> Value:
+    """Return the product of each group of rows ``[rows, in]`` with its matrix of ``weight``, ``[experts, in, out]``.
+
+    Group ``i`` ends before row ``ends[i]``; rows after the last group have a product of zero.
+    """
+    return _multiplied(graph, _groups(graph, x, ends), _matrices(graph, weight), weight.dims[2], x.dtype)
+
+
+@lowers(*products_of_experts("grouped_mm_fallback_backward"))
+def grouped_matmul_backward(graph: Graph, x: Value, weight: Value, ends: Value, grad: Value) -> tuple[Value, Value]:
+    rows, grads = _groups(graph, x, ends), _groups(graph, grad, ends)
+    transposed = (graph.transpose(matrix, [1, 0]) for matrix in _matrices(graph, weight))
+    grad_x = _multiplied(graph, grads, transposed, weight.dims[1], x.dtype)
+    pairs = zip(rows[:-1], grads[:-1], strict=True)
+    products = (graph.op("MatMul", graph.transpose(group, [1, 0]), slope) for group, slope in pairs)
+    return grad_x, graph.op("Concat", *(graph.op("Unsqueeze", each, graph.axes(0)) for each in products), axis=0)
+
+
+def _groups(graph: Graph, rows: Value, ends: Value) -> tuple[Value, ...]:
+    """Return the rows of each group, and those after the last."""
+    ends_of_all = graph.op("Concat", graph.cast(ends, torch.int64), graph.op("Shape", rows, start=0, end=1), axis=0)
+    starts = graph.op("Concat", graph.axes(0), graph.cast(ends, torch.int64), axis=0)
+    sizes = graph.op("Sub", ends_of_all, starts)
+    return graph.op("Split", rows, sizes, outputs=int(ends.dims[0]) + 1, axis=0)
+
+
+def _matrices(graph: Graph, weight: Value) -> Iterator[Value]:
+    """Yield each matrix, transposed only after it is taken from the others: then the product does it."""
+    source = graph.transposed_from(weight, [0, 2, 1])
+    for index in range(int(weight.dims[0])):
+        matrix = graph.op("Gather", source or weight, graph.constant(index, torch.int64), axis=0)
+        yield matrix if source is None else graph.transpose(matrix, [1, 0])
+
+
+def _multiplied(
+    graph: Graph, groups: Sequence[Value], matrices: Iterable[Value], width: Any, dtype: torch.dtype | None
+) -> Value:
+    *groups, rest = groups
+    products = [graph.op("MatMul", group, matrix) for group, matrix in zip(groups, matrices, strict=True)]
+    shape = graph.op("Concat", graph.op("Shape", rest, start=0, end=1), graph.vector([width]), axis=0)
+    return graph.op("Concat", *products, graph.op("Expand", graph.scalar(0, dtype or torch.float32), shape), axis=0)
+
+
+# ---- Attention ----
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -177,65 +227,6 @@ def convolution(graph: Graph, x: Value, weight: Value, bias: Value | None, *numb
     return graph.op(op_type, x, weight, bias, group=window.groups, pads=pads, **attributes)
 
 
-@lowers(aten.convolution_backward.default)
-def convolution_backward(
-    graph: Graph, grad: Value, x: Value, weight: Value, bias_sizes: Sequence[int] | None, *numbers: Any
-) -> tuple[Value | None, ...]:
-    *sizes, output_mask = numbers
-    window = _Window(*sizes)
-    grads: list[Value | None] = [None, None, None]
-    if output_mask[0] and window.transposed:
-        grads[0] = convolution(graph, grad, weight, None, *window._replace(transposed=False))
-    elif output_mask[0]:
-        grads[0] = _gradient_of_input(graph, grad, x, weight, window)
-    if output_mask[1]:
-        narrow, wide = (x, grad) if window.transposed else (grad, x)
-        grads[1] = _gradient_of_weight(graph, wide, narrow, weight, window)
-    if output_mask[2]:
-        grads[2] = reduced(graph, "ReduceSum", grad, [0, *range(2, grad.rank)])
-    return tuple(grads)
-
-
-def _gradient_of_input(graph: Graph, grad: Value, x: Value, weight: Value, window: _Window) -> Value:
-    """Return the gradient of the input: a transposed convolution, cut to the input without its padding.
-
-    Fewer than ``stride`` elements at the far end may have been in no window: their gradient is zero.
-    """
-    spatial, (stride, padding) = list(range(2, x.rank)), window[:2]
-    strides, dilations = list(stride), list(window.dilation)
-    whole = graph.op("ConvTranspose", grad, weight, strides=strides, dilations=dilations, group=window.groups)
-    if not any(padding) and all(step == 1 for step in stride):
-        return whole
-    whole = padded(graph, Value(whole.name, shape=x.shape), [0] * len(spatial), [step - 1 for step in stride])
-    start = graph.constant(list(padding), torch.int64)
-    end = graph.op("Add", start, graph.op("Shape", x, start=2))
-    return graph.op("Slice", whole, start, end, graph.axes(*spatial))
-
-
-def _gradient_of_weight(graph: Graph, wide: Value, narrow: Value, weight: Value, window: _Window) -> Value:
-    """Return the gradient of the weight, which sums ``narrow`` times the window of ``wide`` that each element saw.
-
-    This is a convolution with batch and channels swapped, and with stride and dilation swapped.
-    """
-    rank, groups = len(weight.dims), window.groups
-    swapped = [1, 0, *range(2, rank)]
-    by_channel = graph.transpose(wide, swapped)
-    if groups > 1:
-        # [N, G * C, ...] to [C, G * N, ...]: each group convolves its own part.
-        sizes = [graph.dimension(wide, axis) for axis in range(2, rank)]
-        split = graph.op("Reshape", wide, graph.vector([0, groups, -1, *sizes]))
-        split = graph.op("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
-        by_channel = graph.op("Reshape", split, graph.vector([0, -1, *sizes]))
-    narrow = graph.transpose(narrow, swapped)
-    swapped_window = window._replace(stride=window.dilation, dilation=window.stride, transposed=False)
-    product = convolution(graph, by_channel, narrow, None, *swapped_window)
-    # Elements at the far end that are in no window make the product larger than the kernel.
-    kernel = list(weight.dims[2:])
-    spatial = graph.axes(*range(2, rank))
-    product = graph.op("Slice", product, graph.constant([0] * len(kernel), torch.int64), graph.vector(kernel), spatial)
-    return graph.transpose(product, swapped)
-
-
 @lowers(aten.max_pool2d_with_indices.default)
 def max_pool(
     graph: Graph,
@@ -267,17 +258,6 @@ def max_pool(
     if x.rank == 3:
         largest, positions = (graph.op("Squeeze", value, graph.axes(0)) for value in (largest, positions))
     return largest, positions
-
-
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool_backward(graph: Graph, grad: Value, x: Value, *window_and_indices: Any) -> Value:
-    indices = window_and_indices[-1]
-    # `Reshape` keeps a dimension of 0 and infers one of -1: this flattens each plane.
-    as_rows = graph.constant([0] * (x.rank - 2) + [-1], torch.int64)
-    rows, positions, updates = (graph.op("Reshape", value, as_rows) for value in (x, indices, grad))
-    zeros = graph.op("Expand", graph.operand(0), graph.op("Shape", rows))
-    scattered = graph.op("ScatterElements", zeros, positions, updates, axis=-1, reduction="add")
-    return graph.op("Reshape", scattered, graph.op("Shape", x))
 
 
 def _both(sizes: Sequence[int]) -> list[int]:

@@ -1,5 +1,6 @@
 """Reductions, and what is made of them: softmax, layer and batch normalisation, and their derivatives."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,25 @@ def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *
     return extreme(graph, x, dim, keepdim, kind=kind), index_of_extreme(graph, x, dim, keepdim, kind=kind)
 
 
+@lowers_along(aten.topk.default)
+def topk(graph: Graph, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return _ordered(graph, x, k, dim, largest)
+
+
+@lowers_along(aten.sort.default)
+def sort(graph: Graph, x: Value, dim: int = -1, descending: bool = False) -> Any:
+    return _ordered(graph, x, x.dims[dim], dim, descending)
+
+
+def _ordered(graph: Graph, x: Value, count: Any, dim: int, largest: bool) -> tuple[Value, Value]:
+    """Return the first elements in order, and their indices; equal ones stay in order, and NaN is as large as inf."""
+    keys = x
+    if x.is_float:
+        keys = graph.op("Where", graph.op("IsNaN", x), graph.constant(math.inf, x.dtype or graph.out[0].dtype), x)
+    values, indices = graph.op("TopK", keys, graph.vector([count]), outputs=2, axis=dim, largest=int(largest))
+    return graph.op("GatherElements", x, indices, axis=dim) if x.is_float else values, indices
+
+
 @lowers_along(aten.any.default, aten.any.dim, aten.any.dims)
 def any_(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """Return whether any is true, by counting."""
@@ -160,28 +180,14 @@ def native_layer_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
     dims, num_outer = list(range(x.rank)), x.rank - len(normalized_shape)
+    normalized_dims, batch_dims = dims[num_outer:], dims[:num_outer]
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    return _gradients(graph, grad, normalized, rstd, weight, dims[num_outer:], dims[:num_outer], output_mask)
-
-
-def _gradients(
-    graph: Graph,
-    grad: Value,
-    normalized: Value,
-    rstd: Value,
-    weight: Value | None,
-    normalized_dims: list[int] | None,
-    batch_dims: list[int],
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    """Return the gradients of input, weight and bias; constant statistics have no ``normalized_dims``."""
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
         scaled = grad if weight is None else graph.op("Mul", grad, weight)
-        if normalized_dims is not None:
-            average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
-            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
-            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
+        average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
+        slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
+        scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
         grads[0] = graph.op("Mul", rstd, scaled)
     if output_mask[1]:
         product = graph.op("Mul", grad, normalized)
@@ -209,8 +215,7 @@ def batch_norm(
     mean, var = _statistics(graph, x)
     y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
     dtype = running_var.dtype or torch.float32
-    size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
-    count = graph.cast(graph.op("Div", size, graph.dimension(x, 1)), dtype)
+    count = graph.scalar(math.prod([x.dims[0], *x.dims[2:]]), dtype)
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
     kept, added = graph.constant(1 - momentum, dtype), graph.constant(momentum, dtype)
     pairs = ((running_mean, mean), (running_var, unbiased))
@@ -244,30 +249,6 @@ def batch_norm_in_evaluation(
     return y, empty, empty
 
 
-@lowers(aten.native_batch_norm_backward.default)
-def native_batch_norm_backward(
-    graph: Graph,
-    grad: Value,
-    x: Value,
-    weight: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    save_mean: Value | None,
-    save_rstd: Value | None,
-    training: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    dims = [0, *range(2, x.rank)]
-    mean, rstd = save_mean, save_rstd
-    if not training:
-        mean, rstd = running_mean, _rstd(graph, running_var, eps, grad.dtype)
-    mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
-    normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    weight = None if weight is None else _along_channels(graph, weight, x.rank)
-    return _gradients(graph, grad, normalized, rstd, weight, dims if training else None, dims, output_mask)
-
-
 def _statistics(graph: Graph, x: Value) -> tuple[Value, Value]:
     dims = [0, *range(2, x.rank)]
     mean = reduced(graph, "ReduceMean", x, dims)
@@ -279,15 +260,13 @@ def _batch_normalized(
     graph: Graph, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
 ) -> tuple[Value, Value]:
     """Return ``x`` normalised, and the reciprocal of the standard deviation of each channel."""
-    rstd = _rstd(graph, var, eps, graph.out[0].dtype)
-    scale = rstd if weight is None else graph.op("Mul", rstd, weight)
-    y = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
-    y = graph.op("Mul", y, _along_channels(graph, scale, x.rank))
-    return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank)), rstd
-
-
-def _rstd(graph: Graph, var: Any, eps: float, dtype: Any) -> Value:
-    return graph.op("Reciprocal", graph.op("Sqrt", graph.op("Add", var, graph.constant(eps, dtype))))
+    dtype = graph.out[0].dtype
+    ones, zeros = (graph.op("Expand", graph.constant(each, dtype), graph.op("Shape", mean)) for each in (1, 0))
+    given = (ones if weight is None else weight, zeros if bias is None else bias)
+    # The operator's own `epsilon` is a float32.
+    var = graph.op("Add", var, graph.constant(eps, dtype))
+    normalized = graph.op("BatchNormalization", x, *given, mean, var, epsilon=0.0)
+    return normalized, graph.op("Reciprocal", graph.op("Sqrt", var))
 
 
 def _along_channels(graph: Graph, value: Any, rank: int) -> Value:

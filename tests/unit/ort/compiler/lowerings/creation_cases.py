@@ -44,6 +44,12 @@ def of_a_size_without_values(draw, op):
     return Call((draw(sizes),), {"dtype": draw(dtypes)})
 
 
+@case(aten.empty_permuted.default, aten.empty_strided.default, values=False)
+def of_a_size_and_an_order(draw, op):
+    order = [0, 1] if op is aten.empty_permuted.default else [3, 1]
+    return Call(([2, 3], order), {"dtype": draw(dtypes)})
+
+
 @case(aten.new_zeros.default, aten.new_ones.default)
 def of_a_tensor_and_a_size(draw, op):
     return Call((draw(tensors(ALL)), draw(sizes)), draw(st.sampled_from([{}, {"dtype": draw(dtypes)}])))

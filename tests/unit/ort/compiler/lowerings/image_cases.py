@@ -1,4 +1,4 @@
-"""Calls of convolution and pooling, and their derivatives."""
+"""Calls of convolution and pooling."""
 
 import torch
 from hypothesis import strategies as st
@@ -36,15 +36,6 @@ def of_a_convolution(draw, op):
     return Call((x, weight, bias, *options))
 
 
-@case(aten.convolution_backward.default, ulps=1024, zeros_have_signs=False)
-def of_gradients_of_a_convolution(draw, op):
-    x, weight, bias, options = draw(convolutions())
-    shape = aten.convolution(x, weight, bias, *options).shape
-    grad = torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 9))))
-    wanted = [draw(st.booleans()), True, True]
-    return Call((grad, x, weight, [options[-1]], *options, wanted))
-
-
 @st.composite
 def poolings(draw):
     """Draw the input and the options of a pooling."""
@@ -60,11 +51,3 @@ def poolings(draw):
 @case(aten.max_pool2d_with_indices.default)
 def of_a_pooling(draw, op):
     return Call(draw(poolings()))
-
-
-@case(aten.max_pool2d_with_indices_backward.default, ulps=8, zeros_have_signs=False)
-def of_gradients_of_a_pooling(draw, op):
-    x, *options = draw(poolings())
-    largest, indices = aten.max_pool2d_with_indices(x, *options)
-    grad = draw(tensors(x.dtype, tuple(largest.shape), MODERATE))
-    return Call((grad, x, *options, indices))

@@ -3,8 +3,9 @@
 import torch
 from hypothesis import strategies as st
 
+from portico.hf_compat import products_of_experts
 from unit.ort.compiler.lowerings.cases import Call, case
-from unit.ort.compiler.lowerings.values import FLOATS, UNUSUAL, tensors
+from unit.ort.compiler.lowerings.values import FLOATS, MODERATE, UNUSUAL, tensors
 
 aten = torch.ops.aten
 sizes = st.integers(0, 3)
@@ -53,3 +54,23 @@ def of_a_sum_with_products(draw, op):
     batch = draw(sizes)
     x, y, numbers = _factors(draw, batch)
     return Call((_added(draw, x, y, numbers, batch), x, y), _scales(draw, x.dtype))
+
+
+def _experts(draw):
+    """Draw rows, a matrix for each expert, and where the rows of each end; some experts may have none."""
+    counts = draw(st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    width, columns, beyond = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(0, 1))
+    x = draw(tensors(torch.float32, (sum(counts) + beyond, width), MODERATE))
+    ends = torch.tensor(counts).cumsum(0, dtype=draw(st.sampled_from([torch.int32, torch.int64])))
+    return x, draw(tensors(torch.float32, (len(counts), width, columns), MODERATE)), ends
+
+
+@case(*products_of_experts("grouped_mm_fallback"), ulps=8, zeros_have_signs=False)
+def of_experts(draw, op):
+    return Call(_experts(draw))
+
+
+@case(*products_of_experts("grouped_mm_fallback_backward"), ulps=8, zeros_have_signs=False)
+def of_gradients_of_experts(draw, op):
+    x, weight, ends = _experts(draw)
+    return Call((x, weight, ends, draw(tensors(torch.float32, (len(x), weight.shape[2]), MODERATE))))

@@ -78,13 +78,3 @@ def of_a_batch_without_memory(draw, op):
 @case(aten._native_batch_norm_legit_no_training.default, ulps=256, zeros_have_signs=False)
 def of_a_batch_after_others(draw, op):
     return Call((*_batch(draw), draw(momenta), draw(epsilons)))
-
-
-@case(aten.native_batch_norm_backward.default, ulps=256, zeros_have_signs=False)
-def of_gradients_of_a_batch(draw, op):
-    x, weight, bias, mean, var = _batch(draw)
-    training, eps = draw(st.booleans()), draw(epsilons)
-    _, saved_mean, rstd = aten.native_batch_norm(x, weight, bias, mean.clone(), var.clone(), training, 0.1, eps)
-    grad = draw(tensors(x.dtype, tuple(x.shape), NUMBERS))
-    wanted = [True, weight is not None, bias is not None]
-    return Call((grad, x, weight, mean, var, saved_mean, rstd, training, eps, wanted))

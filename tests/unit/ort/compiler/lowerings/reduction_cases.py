@@ -105,3 +105,32 @@ def of_sums_so_far(draw, op):
     x = draw(tensors(FLOATS, numbers=MODERATE) | tensors((*INTEGERS, torch.bool), numbers=WHOLE))
     options = draw(st.sampled_from([{}, {"dtype": torch.float32}]))
     return Call((x, draw(axes_of(x.dim()))), options)
+
+
+@st.composite
+def distinct(draw):
+    """Draw tensors of which no two elements are equal: torch does not say which of equal elements is first."""
+    shape, dtype = draw(st.sampled_from(NOT_EMPTY)), draw(st.sampled_from((*FLOATS, torch.int64, torch.int32)))
+    size = torch.Size(shape).numel()
+    numbers = draw(st.permutations([*range(-size, size), *([float("nan")] if dtype.is_floating_point else [])]))
+    return torch.tensor(numbers[:size], dtype=dtype).reshape(shape)
+
+
+@case(aten.topk.default)
+def of_the_largest(draw, op):
+    x = draw(distinct())
+    dim = draw(axes_of(x.dim()))
+    count = draw(st.integers(1, x.shape[dim] if x.dim() else 1))
+    return Call((x, count, dim, draw(st.booleans())))
+
+
+@case(aten.sort.default)
+def of_all_in_order(draw, op):
+    x = draw(distinct())
+    return Call((x, draw(axes_of(x.dim())), draw(st.booleans())))
+
+
+@case(aten.histc.default)
+def of_a_histogram(draw, op):
+    limits = draw(st.sampled_from([(0, 3), (-1.0, 2.0)]))
+    return Call((draw(tensors(torch.float32, numbers=MODERATE)).contiguous(), draw(st.integers(1, 4)), *limits))
