@@ -36,6 +36,8 @@ class DrawingSweeper(Sweeper):
 
 TRAINER = """
 import json
+import os
+import signal
 from pathlib import Path
 
 from portico import MRCTrainer
@@ -43,6 +45,10 @@ from portico import MRCTrainer
 
 class Recorded(MRCTrainer):
     def training_step(self, *args):
+        death = Path("death")
+        if self.args.process_index == 1 and self.args.seed == 7 and death.exists():
+            death.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         rank = Path(f"process{self.args.process_index}.jsonl").open("a")
         print(json.dumps([self.args.output_dir, self.args.learning_rate, self.args.world_size]), file=rank)
         return super().training_step(*args)
@@ -58,12 +64,14 @@ def sweep(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     drawing = ["hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"]
+    optuna = ["hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=2", "args.learning_rate=interval(0.1, 0.9)"]
     small = [*(f"model.{size}" for size in SHAPE), "args.max_steps=1", "trainer._target_=recorded.Recorded"]
     spread = ["strategy=cpu", "strategy.strategy=ddp", "strategy.devices=2"]
     command = [str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default"]
 
-    def run(*grid, start=(sys.executable,), **launcher):
-        chosen = (*grid, *small) if grid else (*drawing, *small, *spread)
+    def run(*grid, sweeper="drawing", is_spread=False, start=(sys.executable,), **launcher):
+        chosen = grid or {"drawing": drawing, "optuna": optuna}[sweeper]
+        chosen = [*chosen, *small, *(spread if is_spread or not grid else [])]
         return subprocess.run(
             [*start, *command, *chosen, "paths.sweep_dir=drawn"],
             env=environment | launcher,
@@ -77,9 +85,10 @@ def sweep(tmp_path):
     return run
 
 
-def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path):
+@pytest.mark.parametrize("sweeper", ["drawing", "optuna"])
+def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper):
     # A port of the environment holds for one group of processes; the second job must not meet the first one's.
-    ended = sweep(MASTER_PORT=str(find_free_network_port()))
+    ended = sweep(sweeper=sweeper, MASTER_PORT=str(find_free_network_port()))
     assert ended.returncode == 0, ended.stderr
     steps = [
         [json.loads(line) for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)
@@ -94,10 +103,33 @@ def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path):
     }
 
 
-def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path):
-    ended = sweep(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+def test_death_of_a_process_fails_only_its_job(sweep, tmp_path):
+    (tmp_path / "death").touch()
+    ended = sweep("args.seed=7,8", is_spread=True)
     assert ended.returncode == 1
-    assert "failed: RANK=0 says that a launcher such as torchrun" in ended.stderr
+    assert "error: These jobs of the sweep failed: 0." in ended.stderr
+    assert not (tmp_path / "drawn/0/all_results.json").exists()
+    assert (tmp_path / "drawn/1/all_results.json").exists()
+    assert sweep("args.seed=7,8", is_spread=True).returncode == 0
+    assert (tmp_path / "drawn/0/all_results.json").exists()
+    trained = [json.loads(line)[0] for line in (tmp_path / "process1.jsonl").read_text().splitlines()]
+    assert [Path(folder).name for folder in trained] == ["1", "0"], "the finished job ran again"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "sign"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "RANK=0 says that a launcher such as torchrun"),
+        (
+            {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
+            "SLURM_PROCID=0 says that a launcher such as srun",
+        ),
+    ],
+)
+def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path, launcher, sign):
+    ended = sweep(**launcher)
+    assert ended.returncode == 1
+    assert f"failed: {sign}" in ended.stderr
     assert not (tmp_path / "process0.jsonl").exists()
 
 

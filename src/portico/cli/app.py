@@ -7,8 +7,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -16,7 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.compose import (
     CONFIG_NAME,
@@ -29,16 +29,28 @@ from portico.cli.compose import (
 )
 from portico.cli.errors import CONFIG_ERRORS, explain
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
+from portico.cli.jobs import (
+    FINISHED,
+    GRID_SWEEPER,
+    PRUNED,
+    JobProgress,
+    SweepJob,
+    current_job,
+    goals_of,
+    has_several_processes,
+    is_first_process,
+    refuse_drawing_in_several_processes,
+)
+from portico.cli.sweeps import reported_sweep
 from portico.errors import InputError
 from portico.settings import suggestion
 
 log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-# The one sweeper that gives the same values in every process; others draw.
-_GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
-Task = Callable[[DictConfig], float | None]
+# These groups are in the defaults list, where Hydra takes no plus sign; `+experiment=` needs one.
+_WITHOUT_PLUS = re.compile(r"^\+(?=(sweep|launcher)=)")
+Task = Callable[[DictConfig], Any]
 
 
 def main() -> None:
@@ -48,18 +60,26 @@ def main() -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_resolvers()
+    sys.argv[1:] = [_WITHOUT_PLUS.sub("", argument) for argument in sys.argv[1:]]
     launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
     if os.environ.get(FULL_ERROR) == "1":
         launch(run)()
         return
     # Hydra prints its errors in its own way and exits, unless told to raise them.
-    failed_jobs: list[str] = []
     with env_override({FULL_ERROR: "1"}):
         try:
-            launch(_exiting(run, failed_jobs))()
-        except _JobFailed as first:
-            # A launcher that runs jobs in other processes hands on the first failure only.
-            failed_jobs = failed_jobs or [str(first)]
+            with reported_sweep() as sweep:
+                launch(_exiting(run))()
+        except _JobFailed:
+            pass  # the sweeper has ended the sweep; its report says which jobs failed
+        except KeyboardInterrupt:
+            _exit(
+                f"Interrupted, and all jobs with it. The same command with hydra.sweep.dir='{sweep.folder}' skips the "
+                "finished jobs and resumes the others.",
+                code=128 + signal.SIGINT,
+            )
+        except InputError as error:  # of a sweeper or launcher; a run has its own
+            _exit(str(error))
         except CONFIG_ERRORS as error:
             _exit(explain(error))
         except OSError as error:
@@ -70,119 +90,109 @@ def main() -> None:
                 "into paths.sweep_dir; set it to a folder that can be written to. "
                 f"{FULL_ERROR}=1 shows where it failed."
             )
-    if failed_jobs:  # a sweeper may have gone on without asking
+    if sweep.failed:  # a sweeper may have gone on without asking
         _exit(
-            f"These jobs of the sweep failed: {', '.join(failed_jobs)}. Their errors are above; the others have run."
+            f"These jobs of the sweep failed: {', '.join(sweep.failed)}. Their errors are above; the others have run."
         )
 
 
-def run(config: DictConfig) -> float | None:
-    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    of_a_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
-    with removed_if_refused(folder), _processes_of_one_job(folder) if of_a_sweep else nullcontext():
-        # In a sweep the folder is one of many; the one in use is recorded.
-        config.paths.output_dir = str(folder)
-        settings = checked(to_plain(config))
-        # The processes of a run other than the first join the folder that it has claimed.
-        is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
-        if is_first:
-            claim(folder, settings)
-        yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
-        with recorded_config(folder, yaml) if is_first else nullcontext():
-            experiment = experiment_of(settings, str(folder))
-            if settings["mode"] == "train" and settings["objective"]["metric"] is not None:
-                experiment.check_objective(settings["objective"]["metric"])
-            metrics = getattr(experiment, settings["mode"])()
-    return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
+def run(config: DictConfig) -> Any:
+    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained.
 
-
-@contextmanager
-def _processes_of_one_job(folder: Path) -> Iterator[None]:
-    """Make the processes that a job of a sweep starts run that job, and leave nothing of them to the next one.
-
-    Lightning's "ddp" starts the other ranks with this process's ``sys.argv`` (``_hydra_subprocess_cmd``): with that of
-    the sweep each would run its own sweep, and a random sweeper would give each rank different values. It also sets
-    ``LOCAL_RANK`` and later reads it as a sign that all processes are running. Processes of torchrun or a cluster stay
-    connected from job to job.
+    A job of a sweep that has finished is not run again; one that was interrupted resumes from its last checkpoint.
     """
-    hydra_config = cast(DictConfig, HydraConfig.get())
-    if "RANK" in os.environ and hydra_config.sweeper["_target_"] != _GRID_SWEEPER:
-        raise InputError(
-            f"RANK={os.environ['RANK']} says that a launcher such as torchrun has started this process as one of "
-            f"several, and the sweeper {hydra_config.sweeper['_target_']} would draw other values in each. Start the "
-            "sweep without the launcher, with strategy.strategy=ddp strategy.devices=<number of processes>."
-        )
-    from portico.distributed import processes
-
-    arguments, environment = sys.argv, dict(os.environ)
-    sys.argv = [arguments[0], *_command_of_job(hydra_config)]
-    if {"RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_JOB_ID"}.isdisjoint(environment):
-        # On one port, a job's processes could meet in the store of the job before, which torch keeps by its port.
-        os.environ.pop("MASTER_PORT", None)
-    with read_write(hydra_config):
-        hydra_config.run.dir = str(folder)
-    try:
-        yield
-        # The first process holds the store of the group, which the others need to the end.
-        processes.wait_for_children()
-    finally:
-        sys.argv = arguments
-        if "LOCAL_RANK" in os.environ.keys() - environment.keys():
-            processes.kill_children()
-            processes.disconnect()
-            os.environ.clear()
-            os.environ.update(environment)
-
-
-def _command_of_job(hydra_config: DictConfig) -> list[str]:
-    """Return the arguments of the command line that runs one job of a sweep by itself."""
-    folders = {source.provider: source.path for source in hydra_config.runtime.config_sources}
-    flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
-    if "command-line" in folders:
-        flags += ["--config-dir", folders["command-line"]]
-    own = [override for override in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(override)]
-    job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
-    return [*flags, *hydra_config.overrides.task, *own, *job]
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    # In a sweep the folder is one of many; the one in use is recorded.
+    config.paths.output_dir = str(folder)
+    job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
+    if job is None:
+        with removed_if_refused(folder):
+            settings = checked(to_plain(config))
+            return _objective(_trained(settings, folder), settings)
+    with job.recording():
+        of_a_sweep = hydra_config.mode is RunMode.MULTIRUN
+        if of_a_sweep:
+            refuse_drawing_in_several_processes(hydra_config.sweeper["_target_"])
+        settings = checked(to_plain(config))
+        continued = job.continued(settings)
+        if continued is not None and job.status in (FINISHED, PRUNED):
+            log.info("Job %d is %s already: %s", job.number, job.status, folder)
+            return _objective(job.metrics, settings)
+        job.begin(settings["objective"])
+        if of_a_sweep and has_several_processes(settings):
+            job.run_in_own_process()
+            return _objective(job.metrics, settings)
+        metrics = _trained(settings, folder, job, continued)
+        value = _objective(metrics, settings)
+        job.finish(metrics)
+        return value
+    return _objective(job.metrics, settings)  # the search has ended it
 
 
-def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
+def _trained(
+    settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
+) -> dict[str, float]:
+    """Run the experiment of checked settings; ``continued`` are those that resume what the folder holds of the job."""
+    # The processes of a run other than the first join the folder that it has claimed.
+    if is_first_process() and continued is None:
+        claim(folder, settings)
+    yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
+    with recorded_config(folder, yaml) if is_first_process() else nullcontext():
+        experiment = experiment_of(continued or settings, str(folder))
+        for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():
+            experiment.check_objective(name)
+        if job is not None:
+            experiment.callbacks = [*experiment.callbacks, JobProgress(job)]
+        metrics: dict[str, float] = getattr(experiment, settings["mode"])()
+    return metrics
+
+
+def _objective(metrics: Mapping[str, float], settings: Mapping[str, Any]) -> float | list[float] | None:
+    return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" and metrics else None
+
+
+def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | list[float] | None:
     """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
 
-    It is a finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
-    the `mode`, "max" or "min", with a warning. A metric that the run does not have is refused.
+    It is a finite Python float, since other sweepers stop at anything else: instead of NaN or infinity the worst value
+    of the `mode`, "max" or "min", with a warning. A metric that the run does not have is refused. Several objectives
+    are lists of metrics, of modes, and of values.
     """
-    name, mode = objective["metric"], objective["mode"]
-    if name is None:
-        return None
-    if name not in metrics:
-        raise InputError(
-            f"objective.metric='{name}' is not a metric of this run{suggestion(name, list(metrics))} "
-            f"The run has: {', '.join(metrics)}. Its results are written; set objective.metric to one of these."
-        )
-    value = float(metrics[name])
-    if math.isfinite(value):
-        return value
-    worst = -sys.float_info.max if mode == "max" else sys.float_info.max
-    log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, value, worst)
-    return worst
+    values = []
+    for name, mode in goals_of(objective).items():
+        if name not in metrics:
+            raise InputError(
+                f"objective.metric='{name}' is not a metric of this run{suggestion(name, list(metrics))} "
+                f"The run has: {', '.join(metrics)}. Its results are written; set objective.metric to one of these."
+            )
+        values.append(float(metrics[name]))
+        if not math.isfinite(values[-1]):
+            worst = -sys.float_info.max if mode == "max" else sys.float_info.max
+            log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, values[-1], worst)
+            values[-1] = worst
+    if isinstance(objective["metric"], list):
+        return values
+    return values[0] if values else None
 
 
 class _JobFailed(Exception):
     """A job of a sweep was refused or failed, which has been reported; a sweeper decides what that means."""
 
 
-def _exiting(task: Task, failed_jobs: list[str]) -> Task:
+def _exiting(task: Task) -> Task:
     """Make bad input and an interrupt end the process with a sentence; what fails in a sweep, only its job."""
 
-    def exiting_task(config: DictConfig) -> float | None:
-        in_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    def exiting_task(config: DictConfig) -> Any:
+        hydra_config = cast(DictConfig, HydraConfig.get())
+        in_sweep = hydra_config.mode is RunMode.MULTIRUN
         with env_override({FULL_ERROR: "0"}):
             try:
                 return task(config)
             except KeyboardInterrupt:
+                if in_sweep:
+                    raise
                 print(file=sys.stderr)  # ends the line of the progress bar
-                _exit(interruption(Path(HydraConfig.get().runtime.output_dir)), code=128 + signal.SIGINT)
+                _exit(interruption(Path(hydra_config.runtime.output_dir)), code=128 + signal.SIGINT)
             except Exception as error:
                 if not in_sweep and isinstance(error, InputError):
                     _exit(str(error))
@@ -190,9 +200,10 @@ def _exiting(task: Task, failed_jobs: list[str]) -> Task:
                     raise
                 failure = error
         message = failure if isinstance(failure, InputError) else "".join(traceback.format_exception(failure))
-        number, overrides = str(HydraConfig.get().job.num), " ".join(HydraConfig.get().overrides.task)
-        failed_jobs.append(number)
+        number, overrides = str(hydra_config.job.num), " ".join(hydra_config.overrides.task)
         print(f"Job {number} ({overrides}) failed: {message}", file=sys.stderr)
+        if hydra_config.sweeper["_target_"] == GRID_SWEEPER:
+            return None  # it would not start the next batch after an error
         raise _JobFailed(number) from failure
 
     return exiting_task

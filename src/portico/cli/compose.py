@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import OPEN_GROUPS, explained
 from portico.cli.folders import check_folder_settings
+from portico.cli.jobs import goals_of
 from portico.errors import InputError
 from portico.experiment import (
     TARGET,
@@ -101,8 +102,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(modes)}."
         )
-    if settings["objective"]["mode"] not in ("max", "min"):
-        raise InputError(f"objective.mode={settings['objective']['mode']} is unknown; set it to max or min.")
+    goals_of(settings["objective"])
     check_folder_settings(settings)
     return complete_settings(settings)
 

@@ -98,13 +98,6 @@ def kill_children() -> None:
     _children.clear()
 
 
-def wait_for_children() -> None:
-    """Wait until the processes that this one started have ended, of themselves."""
-    for child in _children:
-        child.wait()
-    _children.clear()
-
-
 @contextmanager
 def first_process_first(strategy: "Strategy", *, is_first: bool) -> Iterator[None]:
     """Run the block on one process before the others, if they are connected.

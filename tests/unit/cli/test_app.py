@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 import fake_experiment
 from portico.cli.app import objective_value
 from portico.cli.compose import experiment_names
+from portico.cli.sweeps import main as report_command
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -108,7 +109,55 @@ def test_failed_jobs_leave_the_others_of_a_sweep_running(train, capsys, tmp_path
     finished = [path.parent.name for path in sorted((tmp_path / "grid").glob("*/all_results.json"))]
     assert finished[0] == "0"
     assert finished[-1] == "3"
-    assert not (tmp_path / "grid/2").exists()
+    assert files_below(tmp_path / "grid/2") == ["job.json"]
+
+
+def test_failed_job_does_not_keep_a_grid_from_its_next_batch(train, tmp_path):
+    values = f"args.seed={fake_experiment.BREAKS},1"
+    assert train(values, "paths.sweep_dir=grid", "hydra.sweeper.max_batch_size=1", "-m") == 1
+    assert (tmp_path / "grid/1/all_results.json").exists()
+
+
+def test_same_command_skips_finished_jobs_and_resumes_the_others(train, capsys, tmp_path):
+    searched = ("_target_=fake_experiment.SearchedExperiment", "+experiment=mrc", "args.learning_rate=1e-3")
+    command = ("hydra.sweep.dir=grid", f"args.seed=1,{fake_experiment.IS_STOPPED},2", "-m")
+    assert train(*command, arguments=searched) == 130
+    shown = capsys.readouterr()
+    assert f"The same command with hydra.sweep.dir='{tmp_path / 'grid'}' skips the finished jobs" in shown.err
+    assert re.search(r"0 .* 1 .* 80 ", shown.out), "no table of the finished jobs"
+    assert train(*command, arguments=searched) == 0
+    starts = [(tmp_path / f"grid/{number}/starts.txt").read_text().split() for number in range(3)]
+    assert starts == [["0"], ["0", "1"], ["0"]]
+    assert "args.resume_from_checkpoint" not in (tmp_path / "grid/1/config.yaml").read_text()
+    jobs = json.loads((tmp_path / "grid/sweep.json").read_text())["jobs"]
+    assert [job["values"] for job in jobs] == [{"args.seed": seed} for seed in (1, fake_experiment.IS_STOPPED, 2)]
+    assert {job["status"] for job in jobs} == {"finished"}
+
+
+def test_finished_job_with_other_settings_is_refused(train, capsys, tmp_path):
+    assert train("args.seed=1,2", "hydra.sweep.dir=grid", "-m") == 0
+    assert train("args.seed=1,3", "hydra.sweep.dir=grid", "-m") == 1
+    shown = capsys.readouterr().err
+    assert f"Job 1 ({' '.join((*fake_experiment.OVERRIDES, '+experiment=mrc'))}" not in shown
+    assert "already holds a run" in shown
+    assert "These jobs of the sweep failed: 1." in shown
+
+
+def test_command_of_a_sweep_writes_its_report_again(train, capsys, tmp_path):
+    assert train("args.learning_rate=1e-4,3e-4", "hydra.sweep.dir=grid", "-m") == 0
+    (tmp_path / "grid/sweep.html").unlink()
+    capsys.readouterr()
+    report_command([str(tmp_path / "grid")])
+    assert "args.learning_rate" in capsys.readouterr().out
+    assert "<!doctype html>" in (tmp_path / "grid/sweep.html").read_text()
+    with pytest.raises(SystemExit, match="1"):
+        report_command([str(tmp_path)[:-1]])
+    assert "not the folder of a sweep; name one whose subfolders have a job.json." in capsys.readouterr().err
+
+
+def test_groups_of_a_sweep_take_a_plus_sign(train, tmp_path):
+    assert train("+sweep=grid", "hydra.sweeper.params={args.seed: '1,2'}", "hydra.sweep.dir=grid") == 0
+    assert len(list((tmp_path / "grid").glob("*/all_results.json"))) == 6
 
 
 def test_experiment_without_its_plus_sign(train, capsys):

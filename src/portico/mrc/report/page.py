@@ -16,8 +16,8 @@ GENERATOR = Markup('<meta name="generator" content="portico-report">')
 """Marks a page as ours, near its beginning."""
 
 # Joined in the order in which they build on each other.
-_STYLES = ("page.css", "figures.css", "charts.css", "explorer.css", "narrow.css", "print.css")
-_SCRIPTS = ("charts.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js")
+_STYLES = ("page.css", "figures.css", "charts.css", "explorer.css", "sweep.css", "narrow.css", "print.css")
+_SCRIPTS = ("charts.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js", "sweep.js")
 
 # HTML allows no control characters but tab, newline and carriage return.
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
@@ -50,10 +50,13 @@ class Section:
         return "-".join((self.name or self.heading).lower().split())
 
 
-def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]) -> str:
+def render_page(
+    title: str, lead: str, head: Markup, sections: Sequence[Section], *, kicker: str = "Reading comprehension report"
+) -> str:
     """Return a page that is complete in itself: it needs no network and no other file.
 
-    Below its title come the lead, a sentence, then the head, HTML, then the sections.
+    Below its title come the lead, a sentence, then the head, HTML, then the sections; the kicker, above it, says what
+    kind of page it is.
     """
     # Callers get a plain string, whose methods do not escape their arguments.
     return str(
@@ -62,6 +65,7 @@ def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]
             title=title,
             lead=lead,
             head=head,
+            kicker=kicker,
             sections=[section for section in sections if section.content],
             generator=GENERATOR,
             styles=Markup(styles()),

@@ -1,0 +1,254 @@
+"""Launchers on joblib, submitit and Ray: ``launcher=joblib``, ``submitit_local``, ``submitit_slurm`` or ``ray``.
+
+Each job is a run by itself, ``train.py`` with the overrides of the job, in processes of its own: a job that is killed
+ends no other, a job may start further processes, and nothing has to be pickled. The engines only start commands.
+Hydra's own launchers over these engines run the jobs in workers, where a killed job ends the sweep.
+
+Every Hydra application imports this module, so that what is heavy is imported in functions.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from portico.cli.jobs import SweepJob
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+# No dataclass: Hydra runs this module before it is in `sys.modules`.
+class StartedJob:
+    """A job that an engine was given; ``handle`` is the engine's: ``done()`` and ``result()``, an exit code."""
+
+    def __init__(self, job: "SweepJob", command: list[str]) -> None:
+        self.job, self.command = job, command
+        self.handle: Any = None
+
+    def result(self) -> JobReturn:
+        """Return what Hydra gives to sweepers, once the job has ended."""
+        from portico.cli.jobs import FAILED, KILLED
+
+        try:
+            code = self.handle.result()
+        except Exception as error:  # each engine has its own
+            code, reason = None, f"{type(error).__name__}: {error}"
+        else:
+            reason = ""
+        self.job.read_outcome(code)
+        if reason and self.job.status == KILLED:
+            self.job.error = f"{self.job.error} ({reason.splitlines()[0]})"
+        self.job.write()
+        values = list(self.job.objective.values())
+        returned = JobReturn(
+            overrides=self.job.overrides, working_dir=str(self.job.folder), status=JobStatus.COMPLETED
+        )
+        # What failed is on record and on the screen: an error would keep a grid from its next batch.
+        is_lost = self.job.status in (FAILED, KILLED)
+        returned.return_value = None if is_lost or not values else values[0] if len(values) == 1 else values
+        return returned
+
+
+class CommandLauncher(Launcher, ABC):
+    """Starts each job as a command, with its output in ``job.log`` in the folder of the job."""
+
+    num_expected = 0
+
+    @abstractmethod
+    def start_commands(self, jobs: Sequence[StartedJob]) -> None:
+        """Give the jobs to the engine, and each its ``handle``."""
+
+    @abstractmethod
+    def end(self, jobs: Sequence[StartedJob]) -> None:
+        """End jobs that may be running, with all their processes."""
+
+    @override
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.running: list[StartedJob] = []
+        self.num_started = self.num_ended = self.num_failed = 0
+
+    @override
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        self.num_expected = max(self.num_expected, initial_job_idx + len(job_overrides))
+        jobs = waiting = self.start(job_overrides, initial_job_idx)
+        while waiting:
+            ended = self.wait(waiting)
+            waiting = [one for one in waiting if all(one is not other for other in ended)]
+        return [one.result() for one in jobs]
+
+    def start(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[StartedJob]:
+        """Start jobs and return at once."""
+        from portico.cli.jobs import LOG_FILE, command_of_job, prepared_job
+
+        jobs = []
+        for number, overrides in enumerate(job_overrides, initial_job_idx):
+            composed, job = prepared_job(self.hydra_context, self.config, filter_overrides(overrides), number)
+            job.write()
+            command = command_of_job(composed.hydra, job.folder)
+            jobs.append(StartedJob(job, logged(command, job.folder / LOG_FILE)))
+        self.start_commands(jobs)
+        self.running += jobs
+        self.num_started += len(jobs)
+        self._show_progress()
+        return jobs
+
+    def wait(self, jobs: Sequence[StartedJob]) -> list[StartedJob]:
+        """Return the jobs that have ended, at least one; an interrupt ends all jobs."""
+        from portico.cli.jobs import FAILED, KILLED
+
+        try:
+            while not (ended := [one for one in jobs if one.handle.done()]):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        except BaseException:
+            self.end(self.running)
+            raise
+        for one in ended:
+            one.result()
+            self.running = [other for other in self.running if other is not one]
+            self.num_ended += 1
+            if one.job.status in (FAILED, KILLED):
+                self.num_failed += 1
+                print(f"\nJob {one.job.number} failed: {one.job.error}", file=sys.stderr)
+        self._show_progress()
+        return ended
+
+    def _show_progress(self) -> None:
+        total, num_running = max(self.num_expected, self.num_started), self.num_started - self.num_ended
+        failed = f" ({self.num_failed} failed)" if self.num_failed else ""
+        line = f"Sweep: {self.num_ended} of {total} jobs ended{failed}, {num_running} started"
+        is_screen = sys.stderr.isatty()
+        end = "" if is_screen and (num_running or self.num_ended < total) else "\n"
+        print(f"\r{line}" if is_screen else line, end=end, file=sys.stderr, flush=True)
+
+
+def logged(command: Sequence[str], log: Path) -> list[str]:
+    """Return a command whose output goes to a file, run in this folder and with this environment's paths."""
+    return [
+        "/bin/sh",
+        "-c",
+        'log=$0; cd "$1" && shift && exec "$@" >>"$log" 2>&1',
+        str(log),
+        str(Path.cwd()),
+        *command,
+    ]
+
+
+class JoblibLauncher(CommandLauncher):
+    """Runs jobs at the same time on this machine: ``n_jobs`` of them as joblib counts, -1 for one on each core."""
+
+    def __init__(self, n_jobs: int = -1) -> None:
+        self.joblib, self.n_jobs = _imported("joblib"), n_jobs
+        self.lock, self.is_ending = threading.Lock(), False
+
+    @override
+    def start_commands(self, jobs: Sequence[StartedJob]) -> None:
+        for one in jobs:
+            one.handle = Future()
+        work = [self.joblib.delayed(self._run)(one) for one in jobs]
+        # Threads, since each only waits for the processes of its job.
+        workers = self.joblib.Parallel(n_jobs=self.n_jobs, backend="threading")
+        threading.Thread(target=workers, args=(work,), daemon=True).start()
+
+    def _run(self, one: StartedJob) -> None:
+        from portico.cli.jobs import start_process
+
+        with self.lock:
+            if self.is_ending:
+                return
+            one.handle.process = start_process(one.job, one.command)
+        one.handle.set_result(one.handle.process.wait())
+
+    @override
+    def end(self, jobs: Sequence[StartedJob]) -> None:
+        from portico.cli.jobs import end_processes
+
+        with self.lock:
+            self.is_ending = True
+        end_processes([one.handle.process for one in jobs if hasattr(one.handle, "process")])
+
+
+class SubmititLauncher(CommandLauncher):
+    """Submits jobs with submitit, a batch of them as one array of SLURM.
+
+    Args:
+        cluster: "slurm", or "local" for processes of this machine, which all start at once.
+        parameters: Those of ``submitit.AutoExecutor.update_parameters``, such as ``timeout_min``, ``gpus_per_node``,
+            ``slurm_partition`` and ``slurm_array_parallelism``. With ``tasks_per_node`` above 1, as many processes
+            train one job together.
+        folder: Folder of submitit's own files.
+    """
+
+    def __init__(self, cluster: str, parameters: Mapping[str, Any], folder: str) -> None:
+        self.submitit = _imported("submitit")
+        self.cluster, self.parameters, self.folder = cluster, parameters, folder
+
+    @override
+    def start_commands(self, jobs: Sequence[StartedJob]) -> None:
+        executor = self.submitit.AutoExecutor(folder=self.folder, cluster=self.cluster)
+        executor.update_parameters(**_plain(self.parameters))
+        if len(jobs) == 1:
+            jobs[0].handle = executor.submit(subprocess.call, jobs[0].command)
+            return
+        for one, handle in zip(jobs, executor.map_array(subprocess.call, [one.command for one in jobs]), strict=True):
+            one.handle = handle
+
+    @override
+    def end(self, jobs: Sequence[StartedJob]) -> None:
+        for one in jobs:
+            one.handle.cancel()
+
+
+class RayLauncher(CommandLauncher):
+    """Runs jobs as tasks of Ray, which starts as many as its machines have room for.
+
+    Args:
+        init: Arguments of ``ray.init``: ``address`` of a cluster, or ``num_cpus`` of a Ray on this machine.
+        remote: Arguments of ``ray.remote``: what each job needs, such as ``num_cpus`` and ``num_gpus``.
+    """
+
+    def __init__(self, init: Mapping[str, Any], remote: Mapping[str, Any]) -> None:
+        self.ray, self.init, self.remote = _imported("ray"), init, remote
+
+    @override
+    def start_commands(self, jobs: Sequence[StartedJob]) -> None:
+        if not self.ray.is_initialized():
+            self.ray.init(**_plain(self.init))
+        task = self.ray.remote(**_plain(self.remote), max_retries=0)(subprocess.call)
+        for one in jobs:
+            reference = task.remote(one.command)
+            one.handle = reference.future()
+            one.handle.reference = reference
+
+    @override
+    def end(self, jobs: Sequence[StartedJob]) -> None:
+        for one in jobs:
+            self.ray.cancel(one.handle.reference)
+        self.ray.shutdown()
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True))
+
+
+def _imported(name: str) -> Any:
+    from portico.errors import MissingPackageError
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = {"ray": "portico[ray]"}.get(name, name)
+        raise MissingPackageError(f"{name} is not installed; install it with `pip install '{package}'`.") from error

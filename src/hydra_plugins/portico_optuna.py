@@ -1,0 +1,445 @@
+"""Hydra's sweeper on today's Optuna: ``hydra/sweeper=portico_optuna``. Hydra finds plugins in ``hydra_plugins`` only.
+
+Every Hydra application imports this module, so that what is heavy is imported in functions.
+"""
+
+import inspect
+import logging
+import math
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import get_class, get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from portico.cli.jobs import SweepJob
+
+log = logging.getLogger(__name__)
+
+_STUDY = "sweep"
+_JOURNAL = "study.journal"
+_DIRECTIONS = {"max": "maximize", "min": "minimize"}
+_CONSTRAINT = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\deE]+)\s*")
+# Attributes of a trial in the study: who runs it, where, and by how much it breaks each constraint.
+_WORKER, _FOLDER, _VIOLATIONS = "worker", "folder", "violations"
+
+
+class OptunaSweeper(Sweeper):
+    """Chooses the values of each job by what earlier ones reached, and keeps the study in a storage.
+
+    The same command over the same folder, or a second one at the same time, continues the study: finished trials
+    count, interrupted ones resume from their checkpoints.
+
+    Args:
+        sampler: ``_target_`` and arguments of a sampler of Optuna; null: TPE.
+        pruner: ``_target_`` and arguments of a pruner, which judges each evaluation during training; null: none.
+        direction: minimize or maximize, or a list; null: from ``objective.mode``.
+        storage: URL of a database, or a journal file; null: ``study.journal`` in the folder of the sweep.
+        study_name: Name of the study in the storage; null: one for the folder of the sweep.
+        n_trials: Trials of the study, of all workers and all commands together.
+        n_jobs: Trials at a time, where the launcher runs jobs at the same time.
+        max_failure_rate: The search ends when more than this share of its own trials have failed.
+        params: Values to choose from by key, in Hydra's override grammar: ``interval(0, 1)``, ``int(interval(1, 9))``,
+            ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. The command line adds
+            to them and goes first.
+        search_space: The older form: ``type``, ``low``, ``high``, ``step``, ``log`` or ``choices`` by key.
+        custom_search_space: Dotted path of a function of the configuration and the trial that suggests more values.
+        enqueue: Points that are tried first: values by key.
+        constraints: Bounds on metrics that the best trial has to keep, such as "train_runtime <= 60"; samplers that
+            know constraints also avoid what breaks them.
+    """
+
+    # Hydra's base class says that they may be None.
+    hydra_context: Any
+    config: Any
+    launcher: Any
+
+    def __init__(
+        self,
+        sampler: Any = None,
+        pruner: Any = None,
+        direction: Any = None,
+        storage: str | None = None,
+        study_name: str | None = None,
+        n_trials: int = 20,
+        n_jobs: int = 1,
+        max_failure_rate: float = 1.0,
+        params: Mapping[str, Any] | None = None,
+        search_space: Mapping[str, Any] | None = None,
+        custom_search_space: str | None = None,
+        enqueue: Sequence[Mapping[str, Any]] | None = None,
+        constraints: Sequence[str] | None = None,
+    ) -> None:
+        self.sampler, self.pruner, self.direction = sampler, pruner, direction
+        self.storage, self.study_name = storage, study_name
+        self.n_trials, self.n_jobs, self.max_failure_rate = n_trials, n_jobs, max_failure_rate
+        self.params, self.search_space, self.custom_search_space = (
+            params or {},
+            search_space or {},
+            custom_search_space,
+        )
+        self.enqueue, self.constraints = enqueue or (), constraints or ()
+
+    @override
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from portico.cli.jobs import refuse_drawing_in_several_processes
+        from portico.errors import InputError, MissingPackageError
+
+        try:
+            import optuna  # noqa: F401
+        except ImportError as error:
+            raise MissingPackageError(
+                "Optuna is not installed; install it with `pip install 'portico[optuna]'`."
+            ) from error
+        if min(self.n_trials, self.n_jobs) < 1 or not 0 <= self.max_failure_rate <= 1:
+            raise InputError(
+                f"hydra.sweeper.n_trials={self.n_trials}, n_jobs={self.n_jobs}, max_failure_rate="
+                f"{self.max_failure_rate}: the first two have to be at least 1, and the rate in 0..1."
+            )
+        refuse_drawing_in_several_processes(str(config.hydra.sweeper["_target_"]))
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        self.folder = Path(config.hydra.sweep.dir).absolute()
+        self.bounds = dict(map(_bound, self.constraints))
+
+    @override
+    def sweep(self, arguments: list[str]) -> Any:
+        from portico.errors import InputError
+
+        self.space, self.fixed = self._search_space(arguments)
+        if not self.space and self.custom_search_space is None:
+            raise InputError(
+                "The search has no values to choose from; add some to the command, as in "
+                "'args.learning_rate=tag(log, interval(1e-4, 1e-2))', or set hydra.sweeper.params."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, self.folder / "multirun.yaml")
+        self._open_study()
+        self._search()
+        self._save_best()
+
+    # ---- The study
+
+    def _search_space(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the distributions, and the overrides that all jobs share, by key; what comes later goes first."""
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        space = {str(key): distribution_of_config(key, one) for key, one in self.search_space.items()}
+        fixed: dict[str, str] = {}
+        for one in parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments]):
+            key = one.get_key_element()
+            space.pop(key, None)
+            fixed.pop(key, None)
+            if one.is_sweep_override():
+                space[key] = distribution_of(one)
+            else:
+                fixed[key] = str(one.input_line)
+        return space, fixed
+
+    def _open_study(self) -> None:
+        import optuna
+
+        from portico.cli.jobs import storage_of
+        from portico.errors import InputError
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        address = self.storage or str(self.folder / _JOURNAL)
+        name = self.study_name or (_STUDY if self.storage is None else str(self.folder))
+        pruner = OmegaConf.to_container(self.pruner, resolve=True) if self.pruner else None
+        directions: Any = self._directions()
+        self.study = optuna.create_study(
+            storage=storage_of(address),
+            study_name=name,
+            sampler=self._sampler(),
+            pruner=instantiate(self.pruner) if self.pruner else optuna.pruners.NopPruner(),
+            directions=directions,
+            load_if_exists=True,
+        )
+        found = [one.name.lower() for one in self.study.directions]
+        if found != directions:
+            raise InputError(
+                f"The study '{name}' in {address} has the directions {', '.join(found)}, and this search "
+                f"{', '.join(directions)}; set hydra.sweeper.study_name to another name."
+            )
+        self.reporting = {"storage": address, "study": name, "pruner": pruner}
+        for point in self.enqueue:
+            self._check_point(point)
+            self.study.enqueue_trial(dict(point), skip_if_exists=True)
+
+    def _directions(self) -> list[str]:
+        from portico.cli.jobs import goals_of
+        from portico.errors import InputError
+
+        goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
+        of_goals = [_DIRECTIONS[mode] for mode in goals.values()]
+        given = self.direction if self.direction is not None else of_goals
+        directions = [str(getattr(one, "name", one)) for one in ([given] if isinstance(given, str) else given)]
+        if not directions or (of_goals and directions != of_goals):
+            raise InputError(
+                f"hydra.sweeper.direction={self.direction} does not fit objective.metric={list(goals)} with "
+                f"objective.mode={list(goals.values())}; set objective.metric, and objective.mode to max or min."
+            )
+        return directions
+
+    def _sampler(self) -> Any:
+        import optuna
+
+        described: Any = OmegaConf.to_container(self.sampler, resolve=True) if self.sampler else {}
+        sampler: Any = get_class(described.pop("_target_", "optuna.samplers.TPESampler"))
+        if sampler is optuna.samplers.GridSampler:
+            described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
+            self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
+        if self.bounds and "constraints_func" in inspect.signature(sampler).parameters:
+            described["constraints_func"] = lambda trial: trial.user_attrs.get(_VIOLATIONS, [0.0] * len(self.bounds))
+        return sampler(**described)
+
+    def _check_point(self, point: Mapping[str, Any]) -> None:
+        import optuna
+
+        from portico.errors import InputError
+
+        try:
+            known = {key: value for key, value in point.items() if key in self.space or not self.custom_search_space}
+            space = {key: self.space[key] for key in known}
+            optuna.trial.create_trial(params=known, distributions=space, value=0.0)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"hydra.sweeper.enqueue has {dict(point)}, which is outside of the search space ({error}); its "
+                f"keys are {', '.join(self.space)}."
+            ) from error
+
+    # ---- The trials
+
+    def _search(self) -> None:
+        """Keep ``n_jobs`` trials running until the study has its trials; a failed one does not end the search."""
+        self.is_exhausted, self.num_failed, self.num_ended = False, 0, 0
+        self.own: set[int] = set()
+        self.jobs: dict[int, SweepJob] = {}
+        # Launchers of Hydra return when all jobs of a batch have ended; ours take a job as soon as another ends.
+        starts_one_by_one = hasattr(self.launcher, "start")
+        if starts_one_by_one:
+            self.launcher.num_expected = self.n_trials
+        running: list[tuple[Any, Any]] = []
+        while True:
+            trials: list[Any] = []
+            while len(running) + len(trials) < self.n_jobs and (trial := self._next_trial()) is not None:
+                if starts_one_by_one:
+                    (started,) = self.launcher.start([self._overrides(trial)], trial.number)
+                    running.append((trial, started))
+                else:
+                    trials.append(trial)
+            if trials:
+                overrides = [[*self._overrides(trial), f"hydra.sweep.subdir='{trial.number}'"] for trial in trials]
+                returned = self.launcher.launch(overrides, initial_job_idx=trials[0].number)
+                for trial, result in zip(trials, returned, strict=True):
+                    self._tell(trial, result)
+            elif running:
+                for ended in self.launcher.wait([started for _, started in running]):
+                    (trial,) = (trial for trial, started in running if started is ended)
+                    running = [pair for pair in running if pair[1] is not ended]
+                    self._tell(trial, ended.result())
+            else:
+                return
+
+    def _next_trial(self) -> Any:
+        """Return a trial that nobody runs any more, or a new one; None if the study has its trials."""
+        import optuna
+
+        from portico.cli.jobs import prepared_job
+
+        if self.num_failed > self.max_failure_rate * max(self.num_ended, 1):
+            log.error("%d of %d trials have failed; the search ends.", self.num_failed, self.num_ended)
+            return None
+        trials = self.study.get_trials(deepcopy=False)
+        for one in trials:
+            if one.number not in self.own and self._is_abandoned(one):
+                trial = optuna.trial.Trial(self.study, one._trial_id)
+                break
+        else:
+            num_started = sum(one.state is not optuna.trial.TrialState.WAITING for one in trials)
+            if num_started >= self.n_trials or self.is_exhausted:
+                return None
+            trial = self.study.ask(self.space)
+            if self.custom_search_space is not None:
+                get_method(self.custom_search_space)(self.config, trial)
+        self.own.add(trial.number)
+        trial.set_user_attr(_WORKER, _this_worker())
+        trial.set_user_attr(_FOLDER, str(self.folder))
+        _, job = prepared_job(self.hydra_context, self.config, self._overrides(trial), trial.number)
+        job.trial = {**self.reporting, "id": trial._trial_id}
+        job.write()
+        self.jobs[trial.number] = job
+        return trial
+
+    def _is_abandoned(self, trial: Any) -> bool:
+        """Return whether a trial of this folder was running in a process of this machine that is no more."""
+        import optuna
+
+        if trial.state is not optuna.trial.TrialState.RUNNING or trial.user_attrs.get(_FOLDER) != str(self.folder):
+            return False
+        host, _, process = trial.user_attrs.get(_WORKER, "::").rpartition(":")
+        if not process:
+            return True
+        return host == socket.gethostname() and (int(process) == os.getpid() or not _is_alive(int(process)))
+
+    def _overrides(self, trial: Any) -> list[str]:
+        chosen = {key: value for key, value in trial.params.items() if key not in self.fixed}
+        return [*self.fixed.values(), *(f"{key}={_text(value)}" for key, value in chosen.items())]
+
+    def _tell(self, trial: Any, returned: JobReturn) -> None:
+        """Record how a trial ended; one that was killed stays open, to be resumed by the next command."""
+        from optuna.trial import TrialState
+
+        from portico.cli.jobs import FINISHED, KILLED, PRUNED
+
+        job = self.jobs.pop(trial.number)
+        job.read_outcome(None)
+        job.write()
+        state, values = TrialState.FAIL, list(job.objective.values())
+        if job.status == FINISHED and None not in values:
+            state = TrialState.COMPLETE
+            violations = [bound(job.metrics[name]) for name, bound in self.bounds.items() if name in job.metrics]
+            trial.set_user_attr(_VIOLATIONS, violations or [0.0] * len(self.bounds))
+            job.is_feasible = all(violation <= 0 for violation in violations)
+            job.write()
+        elif job.status == PRUNED:
+            state = TrialState.PRUNED
+        self.num_ended += 1
+        self.num_failed += state is TrialState.FAIL
+        if job.status == KILLED:
+            trial.set_user_attr(_WORKER, "")
+            return
+        try:
+            self.study.tell(trial, cast(Any, values) if state is TrialState.COMPLETE else None, state)
+        except RuntimeError as error:
+            # How a sampler says that it has tried everything, for a loop that is not ours.
+            if "Study.stop" not in str(error):
+                raise
+            self.is_exhausted = True
+
+    def _save_best(self) -> None:
+        """Write the file in which users of Hydra's own Optuna sweeper look for the best trial."""
+        results: dict[str, Any] = {"name": "optuna"}
+        trials = self.study.best_trials if len(self.study.directions) > 1 else self.study.trials
+        kept = [
+            one
+            for one in trials
+            if one.state.name == "COMPLETE" and max(one.user_attrs.get(_VIOLATIONS, []), default=0) <= 0
+        ]
+        if len(self.study.directions) > 1:
+            results["solutions"] = [{"params": one.params, "values": one.values} for one in kept]
+        elif kept:
+            choose = max if self.study.direction.name == "MAXIMIZE" else min
+            best: Any = choose(kept, key=lambda one: float(one.value or 0))
+            results |= {"best_params": best.params, "best_value": best.value}
+        OmegaConf.save(OmegaConf.create(results), self.folder / "optimization_results.yaml")
+
+
+def _this_worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# ---- The search space
+
+
+def distribution_of(one: Override) -> Any:
+    """Return the distribution of an override in Hydra's grammar.
+
+    Both ends of a range belong to it, as in Hydra's own Optuna sweeper.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    from portico.errors import InputError
+
+    value: Any = one.value()
+    is_log = "log" in getattr(value, "tags", ())
+    if one.is_interval_sweep():
+        if value.start is None or value.end is None:
+            raise InputError(f"'{one.input_line}' has no end; write interval(<low>, <high>).")
+        are_whole = isinstance(value.start, int) and isinstance(value.end, int)
+        return (IntDistribution if are_whole else FloatDistribution)(value.start, value.end, log=is_log)
+    if one.is_range_sweep() and not value.shuffle:
+        if all(isinstance(part, int) for part in (value.start, value.stop, value.step)):
+            return IntDistribution(value.start, value.stop, step=value.step, log=is_log)
+        return FloatDistribution(value.start, value.stop, step=value.step)
+    return CategoricalDistribution([_number_or_text(text) for text in one.sweep_string_iterator()])
+
+
+def distribution_of_config(key: object, config: Mapping[str, Any]) -> Any:
+    """Return the distribution of an entry of ``search_space``."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    from portico.errors import InputError
+
+    kind, given = str(config.get("type")), {name: value for name, value in config.items() if name != "type"}
+    kinds: dict[str, Any] = {
+        "int": IntDistribution,
+        "float": FloatDistribution,
+        "categorical": CategoricalDistribution,
+    }
+    try:
+        given = {name: list(value) if name == "choices" else value for name, value in given.items()}
+        return kinds[kind](**{name: value for name, value in given.items() if (name, value) != ("step", None)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"hydra.sweeper.search_space.{key} cannot be used ({error}); set type to int or float with low and high, "
+            "and step or log if needed, or to categorical with choices."
+        ) from error
+
+
+def _number_or_text(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _text(value: Any) -> str:
+    """Return a chosen value as an override has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _grid_values(key: str, one: Any) -> list[Any]:
+    from portico.errors import InputError
+
+    if hasattr(one, "choices"):
+        return list(one.choices)
+    if one.step is None:
+        raise InputError(f"The grid sampler cannot enumerate {key}; give it a choice(...) or a range(...).")
+    count = int((one.high - one.low) / one.step + 1e-9) + 1
+    return [one.low + index * one.step for index in range(count)]
+
+
+def _bound(text: str) -> tuple[str, Any]:
+    """Return the metric of a constraint, and the function that returns by how much a value breaks it."""
+    from portico.errors import InputError
+
+    parts = _CONSTRAINT.fullmatch(text)
+    if parts is None:
+        raise InputError(f"'{text}' of hydra.sweeper.constraints is unknown; write '<metric> <= <number>' or '>='.")
+    sign, limit = (1.0 if parts[2] == "<=" else -1.0), float(parts[3])
+    return parts[1], lambda value: sign * (value - limit)

@@ -1,0 +1,346 @@
+"""The jobs of a sweep: what each leaves in its folder, what is left to do of it, and running it in its own process."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, open_dict
+from transformers import TrainerCallback
+from typing_extensions import override
+
+from portico.cli.folders import CONFIG_FILE
+from portico.errors import InputError
+
+JOB_FILE = "job.json"
+LOG_FILE = "job.log"
+# "running" stays in the file of a job whose process was killed.
+RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "failed", "killed"
+
+# The one sweeper that gives the same values in every process; others draw.
+GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
+# What a resumed job may have changed.
+_PLACES = ("paths", "overwrite", "logger")
+_SECONDS_TO_END = 10
+
+
+class JobPruned(Exception):
+    """The search ends this job early: others were better after as many evaluations."""
+
+
+class JobEndedError(InputError):
+    """The process of a job ended without success, and has said why."""
+
+
+@dataclass(kw_only=True)
+class SweepJob:
+    """One job of a sweep, kept as ``job.json`` in its folder and written by the first process of the job."""
+
+    folder: Path
+    number: int
+    overrides: list[str]
+    status: str = RUNNING
+    goals: dict[str, str] = field(default_factory=dict)
+    """"max" or "min" for each objective."""
+    objective: dict[str, float | None] = field(default_factory=dict)
+    """Value of each objective; None where it is not finite."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    evaluations: list[list[float]] = field(default_factory=list)
+    """Optimizer step and first objective of each evaluation during training."""
+    started: float = 0.0
+    """Unix time of the last start."""
+    seconds: float = 0.0
+    """Wall time, of all starts."""
+    error: str | None = None
+    is_feasible: bool = True
+    """Whether the constraints of the search hold."""
+    trial: dict[str, Any] | None = None
+    """Where to report evaluations: ``storage``, ``study``, ``id`` and the configuration of the ``pruner``."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "SweepJob | None":
+        """Return the job of a folder, None if it has none; refuse a file that cannot be read."""
+        path = folder / JOB_FILE
+        if not path.is_file():
+            return None
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: not the record of a job ({error}); remove it to start the job over.") from error
+
+    def write(self) -> None:
+        if not is_first_process():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content = {name: value for name, value in asdict(self).items() if name != "folder"}
+        # Others read it while it changes.
+        new = self.folder / f".{JOB_FILE}.{os.getpid()}"
+        new.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
+        new.replace(self.folder / JOB_FILE)
+
+    def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the settings that resume what the folder holds of this job; None if it holds nothing of it."""
+        recorded = self.folder / CONFIG_FILE
+        if settings["overwrite"] or not recorded.is_file():
+            return None
+        if _identity(yaml.safe_load(recorded.read_text(encoding="utf-8"))) != _identity(settings):
+            return None
+        has_checkpoint = any(next(self.folder.glob(pattern), None) for pattern in ("checkpoint-*", "*.th"))
+        args = {"resume_from_checkpoint": True} if has_checkpoint else {}
+        return {**settings, "args": {**settings["args"], **args}}
+
+    def begin(self, objective: Mapping[str, Any]) -> None:
+        self.goals = goals_of(objective)
+        self.status, self.error, self.objective, self.started = RUNNING, None, {}, time.time()
+        self.write()
+
+    def finish(self, metrics: Mapping[str, float]) -> None:
+        self.status, self.metrics = FINISHED, {name: float(value) for name, value in metrics.items()}
+        values = {name: self.metrics[name] for name in self.goals}
+        self.objective = {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Write down how the job ends."""
+        before, begun = self.seconds, time.time()
+        try:
+            yield
+        except JobPruned:
+            self.status = PRUNED
+            if self.evaluations and len(self.goals) == 1:
+                self.objective = {next(iter(self.goals)): self.evaluations[-1][1]}
+        except JobEndedError:
+            raise
+        except Exception as error:
+            self.status, self.error = FAILED, f"{type(error).__name__}: {error}"
+            self.started = self.started or begun
+            raise
+        finally:
+            self.seconds = before + time.time() - begun
+            self.write()
+
+    def run_in_own_process(self) -> None:
+        """Run the job as a run by itself, in processes that can end without ending this one; then read its record."""
+        process = start_process(self)
+        try:
+            process.wait()
+        except BaseException:
+            end_processes([process])
+            raise
+        self.read_outcome(process.returncode)
+        if self.status in (FAILED, KILLED):
+            raise JobEndedError(str(self.error))
+
+    def read_outcome(self, code: int | None) -> None:
+        """Read what the process of the job recorded, which ended with a code; None if that is unknown."""
+        recorded = SweepJob.read(self.folder)
+        if recorded is not None:
+            self.__dict__.update(recorded.__dict__)
+        if self.status == RUNNING:
+            ending = "its process was killed" if code is None or code < 0 else f"its process ended with code {code}"
+            self.status, self.error = KILLED, f"{ending}; the same command over the same folder resumes it"
+
+
+def _identity(settings: Mapping[str, Any]) -> Any:
+    """Return what makes two runs the same one, as JSON has it."""
+    same = {name: value for name, value in settings.items() if name not in _PLACES}
+    same["args"] = {**settings["args"], "resume_from_checkpoint": None}
+    return json.loads(json.dumps(same, default=str))
+
+
+def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
+    """Return the direction, "max" or "min", of each objective of a configuration; one mode holds for all."""
+    metric, mode = objective["metric"], objective["mode"]
+    names, modes = (value if isinstance(value, list) else [value] for value in (metric, mode))
+    if len(modes) == 1:
+        modes = modes * len(names)
+    if len(modes) != len(names) or not set(modes) <= {"max", "min"}:
+        each = "" if isinstance(metric, str | None) else f", or to a list with one for each of {', '.join(names)}"
+        raise InputError(f"objective.mode={mode} is unknown; set it to max or min{each}.")
+    return {name: one for name, one in zip(names, modes, strict=True) if name is not None}
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first process of its run, as far as the environment tells."""
+    ranks = ["RANK", "LOCAL_RANK", "NODE_RANK", *(["SLURM_PROCID"] if _started_by_srun() else [])]
+    return all(int(os.environ.get(rank, "0")) == 0 for rank in ranks)
+
+
+def _started_by_srun() -> bool:
+    return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1
+
+
+def refuse_drawing_in_several_processes(sweeper: str) -> None:
+    """Refuse a sweeper that draws other values in each of the processes that a launcher has started."""
+    if sweeper == GRID_SWEEPER or not ("RANK" in os.environ or _started_by_srun()):
+        return
+    sign, launcher = ("RANK", "torchrun") if "RANK" in os.environ else ("SLURM_PROCID", "srun")
+    raise InputError(
+        f"{sign}={os.environ.get(sign)} says that a launcher such as {launcher} has started this process as one of "
+        f"several, and the sweeper {sweeper} would draw other values in each. Start the sweep without the launcher, "
+        "with strategy.strategy=ddp strategy.devices=<number of processes>."
+    )
+
+
+def current_job(folder: Path) -> SweepJob | None:
+    """Return the job of a sweep that this process runs in a folder; None if it is a run by itself."""
+    known = SweepJob.read(folder)
+    config = cast(DictConfig, HydraConfig.get())
+    if config.mode is not RunMode.MULTIRUN:
+        return known
+    number, overrides = int(config.job.num), list(config.overrides.task)
+    if known is None or known.overrides != overrides:
+        trial = known.trial if known is not None else None
+        return SweepJob(folder=folder, number=number, overrides=overrides, trial=trial)
+    return known
+
+
+def prepared_job(hydra_context: Any, config: DictConfig, overrides: Sequence[str], number: int) -> Any:
+    """Return the configuration of a job as a launcher composes it, and its record, of earlier starts if there are."""
+    composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = number
+    folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
+    task = list(composed.hydra.overrides.task)
+    known = SweepJob.read(folder)
+    if known is None or known.overrides != task:
+        known = SweepJob(folder=folder, number=number, overrides=task)
+    return composed, known
+
+
+# ----------------------------------------------------------------------------------------------------- own processes
+
+
+def has_several_processes(settings: Mapping[str, Any]) -> bool:
+    """Return whether a run starts further processes itself; those of torchrun or a cluster run already."""
+    strategy = settings.get("strategy") or {}
+    devices, nodes = strategy.get("devices"), strategy.get("num_nodes")
+    is_single = devices in (None, 1, "1") or (isinstance(devices, list) and len(devices) == 1)
+    return not (is_single and nodes in (None, 1)) and {"RANK", "LOCAL_RANK", "NODE_RANK"}.isdisjoint(os.environ)
+
+
+def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
+    """Return the command that runs one job of a sweep by itself.
+
+    Lightning's "ddp" starts the other ranks with the arguments of the first: with those of the sweep each would run
+    its own sweep, and a sweeper that draws would give each rank other values.
+    """
+    import __main__
+
+    script = ["-m", spec.name] if (spec := getattr(__main__, "__spec__", None)) else [str(Path(sys.argv[0]).resolve())]
+    folders = {source.provider: source.path for source in hydra_config.runtime.config_sources}
+    flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
+    if "command-line" in folders:
+        flags += ["--config-dir", folders["command-line"]]
+    own = [one for one in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(one)]
+    job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
+    place = str(folder).replace("'", "\\'")
+    return [sys.executable, *script, *flags, *hydra_config.overrides.task, *own, *job, f"hydra.run.dir='{place}'"]
+
+
+def environment_of_job() -> dict[str, str]:
+    # On one port, a job's processes could meet in the store of another job.
+    return {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "HYDRA_FULL_ERROR")}
+
+
+def start_process(job: SweepJob, command: Sequence[str] | None = None, output: Any = None) -> subprocess.Popen[bytes]:
+    """Start the job in a session of its own, so that all its processes can be ended; by default from this job."""
+    command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
+    environment = environment_of_job()
+    errors = subprocess.STDOUT if output is not None else None
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt jobs and all their processes, as Ctrl-C does, and kill what does not end."""
+    for sign, seconds in ((signal.SIGINT, _SECONDS_TO_END), (signal.SIGKILL, 1)):
+        for one in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(one.pid, sign)
+        until = time.monotonic() + seconds
+        while any(one.poll() is None for one in processes) and time.monotonic() < until:
+            time.sleep(0.05)
+
+
+# -------------------------------------------------------------------------------------------------- evaluations
+
+
+class JobProgress(TrainerCallback):
+    """Record the objective at each evaluation during training, and end the run if the search prunes it."""
+
+    def __init__(self, job: SweepJob) -> None:
+        self.job = job
+        self._trial: Any = None
+        self._is_training = False
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._is_training = True
+        # Of a resumed run, what follows its checkpoint comes again.
+        self.job.evaluations = [one for one in self.job.evaluations if one[0] <= state.global_step]
+
+    @override
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._is_training = False
+
+    @override
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        name = next(iter(self.job.goals), None)
+        if not self._is_training or name not in (metrics or {}):
+            return
+        is_pruned = [False]
+        if state.is_world_process_zero:
+            self.job.evaluations.append([state.global_step, float(metrics[name])])
+            self.job.write()
+            is_pruned = [self._report(float(metrics[name]))]
+        import torch
+
+        if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(is_pruned)
+        if is_pruned[0]:
+            raise JobPruned
+
+    def _report(self, value: float) -> bool:
+        if self.job.trial is None or len(self.job.goals) > 1:
+            return False  # Optuna does not prune with several objectives
+        import optuna
+
+        described = self.job.trial
+        if self._trial is None:
+            study = optuna.load_study(
+                study_name=described["study"],
+                storage=storage_of(described["storage"]),
+                sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
+                pruner=instantiate(described["pruner"]) or optuna.pruners.NopPruner(),
+            )
+            self._trial = optuna.trial.Trial(study, described["id"])
+        known = self._trial.study.get_trials(deepcopy=False)[self.job.number]
+        if known.state.is_finished():
+            return False  # a run that somebody resumed after the search
+        # By its number: steps differ with the batch size, and pruners compare equal steps.
+        number = len(self.job.evaluations)
+        if number not in known.intermediate_values:
+            self._trial.report(value, number)
+        return bool(self._trial.should_prune())
+
+
+def storage_of(address: str) -> Any:
+    """Return an Optuna storage: a URL names a database, anything else a journal file."""
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))

@@ -1,0 +1,233 @@
+"""The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``; also the command `portico-sweep`."""
+
+import argparse
+import json
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import yaml
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from typing_extensions import override
+
+from portico.cli.jobs import FAILED, FINISHED, JOB_FILE, KILLED, SweepJob, is_first_process
+from portico.errors import InputError
+from portico.mrc.report.run_page import REPORT_PAGE, write_text
+from portico.mrc.report.sweep_page import sweep_page
+
+SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
+# Below, an importance would be noise.
+_FEWEST_JOBS = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the report of a sweep again; on an error, print one paragraph to stderr and exit with code 1."""
+    parser = argparse.ArgumentParser(
+        prog="portico-sweep",
+        description=f"Write {SWEEP_FILE} and {SWEEP_PAGE} of a sweep again and print the table of its runs: what "
+        "differs between them, what each reached, and how long it took.",
+    )
+    parser.add_argument("folder", type=Path, help="folder of a sweep, finished or running")
+    try:
+        report_sweep(parser.parse_args(arguments).folder)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def report_sweep(folder: Path) -> dict[str, Any]:
+    """Write the report of the sweep in a folder, print its table, and return what is in ``sweep.json``."""
+    summary = summary_of(folder, read_jobs(folder))
+    write_text(folder / SWEEP_FILE, json.dumps(summary, indent=1))
+    write_text(folder / SWEEP_PAGE, sweep_page(summary))
+    console = Console()
+    console.print(_table(summary))
+    # Long paths must stay whole, so that they can be clicked and copied.
+    console.print(f"Report of the sweep: {folder / SWEEP_PAGE}", soft_wrap=True, highlight=False)
+    return summary
+
+
+def read_jobs(folder: Path) -> list[SweepJob]:
+    """Return the jobs of a sweep by number; raise an `InputError` if the folder has none."""
+    found = [SweepJob.read(path.parent) for path in folder.rglob(JOB_FILE)]
+    jobs = sorted((job for job in found if job is not None), key=lambda job: (job.number, str(job.folder)))
+    if not jobs:
+        raise InputError(f"{folder}: not the folder of a sweep; name one whose subfolders have a {JOB_FILE}.")
+    return jobs
+
+
+def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
+    """Return what a sweep's jobs have in common and what each reached, as JSON has it."""
+    values = varying_values(jobs)
+    goals = next((job.goals for job in reversed(jobs) if job.goals), {})
+    rows = []
+    for job, chosen in zip(jobs, values, strict=True):
+        row = {name: getattr(job, name) for name in ("number", "status", "seconds", "error", "is_feasible")}
+        place = job.folder.absolute().relative_to(folder.absolute()).as_posix()
+        report = f"{place}/{REPORT_PAGE}" if (job.folder / REPORT_PAGE).is_file() else None
+        values_of_goals = {name: job.objective.get(name) for name in goals}
+        rows.append(
+            {**row, "folder": place, "report": report, "values": chosen, "objective": values_of_goals}
+            | {"evaluations": job.evaluations}
+        )
+    return {
+        "name": folder.absolute().name,
+        "goals": goals,
+        "parameters": list(dict.fromkeys(name for chosen in values for name in chosen)),
+        "best": best_jobs(rows, goals),
+        "importances": {name: importances(rows, name) for name in goals},
+        "jobs": rows,
+    }
+
+
+def varying_values(jobs: Sequence[SweepJob]) -> list[dict[str, Any]]:
+    """Return for each job the overrides that are not the same in all, by key."""
+    chosen = [dict(one.partition("=")[::2] for one in job.overrides) for job in jobs]
+    names = dict.fromkeys(name for one in chosen for name in one)
+    varying = [name for name in names if len({one.get(name) for one in chosen}) > 1]
+    return [{name.lstrip("+"): _plain(one[name]) for name in varying if name in one} for one in chosen]
+
+
+def _plain(text: str) -> Any:
+    """Return a number as such, anything else as it was written; YAML reads 1e-5 as a string."""
+    try:
+        return yaml.safe_load(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+def best_jobs(rows: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> list[int]:
+    """Return the number of the best feasible job; of several objectives, of all that no other job dominates."""
+    measured = {
+        row["number"]: [
+            row["objective"][name] if goal == "max" else -row["objective"][name] for name, goal in goals.items()
+        ]
+        for row in rows
+        if goals and _is_measured(row) and row["is_feasible"]
+    }
+    if len(goals) == 1:
+        return [max(measured, key=lambda number: measured[number])] if measured else []
+
+    def dominates(one: list[float], other: list[float]) -> bool:
+        return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+    return [
+        number
+        for number, values in measured.items()
+        if not any(dominates(other, values) for other in measured.values())
+    ]
+
+
+def _is_measured(row: Mapping[str, Any]) -> bool:
+    return row["status"] == FINISHED and all(value is not None for value in row["objective"].values())
+
+
+def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float]:
+    """Return how much of an objective's variation each parameter explains, summing to 1; empty if it cannot be told.
+
+    By fANOVA, or by PED-ANOVA where scikit-learn is not installed; empty without Optuna and for fewer than 4 jobs.
+    """
+    rows = [row for row in rows if _is_measured(row)]
+    names = [name for name in (rows[0]["values"] if rows else ()) if all(name in row["values"] for row in rows)]
+    names = [name for name in names if len({row["values"][name] for row in rows}) > 1]
+    if find_spec("optuna") is None or len(rows) < _FEWEST_JOBS or len({row["objective"][goal] for row in rows}) == 1:
+        return {}
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
+
+    space: dict[str, Any] = {}
+    for name in names:
+        found = [row["values"][name] for row in rows]
+        if all(isinstance(value, int | float) for value in found):
+            is_log = min(found) > 0 and max(found) > 10 * min(found)
+            space[name] = optuna.distributions.FloatDistribution(min(found), max(found), log=is_log)
+        else:
+            space[name] = optuna.distributions.CategoricalDistribution(sorted({str(value) for value in found}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PED-ANOVA is experimental in Optuna 4
+        evaluator: Any = PedAnovaImportanceEvaluator()
+        if find_spec("sklearn") is not None:
+            evaluator = FanovaImportanceEvaluator(seed=0)
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
+        for row in rows:
+            params = {
+                name: value if isinstance(one, optuna.distributions.FloatDistribution) else str(value)
+                for name, one in space.items()
+                for value in [row["values"][name]]
+            }
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=space, value=row["objective"][goal])
+            )
+        return {name: float(share) for name, share in get_param_importances(study, evaluator=evaluator).items()}
+
+
+def _table(summary: Mapping[str, Any]) -> Table:
+    table = Table(title=f"Sweep {summary['name']}", title_justify="left")
+    parameters, goals = summary["parameters"], summary["goals"]
+    for name in ("", *parameters, *goals, "time", "folder"):
+        table.add_column(name, justify="left" if name == "folder" else "right", overflow="fold")
+    for row in summary["jobs"]:
+        values = [_shown(row["values"].get(name)) for name in parameters]
+        values += [_shown(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
+        style = "bold" if row["number"] in summary["best"] else None
+        time_taken = "{}:{:02}".format(*divmod(round(row["seconds"]), 60))
+        table.add_row(str(row["number"]), *values, time_taken, row["folder"], style=style)
+    return table
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+# -------------------------------------------------------------------------------------------- a sweep of this process
+
+
+@dataclass
+class _OwnSweep:
+    folder: Path | None = None
+    started: float = 0.0
+    failed: Sequence[str] = ()
+
+
+class SweepFolder(Callback):
+    """Tells the command line, which Hydra gives neither, that a sweep runs and where; a callback of Hydra."""
+
+    own: ClassVar[_OwnSweep] = _OwnSweep()
+
+    @override
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self.own.folder, self.own.started = Path(config.hydra.sweep.dir).absolute(), time.time()
+        # The jobs in other processes are to end as after Ctrl-C.
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def reported_sweep() -> Iterator[_OwnSweep]:
+    """Report the sweep that the block runs, if it runs one, however it ends; gives its folder and its failed jobs."""
+    own = SweepFolder.own = _OwnSweep()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield own
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        if own.folder is not None and is_first_process() and any(own.folder.rglob(JOB_FILE)):
+            report_sweep(own.folder)
+            own.failed = [
+                str(job.number)
+                for job in read_jobs(own.folder)
+                if job.status in (FAILED, KILLED) and job.started >= own.started
+            ]

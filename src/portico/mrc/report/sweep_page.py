@@ -1,0 +1,230 @@
+"""The report of a sweep: what its runs tried and reached, as one page that links to the report of each run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from portico.mrc.report.charts import Frame, ticks
+from portico.mrc.report.page import Section, macros, panels, render_page
+
+# An axis with no more values than these names each, others their ends.
+_FEW = 5
+_STATES = ("finished", "pruned", "failed", "killed", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the parallel coordinates: the place of each value, 0 at the top and 100 at the bottom."""
+
+    name: str
+    title: str
+    places: Mapping[Any, float]
+    labels: Sequence[tuple[float, str]]
+    is_goal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run as drawn: its number, what is said of it, CSS classes, rank from 0 to 1 for the best, and path."""
+
+    number: int
+    label: str
+    css_class: str
+    share: float
+    path: str
+
+
+def sweep_page(summary: Mapping[str, Any]) -> str:
+    """Return the report of a sweep as one HTML page that needs no network and no other file.
+
+    Args:
+        summary: The contents of ``sweep.json``: ``name``; ``goals``, "max" or "min" by objective; ``parameters``;
+            ``best``, numbers of jobs; ``importances``, shares of parameters by objective; and ``jobs``, each with
+            ``number``, ``status``, ``seconds``, ``error``, ``is_feasible``, ``folder``, ``report``, ``values``,
+            ``objective`` and ``evaluations``.
+    """
+    jobs, goals, templates = summary["jobs"], summary["goals"], macros("sweep.html.j2")
+    best = [job for job in jobs if job["number"] in summary["best"]]
+    charts = Markup().join(_objective_chart(summary, name) for name in goals) + _curves(summary)
+    shares = Markup().join(
+        templates.importances(name, found) for name, found in summary["importances"].items() if found
+    )
+    return render_page(
+        summary["name"],
+        _lead(jobs, goals, best),
+        templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
+        [
+            Section("Values and objective", _parallel(summary), "Values"),
+            Section("Progress of the search", panels(charts), "Progress"),
+            Section("Importance of the values", panels(shares), "Importance"),
+            Section("All runs", templates.table(summary, _shown, _duration), "Runs"),
+            Section("How to read this page", templates.methods(), "Methods"),
+        ],
+        kicker="Report of a sweep",
+    )
+
+
+def _lead(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str], best: Sequence[Mapping[str, Any]]) -> str:
+    counts = {state: sum(job["status"] == state for job in jobs) for state in _STATES}
+    listed = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    runs = "1 run" if len(jobs) == 1 else f"{len(jobs):,} runs"
+    if len(goals) == 1 and best:
+        (name,) = goals
+        return f"{runs}: {listed}. Run {best[0]['number']} reaches {name} {_shown(best[0]['objective'][name])}."
+    return f"{runs}: {listed}." + (f" {len(best)} of them are not dominated by another." if best else "")
+
+
+# ---- Parallel coordinates
+
+
+def _parallel(summary: Mapping[str, Any]) -> Markup:
+    jobs = [job for job in summary["jobs"] if _measured(job, summary["goals"])]
+    axes = [_axis(name, [job["values"].get(name) for job in jobs]) for name in summary["parameters"]]
+    axes += [_axis(name, [job["objective"][name] for job in jobs], is_goal=True) for name in summary["goals"]]
+    axes = [axis for axis in axes if axis.places]
+    if len(axes) < 2:
+        return Markup()
+    lines = []
+    for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
+        row = {**job["values"], **job["objective"]}
+        points = [
+            f"{100 * index / (len(axes) - 1):.2f} {axis.places[row.get(axis.name)]:.2f}"
+            for index, axis in enumerate(axes)
+        ]
+        lines.append(_line(job, summary, share, f"M{'L'.join(points)}"))
+    chart: Markup = macros("sweep.html.j2").parallel(axes, _best_last(lines))
+    return chart
+
+
+def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
+    found = sorted({value for value in values if _is_number(value)})
+    others = sorted({str(value) for value in values if not _is_number(value)})
+    title = name if is_goal else name.rpartition(".")[2]
+    if others:  # names, or numbers and names, one below the other
+        row = {
+            value: 100 * (index + 0.5) / (len(found) + len(others)) for index, value in enumerate([*found, *others])
+        }
+        labels = [(place, _shown(value)) for value, place in row.items()]
+        places = {value: row[value if _is_number(value) else str(value)] for value in values}
+        return Axis(name, title, places, labels, is_goal)
+    is_log = not is_goal and found[:1] > [0] and found[-1] > 10 * found[0]
+    scale = math.log if is_log else float
+    low, high = (scale(found[0]), scale(found[-1])) if found else (0.0, 0.0)
+    extent = (high - low) or 1.0
+    places = {value: 100 - 100 * (scale(value) - low) / extent if high > low else 50.0 for value in found}
+    named = found if len(found) <= _FEW else [found[0], found[-1]]
+    # Labels that would overlap are left out.
+    labels, last = [], math.inf
+    for value in named:
+        if last - places[value] >= 7 or value == found[-1]:
+            labels.append((places[value], _shown(value)))
+            last = places[value]
+    return Axis(name, title, places, labels, is_goal)
+
+
+# ---- Charts over the runs and over the steps
+
+
+def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
+    jobs = [job for job in summary["jobs"] if _is_number(job["objective"].get(name))]
+    if not jobs:
+        return Markup()
+    values = [job["objective"][name] for job in jobs]
+    last = max(job["number"] for job in jobs)
+    frame = Frame((-0.5, last + 0.5), ticks(min(values), max(values)))
+    dots: list[RunLine] = []
+    steps: list[str] = []
+    best = None
+    better = max if summary["goals"][name] == "max" else min
+    for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
+        x, value = frame.x(job["number"]), job["objective"][name]
+        dots.append(_line(job, summary, share, f"M{x:.2f} {frame.y(value):.2f}h0"))
+        if job["status"] == "finished" and job["is_feasible"]:
+            best = value if best is None else better(best, value)
+            steps.append(f"{'H' if steps else 'M'}{x:.2f}{' ' if not steps else 'V'}{frame.y(best):.2f}")
+    chart: Markup = macros("sweep.html.j2").chart(
+        f"{name} of each run",
+        frame,
+        _best_last(dots),
+        kind="dots",
+        x_name="run",
+        x_labels=_whole_labels(frame, last),
+        best_so_far="".join(steps) + ("H100" if steps else ""),
+    )
+    return chart
+
+
+def _curves(summary: Mapping[str, Any]) -> Markup:
+    goals = summary["goals"]
+    jobs = [job for job in summary["jobs"] if any(math.isfinite(value) for _, value in job["evaluations"])]
+    if not jobs or not goals:
+        return Markup()
+    curves = [[(step, value) for step, value in job["evaluations"] if math.isfinite(value)] for job in jobs]
+    values = [value for curve in curves for _, value in curve]
+    frame = Frame((0.0, max(1.0, *(step for curve in curves for step, _ in curve))), ticks(min(values), max(values)))
+    lines = []
+    for job, curve, share in zip(jobs, curves, _shares(jobs, goals), strict=True):
+        points = [f"{frame.x(step):.2f} {frame.y(value):.2f}" for step, value in curve]
+        lines.append(_line(job, summary, share, f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h0"))
+    chart: Markup = macros("sweep.html.j2").chart(
+        f"{next(iter(goals))} during training",
+        frame,
+        _best_last(lines),
+        kind="line",
+        x_name="step",
+        x_labels=frame.x_labels,
+        best_so_far="",
+    )
+    return chart
+
+
+def _whole_labels(frame: Frame, last: int) -> list[tuple[float, str]]:
+    shown = [tick for tick in ticks(0, max(last, 1)) if tick == int(tick) and tick <= last]
+    return [(frame.x(tick), f"{tick:,.0f}") for tick in shown]
+
+
+# ---- Runs
+
+
+def _measured(job: Mapping[str, Any], goals: Mapping[str, str]) -> bool:
+    return bool(goals) and all(_is_number(job["objective"].get(name)) for name in goals)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shares(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> list[float]:
+    """Return the rank of each run by its first objective, 1 for the best and 0 for the worst or none."""
+    name, mode = next(iter(goals.items()))
+    values = [job["objective"].get(name) for job in jobs]
+    known = sorted({value for value in values if _is_number(value)}, reverse=mode == "min")
+    rank = {value: index / max(len(known) - 1, 1) for index, value in enumerate(known)}
+    return [rank.get(value, 0.0) for value in values]
+
+
+def _line(job: Mapping[str, Any], summary: Mapping[str, Any], share: float, path: str) -> RunLine:
+    shown = [f"{name} {_shown(value)}" for name, value in job["objective"].items() if _is_number(value)]
+    shown += [f"{name.rpartition('.')[2]} {_shown(value)}" for name, value in job["values"].items()]
+    is_best = job["number"] in summary["best"]
+    status = "" if job["status"] == "finished" else f" ({job['status']})"
+    css_class = f"{job['status']}{' best' if is_best else ''}"
+    return RunLine(job["number"], f"run {job['number']}{status}: {', '.join(shown)}", css_class, share, path)
+
+
+def _best_last(lines: list[RunLine]) -> list[RunLine]:
+    """Return the lines in the order of drawing, the best on top."""
+    return sorted(lines, key=lambda line: ("best" in line.css_class, line.share))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,208 @@
+"""The sweeper on Optuna, over an experiment that costs nothing."""
+
+import json
+import os
+
+import optuna
+import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+import fake_experiment
+from hydra_plugins.portico_optuna import distribution_of, distribution_of_config
+from portico.cli.jobs import storage_of
+from portico.errors import InputError
+
+
+def study_in(folder, name="sweep"):
+    return optuna.load_study(study_name=name, storage=storage_of(str(folder / "study.journal")))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x=interval(0, 0.5)", FloatDistribution(0, 0.5)),
+        ("x=int(interval(1, 8))", IntDistribution(1, 8)),
+        ("x=tag(log, interval(1e-5, 1e-2))", FloatDistribution(1e-5, 1e-2, log=True)),
+        ("x=tag(log, int(interval(1, 64)))", IntDistribution(1, 64, log=True)),
+        ("x=range(2, 8, 2)", IntDistribution(2, 8, step=2)),
+        ("x=range(0.0, 1.0, 0.25)", FloatDistribution(0, 1, step=0.25)),
+        ("x=choice(a, 1, 0.5, true)", CategoricalDistribution(["a", 1, 0.5, True])),
+        ("x=choice([1, 2], {a: 1})", CategoricalDistribution(["[1,2]", "{a:1}"])),
+        ("x=1,2", CategoricalDistribution([1, 2])),
+    ],
+)
+def test_values_in_hydras_grammar(text, expected):
+    assert distribution_of(OverridesParser.create().parse_override(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"type": "float", "low": 0, "high": 1}, FloatDistribution(0, 1)),
+        ({"type": "float", "low": 0.1, "high": 1, "log": True, "step": None}, FloatDistribution(0.1, 1, log=True)),
+        ({"type": "int", "low": 2, "high": 8, "step": 2}, IntDistribution(2, 8, step=2)),
+        ({"type": "categorical", "choices": ["a", "b"]}, CategoricalDistribution(["a", "b"])),
+    ],
+)
+def test_values_in_the_older_form(config, expected):
+    assert distribution_of_config("x", config) == expected
+
+
+def test_unknown_kind_of_value_is_refused():
+    with pytest.raises(InputError, match=r"search_space\.x cannot be used .*set type to int or float"):
+        distribution_of_config("x", {"type": "number"})
+
+
+def test_search_finds_good_values_and_reports_them(search, found, tmp_path, capsys):
+    assert search("hydra.sweeper.n_trials=12") == 0
+    assert len(found()) == 12
+    best = max(found(), key=lambda job: job["objective"]["eval_f1"])
+    assert best["objective"]["eval_f1"] > 75
+    summary = json.loads((tmp_path / "found/sweep.json").read_text())
+    assert summary["best"] == [best["number"]]
+    assert summary["importances"]["eval_f1"] == {"args.learning_rate": 1.0}
+    assert [step for step, _ in best["evaluations"]] == [10, 20, 30, 40]
+    results = yaml.safe_load((tmp_path / "found/optimization_results.yaml").read_text())
+    assert results["best_value"] == best["objective"]["eval_f1"]
+    assert results["best_params"]["args.learning_rate"] == pytest.approx(best["values"]["args.learning_rate"])
+    assert "args.learning_rate" in capsys.readouterr().out
+    # Each job has trained the values of its trial.
+    for trial in study_in(tmp_path / "found").trials:
+        received = json.loads((tmp_path / f"found/{trial.number}/all_results.json").read_text())
+        assert received["args"]["learning_rate"] == trial.params["args.learning_rate"]
+
+
+def test_values_of_the_command_line_go_before_those_of_the_files(search, found):
+    space = ["+hydra.sweeper.params={args.learning_rate: 'choice(1e-4)', args.seed: 'choice(1, 2)'}", "args.seed=5"]
+    assert search(*space, "hydra.sweeper.n_trials=2", values="args.warmup_steps=1,2") == 0
+    overrides = [job["values"] for job in found()]
+    assert all(set(one) <= {"args.warmup_steps"} for one in overrides)
+
+
+def test_failed_and_diverged_trials_do_not_end_the_search(search, found, tmp_path, capsys):
+    seeds = f"args.seed=1,2,{fake_experiment.BREAKS},{fake_experiment.DIVERGES}"
+    assert (
+        search("hydra/sweeper/sampler=grid", seeds, "hydra.sweeper.n_trials=9", values="args.learning_rate=1e-3") == 1
+    )
+    states = {trial.params["args.seed"]: trial.state for trial in study_in(tmp_path / "found").trials}
+    assert states == {
+        1: TrialState.COMPLETE,
+        2: TrialState.COMPLETE,
+        fake_experiment.BREAKS: TrialState.FAIL,
+        fake_experiment.DIVERGES: TrialState.FAIL,
+    }
+    (failed,) = (str(job["number"]) for job in found() if job["status"] == "failed")
+    assert f"These jobs of the sweep failed: {failed}." in capsys.readouterr().err
+
+
+def test_too_many_failures_end_the_search(search, found):
+    values = f"args.seed=choice({fake_experiment.BREAKS})"
+    assert search(values, "hydra.sweeper.max_failure_rate=0", "hydra.sweeper.n_trials=5") == 1
+    assert len(found()) == 1
+
+
+def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path):
+    pruning = ["hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=2", "hydra.sweeper.n_trials=10"]
+    assert search(*pruning) == 0
+    pruned = [job for job in found() if job["status"] == "pruned"]
+    assert pruned
+    assert all(len(job["evaluations"]) < 4 for job in pruned)
+    trials = study_in(tmp_path / "found").trials
+    for job in pruned:
+        assert trials[job["number"]].state is TrialState.PRUNED
+        assert list(trials[job["number"]].intermediate_values.values()) == [value for _, value in job["evaluations"]]
+        assert not (tmp_path / f"found/{job['number']}/all_results.json").exists()
+
+
+def test_enqueued_points_come_first_and_once(search, found):
+    point = "hydra.sweeper.enqueue=[{args.learning_rate: 1e-3}]"
+    assert search(point, "hydra.sweeper.n_trials=2") == 0
+    assert search(point, "hydra.sweeper.n_trials=4") == 0
+    rates = [values["args.learning_rate"] for values in found("values")]
+    assert rates[0] == 1e-3
+    assert rates.count(1e-3) == 1
+    assert len(rates) == 4
+
+
+@pytest.mark.parametrize("point", ["{args.learning_rate: 7}", "{args.seed: 1}"])
+def test_enqueued_point_outside_of_the_space_is_refused(search, capsys, point):
+    assert search(f"hydra.sweeper.enqueue=[{point}]") == 1
+    assert "outside of the search space" in capsys.readouterr().err
+
+
+def test_constraints_choose_among_the_best(search, tmp_path):
+    rates = "args.learning_rate=choice(1e-3, 1e-4, 1e-5)"
+    assert search("hydra.sweeper.constraints=['train_runtime <= 5']", "hydra/sweeper/sampler=grid", values=rates) == 0
+    summary = json.loads((tmp_path / "found/sweep.json").read_text())
+    feasible = {job["values"]["args.learning_rate"]: job["is_feasible"] for job in summary["jobs"]}
+    assert feasible == {1e-3: False, 1e-4: True, 1e-5: True}
+    (best,) = summary["best"]
+    assert summary["jobs"][best]["values"]["args.learning_rate"] == 1e-4
+    results = yaml.safe_load((tmp_path / "found/optimization_results.yaml").read_text())
+    assert results["best_params"]["args.learning_rate"] == 1e-4
+
+
+def test_several_objectives(search, tmp_path):
+    goals = ["objective.metric=[eval_f1, train_runtime]", "objective.mode=[max, min]", "hydra/sweeper/sampler=nsgaii"]
+    rates = "args.learning_rate=choice(1e-2, 1e-3, 1e-4)"
+    assert search(*goals, "hydra.sweeper.n_trials=8", values=rates) == 0
+    summary = json.loads((tmp_path / "found/sweep.json").read_text())
+    assert summary["goals"] == {"eval_f1": "max", "train_runtime": "min"}
+    rates = {summary["jobs"][number]["values"]["args.learning_rate"] for number in summary["best"]}
+    assert rates <= {1e-3, 1e-4}
+    solutions = yaml.safe_load((tmp_path / "found/optimization_results.yaml").read_text())["solutions"]
+    assert {one["params"]["args.learning_rate"] for one in solutions} == rates
+
+
+def test_direction_that_contradicts_the_objective_is_refused(search, capsys):
+    assert search("hydra.sweeper.direction=minimize") == 1
+    assert "direction=minimize does not fit objective.metric=['eval_f1']" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("storage", ["null", "sqlite:///study.db"])
+def test_stopped_search_resumes_its_trials_and_keeps_the_finished(search, found, tmp_path, monkeypatch, storage):
+    command = [f"hydra.sweeper.storage={storage}", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=9"]
+    seeds = f"args.seed=1,{fake_experiment.IS_STOPPED},2"
+    assert search(*command, seeds, values="args.learning_rate=1e-3") == 130
+    states = dict(zip(found("number"), found("status"), strict=True))
+    interrupted = max(states)
+    assert states.pop(interrupted) == "running"
+    assert set(states.values()) <= {"finished"}
+    assert search(*command, seeds, values="args.learning_rate=1e-3") == 0
+    assert found("status") == ["finished"] * 3
+    starts = [(tmp_path / f"found/{number}/starts.txt").read_text().split() for number in range(3)]
+    assert starts[interrupted] == ["0", "1"], "not resumed from its checkpoint"
+    assert [one for number, one in enumerate(starts) if number != interrupted] == [["0"]] * 2
+    assert [step for step, _ in found("evaluations")[interrupted]] == [10, 20, 30, 40]
+
+
+def test_trial_of_a_living_worker_is_left_alone(search, found, tmp_path):
+    assert search("hydra.sweeper.n_trials=1") == 0
+    study = study_in(tmp_path / "found")
+    other = study.ask({"args.learning_rate": FloatDistribution(1e-5, 1e-1, log=True)})
+    other.set_user_attr("folder", str(tmp_path / "found"))
+    other.set_user_attr("worker", f"{os.uname().nodename}:{os.getppid()}")
+    assert search("hydra.sweeper.n_trials=3") == 0
+    assert found("number") == [0, 2]
+    assert study_in(tmp_path / "found").trials[1].state is TrialState.RUNNING
+
+
+def test_custom_search_space_suggests_more(search, found, monkeypatch):
+    more = "hydra.sweeper.custom_search_space=fake_experiment.suggest_seed"
+    assert search(more, "hydra.sweeper.n_trials=4", "hydra.sweeper.sampler.seed=3") == 0
+    assert {values.get("args.seed") for values in found("values")} == {1, 2}
+
+
+def test_search_without_values_is_refused(search, capsys):
+    assert search(values="args.learning_rate=1e-3") == 1
+    assert "The search has no values to choose from" in capsys.readouterr().err
+
+
+def test_search_in_processes_of_srun_is_refused(search, capsys, monkeypatch):
+    for name, value in {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert search() == 1
+    assert "SLURM_PROCID=0 says that a launcher such as srun" in capsys.readouterr().err
