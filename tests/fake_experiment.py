@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +17,8 @@ DIVERGES = 7
 BREAKS = 13
 IS_INTERRUPTED = 17
 IS_STOPPED = 19
+DIES = 23
+WAITS = 29
 
 
 @dataclass(kw_only=True)
@@ -53,6 +58,11 @@ class SearchedExperiment(FakeExperiment):
     def train(self):
         args, folder = self.args.keywords, Path(self.output_dir)
         rate = float(args["learning_rate"])
+        if args.get("seed") == DIES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if args.get("seed") == WAITS:
+            (folder / "process.txt").write_text(str(os.getpid()))
+            time.sleep(600)
         done = len(list(folder.glob("checkpoint-*"))) if args.get("resume_from_checkpoint") else 0
         with (folder / "starts.txt").open("a") as file:
             print(done, file=file)

@@ -250,5 +250,7 @@ def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = {"ray": "portico[ray]"}.get(name, name)
-        raise MissingPackageError(f"{name} is not installed; install it with `pip install '{package}'`.") from error
+        extra = "ray" if name == "ray" else "launchers"
+        raise MissingPackageError(
+            f"{name} is not installed; install it with `pip install 'portico[{extra}]'`."
+        ) from error

@@ -44,7 +44,9 @@ def compose_file(file: Path):
     experiment = experiment_of(file)
     if file.parts[0] == "experiment":
         return compose(experiment=experiment)
-    return compose([override(file)], experiment=None if file.parts[0] == "trainer" else experiment)
+    # Samplers and pruners are groups of one sweeper.
+    around = ["hydra/sweeper=portico_optuna"] if file.parent.parent.as_posix() == "hydra/sweeper" else []
+    return compose([*around, override(file)], experiment=None if file.parts[0] == "trainer" else experiment)
 
 
 def test_checkout_is_what_is_tested():

@@ -23,7 +23,7 @@ OPEN_GROUPS = (
 )
 TOP_LEVEL_NAMES = (
     *(*OPEN_GROUPS, "name", "mode", "overwrite", "allennlp_config"),
-    *("experiment", "sweep", "debug", "hydra"),
+    *("experiment", "launcher", "sweep", "debug", "hydra"),
 )
 
 

@@ -11,7 +11,9 @@ import pytest
 from portico.mrc.report import Candidate
 from portico.mrc.report.comparison import comparison_page
 from portico.mrc.report.run_page import run_page
+from portico.mrc.report.sweep_page import sweep_page
 from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
+from sweep_results import summary
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:
@@ -283,3 +285,26 @@ def test_every_control_is_reachable_by_the_tab_key(browse):
       reacting.filter((element) => !named(element)).map((element) => element.outerHTML), one("a").className];
     """
     assert browse(run_page(record(log_history=HISTORY)), script) == [[], [], "skip"]
+
+
+def test_pointing_at_a_run_follows_it_through_the_page_of_a_sweep(browse):
+    script = """
+    const chosen = () => all(".chosen").map((part) => part.localName + part.dataset.run);
+    const seen = [chosen(), one(".runs .readout").textContent];
+    one(".runs [data-run='2']").dispatchEvent(new PointerEvent("pointerenter"));
+    seen.push(chosen(), all(".runs .readout").map((line) => line.textContent), all(".following").length);
+    one(".runs [data-run='2']").dispatchEvent(new PointerEvent("pointerleave", { pointerType: "mouse" }));
+    seen.push(chosen());
+    one("tr[data-run='3'] a").focus(); seen.push(chosen());
+    seen.push(one("tr.best a").getAttribute("href"), document.documentElement.scrollWidth <= innerWidth);
+    return seen;
+    """
+    before, empty, during, readouts, following, after, focused, link, fits = browse(sweep_page(summary()), script)
+    assert (before, after) == ([], [])
+    assert empty.startswith("Point at a line")
+    assert during == ["g2", "g2", "g2", "tr2"]
+    assert readouts == ["run 2: eval_f1 81.5, learning_rate 0.001, model b"] * 3
+    assert following == 3
+    assert focused == ["tr3"]
+    assert link == "2/report.html"
+    assert fits

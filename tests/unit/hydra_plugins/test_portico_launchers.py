@@ -1,0 +1,128 @@
+"""The launchers over joblib, submitit and Ray, with real processes; each is skipped where its engine is missing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import fake_experiment
+from hydra_plugins.portico_launchers import StartedJob, SubmititLauncher
+from portico.cli.jobs import SweepJob
+
+CHECKOUT = Path(__file__).parents[3]
+SEARCHED = ("_target_=fake_experiment.SearchedExperiment", "+experiment=mrc", "hydra.sweep.dir=found")
+RATES = "args.learning_rate=1e-3,1e-4"
+
+
+def needs(package):
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a sweep in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    folders = [str(CHECKOUT / "src"), str(CHECKOUT / "tests")]
+    environment["PYTHONPATH"] = os.pathsep.join([*folders, environment.get("PYTHONPATH", "")])
+
+    def start(*overrides):
+        command = [sys.executable, str(CHECKOUT / "train.py"), "-m", *SEARCHED, *overrides]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes)
+
+    return start
+
+
+def jobs_in(folder):
+    return json.loads((folder / "found/sweep.json").read_text())["jobs"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(("launcher=joblib", "hydra.launcher.n_jobs=2"), marks=needs("joblib"), id="joblib"),
+        pytest.param(("launcher=submitit_local",), marks=needs("submitit"), id="submitit"),
+        pytest.param(("launcher=ray", "hydra.launcher.init.num_cpus=2"), marks=needs("ray"), id="ray"),
+    ],
+)
+def test_jobs_run_in_processes_of_their_own(start, tmp_path, launcher):
+    seeds = f"args.seed=1,{fake_experiment.BREAKS},{fake_experiment.DIES}"
+    sweep = start(*launcher, "args.learning_rate=1e-3", seeds)
+    output = sweep.communicate(timeout=500)[0]
+    assert sweep.returncode == 1, output
+    assert "Sweep: 3 of 3 jobs ended (2 failed), 0 started" in output
+    assert "These jobs of the sweep failed: 1, 2." in output
+    states = [job["status"] for job in jobs_in(tmp_path)]
+    assert states == ["finished", "failed", "killed"]
+    assert jobs_in(tmp_path)[0]["objective"] == {"eval_f1": 80}
+    assert "RuntimeError: a defect" in (tmp_path / "found/1/job.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(("launcher=joblib", "hydra.launcher.n_jobs=2"), marks=needs("joblib"), id="joblib"),
+        pytest.param(("launcher=submitit_local",), marks=needs("submitit"), id="submitit"),
+        pytest.param(("launcher=ray", "hydra.launcher.init.num_cpus=2"), marks=needs("ray"), id="ray"),
+    ],
+)
+def test_interrupt_ends_all_jobs(start, tmp_path, launcher):
+    sweep = start(*launcher, RATES, f"args.seed={fake_experiment.WAITS}")
+    waiting = [tmp_path / f"found/{number}/process.txt" for number in (0, 1)]
+    until = time.monotonic() + 240
+    while not all(path.exists() and path.read_text() for path in waiting):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    sweep.send_signal(signal.SIGINT)
+    output = sweep.communicate(timeout=120)[0]
+    assert sweep.returncode == 130, output
+    assert "Interrupted, and all jobs with it." in output
+    until = time.monotonic() + 60
+    while any(Path("/proc", path.read_text()).exists() for path in waiting):
+        assert time.monotonic() < until, "a job runs on"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@needs("joblib")
+def test_search_keeps_several_trials_running(start, tmp_path):
+    search = ("hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2")
+    pruner = ("hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.sampler.seed=2")
+    sweep = start("launcher=joblib", *search, *pruner, "args.learning_rate=tag(log, interval(1e-5, 1e-1))")
+    output = sweep.communicate(timeout=500)[0]
+    assert sweep.returncode == 0, output
+    assert "2 started" in output
+    assert {job["status"] for job in jobs_in(tmp_path)} == {"finished", "pruned"}
+
+
+@needs("submitit")
+def test_submission_to_slurm(tmp_path, monkeypatch):
+    submitted = tmp_path / "submitted.sh"
+    for name, script in {"srun": "", "sbatch": f'cp "$1" {submitted}; echo Submitted batch job 12'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    parameters = {"name": "mrc", "timeout_min": 60, "tasks_per_node": 2, "gpus_per_node": 2, "slurm_partition": "fast"}
+    launcher = SubmititLauncher("slurm", {**parameters, "slurm_array_parallelism": 3}, str(tmp_path / "files"))
+    jobs = [StartedJob(SweepJob(folder=tmp_path / str(n), number=n, overrides=[]), ["true", str(n)]) for n in range(2)]
+    launcher.start_commands(jobs)
+    script = submitted.read_text()
+    for line in ("array=0-1%3", "job-name=mrc", "partition=fast", "ntasks-per-node=2", "gpus-per-node=2", "time=60"):
+        assert f"#SBATCH --{line}\n" in script
+    assert [one.handle.job_id for one in jobs] == ["12_0", "12_1"]
+    assert jobs[1].handle.submission().args == (["true", "1"],)
+
+
+def test_missing_engine_names_what_to_install(start, monkeypatch, search, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert search("launcher=ray", "hydra.sweeper.n_trials=1") == 1
+    assert "ray is not installed; install it with `pip install 'portico[ray]'`." in capsys.readouterr().err
