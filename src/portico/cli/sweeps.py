@@ -153,6 +153,8 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
             space[name] = optuna.distributions.FloatDistribution(min(found), max(found), log=is_log)
         else:
             space[name] = optuna.distributions.CategoricalDistribution(sorted({str(value) for value in found}))
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # creating a study is news
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PED-ANOVA is experimental in Optuna 4
         evaluator: Any = PedAnovaImportanceEvaluator()
@@ -168,7 +170,9 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
             study.add_trial(
                 optuna.trial.create_trial(params=params, distributions=space, value=row["objective"][goal])
             )
-        return {name: float(share) for name, share in get_param_importances(study, evaluator=evaluator).items()}
+        found_shares = get_param_importances(study, evaluator=evaluator)
+    optuna.logging.set_verbosity(level)
+    return {name: float(share) for name, share in found_shares.items()}
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
