@@ -126,3 +126,14 @@ def test_missing_engine_names_what_to_install(start, monkeypatch, search, capsys
     monkeypatch.setitem(sys.modules, "ray", None)
     assert search("launcher=ray", "hydra.sweeper.n_trials=1") == 1
     assert "ray is not installed; install it with `pip install 'portico[ray]'`." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_commands_at_the_same_time_share_a_study(start, tmp_path):
+    search = ("hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=6")
+    workers = [start(*search, "args.learning_rate=tag(log, interval(1e-5, 1e-1))") for _ in range(2)]
+    outputs = [one.communicate(timeout=500)[0] for one in workers]
+    assert [one.returncode for one in workers] == [0, 0], outputs
+    starts = sorted(tmp_path.glob("found/*/starts.txt"))
+    assert len(starts) in (6, 7)  # each may have asked for the last one
+    assert all(path.read_text().split() == ["0"] for path in starts), "a trial ran twice"
