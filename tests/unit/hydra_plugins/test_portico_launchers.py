@@ -96,12 +96,14 @@ def test_interrupt_ends_all_jobs(start, tmp_path, launcher):
 @needs("joblib")
 def test_search_keeps_several_trials_running(start, tmp_path):
     search = ("hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2")
-    pruner = ("hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.sampler.seed=2")
-    sweep = start("launcher=joblib", *search, *pruner, "args.learning_rate=tag(log, interval(1e-5, 1e-1))")
+    pruner = ("hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1")
+    points = ", ".join(f"{{args.learning_rate: {rate}}}" for rate in ("1e-3", "2e-3", "1e-5", "2e-5"))
+    space = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", f"hydra.sweeper.enqueue=[{points}]")
+    sweep = start("launcher=joblib", *search, *pruner, *space)
     output = sweep.communicate(timeout=500)[0]
     assert sweep.returncode == 0, output
     assert "2 started" in output
-    assert {job["status"] for job in jobs_in(tmp_path)} == {"finished", "pruned"}
+    assert [job["status"] for job in jobs_in(tmp_path)] == ["finished", "finished", "pruned", "pruned"]
 
 
 @needs("submitit")
