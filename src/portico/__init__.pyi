@@ -27,6 +27,10 @@ from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
 from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
 from portico.ort.strategy import ORTStrategy as ORTStrategy
 from portico.ort.trainer import ORTTrainer as ORTTrainer
+from portico.replacement import install as install
+from portico.replacement import uninstall as uninstall
 from portico.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from portico.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from portico.trainer import Trainer as Trainer
+
+__version__: str

@@ -12,9 +12,12 @@ from transformers import TrainingArguments as HFTrainingArguments
 from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.hf_compat import AcceleratorConfig, ParallelMode
+from portico.replacement import options
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
+
+    from portico.distributed.accelerator import Accelerator
 
 
 class LightningPlacement:
@@ -72,6 +75,13 @@ class LightningPlacement:
     @property
     def parallel_mode(self) -> ParallelMode:
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    @property
+    def distributed_state(self) -> "Accelerator":
+        """What accelerate's ``PartialState`` tells: processes, device, and how to wait for each other."""
+        from portico.distributed.accelerator import Accelerator, dataloader_config
+
+        return Accelerator(lambda: self.lightning_strategy, dataloader_config(self))  # type: ignore[arg-type]
 
     def _process_fsdp_args(self) -> Any:
         # transformers makes accelerate's plugin here; Lightning's strategy reads `fsdp` and `fsdp_config` directly.
@@ -132,6 +142,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     stop_on_nan: bool = field(default=False, metadata={"help": "End training at a loss that is NaN or infinite."})
 
     def __post_init__(self) -> None:
+        options().fill(self)
         self.corrections = correction_names(self.corrections)
         super().__post_init__()
         config: Any = self.accelerator_config
@@ -160,7 +171,10 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
         )
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    return args  # type: ignore[return-value]
+    adopted: TrainingArguments = args  # type: ignore[assignment]
+    options().fill(adopted)
+    adopted.corrections = correction_names(adopted.corrections)
+    return adopted
 
 
 class _AdoptedPlacement(LightningPlacement):

@@ -133,11 +133,20 @@ class _OldName:
         self.old, self.new = old, new
 
     def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None and self._is_field_of(owner):
+            return instance.__dict__[self.old]
         return self if instance is None else getattr(instance, self.new)
 
     def __set__(self, instance: Any, value: object) -> None:
+        if self._is_field_of(type(instance)):
+            instance.__dict__[self.old] = value
+            return
         warn_of_old_name(self.old, self.new)
         setattr(instance, self.new, value)
+
+    def _is_field_of(self, owner: type) -> bool:
+        # A subclass may have the older name as a field, of which a default factory leaves no attribute in the class.
+        return self.old in getattr(owner, "__dataclass_fields__", {})
 
 
 class _StoreEitherName(argparse.Action):

@@ -66,6 +66,8 @@ from transformers.utils.hub import PushInProgress, cached_file, hf_api
 from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
+from portico.replacement import original
+
 CHECKED_VERSION = "5.23"
 
 if TYPE_CHECKING:
@@ -94,9 +96,7 @@ logger = transformers_logging.get_logger("transformers.trainer")
 
 def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None") -> tuple[Any, dict[str, Any]]:
     """Look an optimizer up in the table of transformers, which only its ``Trainer`` exposes."""
-    from transformers import Trainer
-
-    chosen: tuple[Any, dict[str, Any]] = Trainer.get_optimizer_cls_and_kwargs(args, model)  # type: ignore[arg-type]
+    chosen: tuple[Any, dict[str, Any]] = original("Trainer").get_optimizer_cls_and_kwargs(args, model)
     return chosen
 
 

@@ -17,6 +17,7 @@ from transformers import GenerationConfig
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.hf_compat import PredictionOutput
+from portico.replacement import original
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Seq2SeqTrainer(Trainer):
         **options: Any,
     ) -> None:
         args = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        if isinstance(args, transformers.TrainingArguments) and not hasattr(args, "predict_with_generate"):
+        if isinstance(args, original("TrainingArguments")) and not hasattr(args, "predict_with_generate"):
             raise InputError(
                 f"`args` is a {type(args).__name__}, which has no settings of generation; give "
                 "`portico.Seq2SeqTrainingArguments` or `transformers.Seq2SeqTrainingArguments`."

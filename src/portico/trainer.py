@@ -41,7 +41,7 @@ from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
-from portico.distributed.accelerator import Accelerator, dataloader_config
+from portico.distributed.accelerator import Accelerator, dataloader_config, share_state_with_accelerate
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
@@ -69,6 +69,7 @@ from portico.loop.run import (
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan
+from portico.replacement import is_installed, options
 from portico.validation import check_part_kinds, check_parts, prepare_arguments, refuse_uncalled_hooks
 
 if TYPE_CHECKING:
@@ -195,8 +196,13 @@ class Trainer:
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
         self._seed_everything()
-        parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
-        self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
+        added = options().make_callbacks()
+        callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
+        self._lightning_parts: dict[str, list[Any]] = {
+            "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
+            "loggers": [*(loggers or []), *options().make_loggers(self.args.output_dir)],
+            "plugins": list(plugins or []),
+        }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
         self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
@@ -287,6 +293,8 @@ class Trainer:
 
     def create_accelerator_and_postprocess(self) -> None:
         """Make ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
+        if is_installed():
+            share_state_with_accelerate(self.args)
         self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
         # Holds for the first evaluation only: as in transformers 5.23, `evaluation_loop` resets `gather_function` to
         # the plain method at its end.

@@ -17,6 +17,7 @@ from portico.arguments import as_transformers_arguments
 from portico.checkpoint.manifest import write_manifest
 from portico.errors import InputError
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
+from portico.replacement import original_names
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -83,7 +84,9 @@ def destination(folder: str) -> str:
 
 def save_arguments(args: "TrainingArguments", folder: str) -> None:
     """Write training arguments into ``folder``, as Hugging Face's class: it is read without portico."""
-    torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
+    # Pickled by the name of their class, which may be replaced.
+    with original_names():
+        torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
 
 def gradient_scaler(trainer: "Trainer") -> Any:

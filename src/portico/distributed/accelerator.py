@@ -2,9 +2,11 @@
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,14 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
         )
     if "num_steps" in accumulation:
         args.gradient_accumulation_steps = accumulation["num_steps"]
+
+
+def share_state_with_accelerate(args: "TrainingArguments") -> None:
+    """Set up the global state of accelerate, if a library has imported it: trl asks it which process this is."""
+    # It would make a process group of its own where there is none yet.
+    is_connected = args.world_size == 1 or torch.distributed.is_initialized()
+    if "accelerate" in sys.modules and is_connected and not import_module("accelerate.state").is_initialized():
+        import_module("accelerate").Accelerator(cpu=args.device.type == "cpu", mixed_precision="no")
 
 
 _Function = Callable[..., Any]
