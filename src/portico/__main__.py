@@ -20,6 +20,8 @@ class SubCommand(NamedTuple):
 COMMANDS = {
     "train": SubCommand("portico.cli.__main__:main", "train, evaluate or predict from a Hydra configuration"),
     "run": SubCommand("portico.run.script:main", "run a script of transformers, unchanged, in Lightning's loops"),
+    "verify": SubCommand("portico.run.verify:main", "prove that a script gives the same numbers in Lightning's loops"),
+    "replay": SubCommand("portico.run.replay:main", "run a training to one step again, and show what happened there"),
     "report": SubCommand("portico.mrc.report.command:main", "write the report of a run, or compare two runs"),
 }
 
@@ -28,6 +30,10 @@ examples:
   portico train +experiment=mrc       a small BERT that answers questions, trained from scratch in minutes
   portico run --devices 2 train.py --learning_rate 1e-4
                                       your own script, its Trainer replaced, in two processes
+  portico verify train.py --learning_rate 1e-4 --steps 20
+                                      under transformers and under portico, compared step by step
+  portico replay train.py --learning_rate 1e-4 --from-spike
+                                      the step where the loss jumped: its examples, gradients, updates
   portico report outputs/mrc/RUN      the page of that run
 
 `portico COMMAND --help` explains a command. Tab completion in bash and zsh:

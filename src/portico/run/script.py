@@ -137,6 +137,11 @@ class Script:
         script.check()
         return script, own
 
+    @property
+    def is_folder_of_run(self) -> bool:
+        """Whether this is a folder that `portico train` wrote, instead of a script."""
+        return not self.is_module and Path(self.target, "config.yaml").is_file()
+
     def check(self) -> None:
         if self.is_module:
             sys.path.insert(0, os.getcwd())  # noqa: PTH109
@@ -152,7 +157,7 @@ class Script:
             raise InputError(
                 f"{self.target}: no such file; give the path of a script, or -m and the name of a module."
             )
-        elif Path(self.target).is_dir() and not Path(self.target, "__main__.py").exists():
+        elif Path(self.target).is_dir() and not (Path(self.target, "__main__.py").exists() or self.is_folder_of_run):
             raise InputError(f"{self.target}: a folder without __main__.py; give the path of a script in it.")
 
     def run(self) -> None:
@@ -185,6 +190,12 @@ class Script:
         exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
 
 
+def pass_on() -> None:
+    """Let the processes started from here begin with the replacement."""
+    path = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
 class TrainingWatch:
     """Replaces the trainer for a script with options, says so, and says where the script trained without it."""
 
@@ -197,8 +208,7 @@ class TrainingWatch:
         self._num_trainers = self._num_own_steps = 0
         self._own_loop: str | None = None
         replacement.install_on_demand(**options)
-        path = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+        pass_on()
         for part in (*options.get("callbacks", ()), *options.get("loggers", ())):
             if "." in part:
                 replacement.imported(part)

@@ -50,10 +50,12 @@ class Section:
         return "-".join((self.name or self.heading).lower().split())
 
 
-def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]) -> str:
+def render_page(
+    title: str, lead: str, head: Markup, sections: Sequence[Section], *, kicker: str = "Reading comprehension report"
+) -> str:
     """Return a page that is complete in itself: it needs no network and no other file.
 
-    Below its title come the lead, a sentence, then the head, HTML, then the sections.
+    Above its title stands the kicker; below come the lead, a sentence, then the head, HTML, then the sections.
     """
     # Callers get a plain string, whose methods do not escape their arguments.
     return str(
@@ -61,6 +63,7 @@ def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]
             "page.html.j2",
             title=title,
             lead=lead,
+            kicker=kicker,
             head=head,
             sections=[section for section in sections if section.content],
             generator=GENERATOR,
