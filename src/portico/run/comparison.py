@@ -55,6 +55,7 @@ class RecordedRun:
     exit_code: int
     log: str
     trainings: list[dict[str, Any]] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
 

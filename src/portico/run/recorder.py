@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import warnings
 import zlib
@@ -26,6 +27,8 @@ from portico.run.script import Script, pass_on
 
 VARIABLE = "PORTICO_RECORD"
 RECORD_FILE = "record.json"
+# Of the folder in place of an output folder, while a script is recorded.
+SUFFIX = ".portico-verify"
 _LIBRARIES = ("transformers", "portico", "torch", "builtins", "abc", "typing")
 
 
@@ -35,7 +38,7 @@ class RecordSettings:
 
     Args:
         library: "transformers", or "portico" to replace it.
-        folder: Receives `record.json`, and everything that the script writes into its output folders.
+        folder: Receives `record.json`.
         steps: Optimizer steps after which a training is ended; by default none.
         options: For `portico.install`.
         arguments: Training arguments to set, whatever the script says.
@@ -104,6 +107,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "trainings": [asdict(one) for one in self.trainings],
+            "folders": list(self._folders.values()),
             "announced": self.announced,
             "operators": self.operators,
         }
@@ -117,15 +121,21 @@ class Recorder:
             self._wrap_events(import_module("transformers.trainer_callback").CallbackHandler)
             self._listen()
 
+    def _redirected(self, output_dir: str) -> str:
+        """Return a folder next to the script's own, whose neighbours it may read."""
+        if output_dir not in self._folders:
+            self._folders[output_dir] = f"{Path(output_dir).absolute()}{SUFFIX}"
+            if "LOCAL_RANK" not in os.environ:
+                shutil.rmtree(self._folders[output_dir], ignore_errors=True)
+        return self._folders[output_dir]
+
     def _wrap_arguments(self, kind: Any) -> None:
         finish = kind.__post_init__
 
         @wraps(finish)
         def redirected(args: Any, *given: Any) -> None:
-            base = str(Path(self.settings.folder).parent / "output")
-            if not str(args.output_dir).startswith(base):
-                name = self._folders.setdefault(str(args.output_dir), f"{base}/{len(self._folders)}")
-                args.output_dir = name
+            if not str(args.output_dir).endswith(SUFFIX):
+                args.output_dir = self._redirected(str(args.output_dir))
             for field_name, value in self.settings.arguments.items():
                 setattr(args, field_name, value)
             by = self.settings.batch_divisor

@@ -1,4 +1,4 @@
-"""The command `portico replay`: a recorded training again, from its nearest checkpoint to one step, which is opened."""
+"""The command `portico replay`: a training again, from its nearest checkpoint to one step, which is opened."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from portico import replacement
 from portico.errors import InputError
@@ -191,7 +191,7 @@ class OpenStep:
         examples = Table("index", "loss", "share", "example")
         for row in self.example_rows:
             examples.add_row(*row[:3], escape(row[3][:_MOST_SHOWN]))
-        layers = Table("layer", "gradient norm", "update norm", "update / weights")
+        layers = Table(Column("layer", overflow="fold"), "gradient norm", "update norm", "update / weights")
         for row in self.layer_rows:
             layers.add_row(*row)
         console.print(examples)
@@ -294,6 +294,7 @@ class Replay:
             self.number = spike[0]
         before = [path for path, step in folders.items() if step < self.number and manifest.damage(path) is None]
         checkpoint = max(before, key=lambda path: folders[path], default=None)
+        self.last_step = 0 if checkpoint is None else folders[checkpoint]
         self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.args.output_dir = str(self._folder)
         trainer.add_callback(self._callback(trainer))
@@ -343,7 +344,7 @@ class Replay:
         transformers = import_module("transformers")
         replay = self
 
-        class ReplayEvents(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        class ReplayEvents(transformers.TrainerCallback):  # type: ignore[name-defined]
             def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
                 if state.global_step + 1 == replay.number:
                     replay.note_gradients(model, trainer.optimizer)
@@ -408,7 +409,7 @@ class Replay:
 
 def _text(trainer: Any, inputs: Mapping[str, Any]) -> str:
     """Return the tokens of one example as text, or the shapes of its inputs without a tokenizer."""
-    tokenizer = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
+    tokenizer: Any = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
     tokens = inputs.get("input_ids")
     if tokens is not None and hasattr(tokenizer, "decode"):
         return str(tokenizer.decode([token for token in tokens[0].tolist() if token != tokenizer.pad_token_id]))

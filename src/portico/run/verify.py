@@ -114,7 +114,9 @@ class Verification:
         if difference is None:
             return []
         if second.exit_code:
-            return [f"portico stops the script: {second.error}"]
+            refused = second.error.removeprefix("portico.errors.").rstrip(".")
+            what = "an override that is never called" if "never called" in refused else "portico stops the script"
+            return [f"{what}: {refused}"]
         return likely_causes(difference, first, second, again)
 
     def _run_against(self, against: str, report: Path | None) -> int:
@@ -142,11 +144,10 @@ class Verification:
         return int(growth.beyond is not None or not growth.by_step)
 
     def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
-        """Run the script once; every run writes to the same path, which its files may name."""
+        """Run the script once; every run writes to the same paths, which its files may name."""
         folder = self._folder / label.replace(" ", "-").replace("=", "-")
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self._folder / _OUTPUT, ignore_errors=True)
-        folder.mkdir()
+        (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
         with (folder / "log").open("w+", encoding="utf-8") as log:
@@ -159,9 +160,11 @@ class Verification:
             )
             log.seek(0)
             text = log.read()
-        if (self._folder / _OUTPUT).exists():
-            (self._folder / _OUTPUT).rename(folder / _OUTPUT)
-        return RecordedRun.read(label, folder, ended.returncode, text)
+        run = RecordedRun.read(label, folder, ended.returncode, text)
+        for number, output in enumerate(run.folders):
+            if Path(output).exists():
+                shutil.move(output, folder / _OUTPUT / str(number))
+        return run
 
     def _check_runs_alone(self, run: RecordedRun) -> None:
         if run.exit_code:

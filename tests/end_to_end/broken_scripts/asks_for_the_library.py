@@ -1,7 +1,8 @@
 """Broken on purpose: an override that is called only where the trainer has the loop of transformers."""
 
-from models import Line, Points, toy_arguments
 from transformers import Trainer, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 
 class Doubling(Trainer):

@@ -3,8 +3,9 @@
 import time
 
 import torch
-from models import Line, Points, toy_arguments
 from transformers import Trainer, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 
 class Racing(Line):

@@ -1,7 +1,8 @@
 """Broken on purpose: an override of a part of the loop, which Lightning runs instead."""
 
-from models import Line, Points, toy_arguments
 from transformers import Trainer, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 
 class Counting(Trainer):

@@ -1,9 +1,10 @@
 """Broken on purpose: a callback seeds the generators from the operating system."""
 
 import torch
-from models import Line, Points, toy_arguments
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 
 class Reseeding(TrainerCallback):

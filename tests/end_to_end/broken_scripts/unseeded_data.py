@@ -2,9 +2,10 @@
 
 import random
 
-from models import Line, Points, toy_arguments
 from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 order = list(range(10))
 random.SystemRandom().shuffle(order)

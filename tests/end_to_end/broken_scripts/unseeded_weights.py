@@ -1,8 +1,9 @@
 """Broken on purpose: the weights are drawn from a seed of the operating system."""
 
 import torch
-from models import Line, Points, toy_arguments
 from transformers import Trainer, TrainingArguments
+
+from models import Line, Points, toy_arguments
 
 model = Line()
 torch.seed()
