@@ -25,6 +25,7 @@ from parity.peers import TIMING_KEYS
 from portico.checkpoint.manifest import MANIFEST_FILE
 
 PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
+PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
 SCRIPTS = Path(__file__).parent / "user_scripts"
 ARGUMENTS = {
     "use_cpu": True,
@@ -194,8 +195,7 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
 def test_verify_proves_the_numbers_of_a_script(script, given, folder, tmp_path):
     options = ["out"] if given is None else flags(**given, output_dir=folder / "verified")
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", "verify", str(SCRIPTS / f"{script}.py"), *options]
-        + ["--keep", str(tmp_path)],
+        [*PORTICO, "verify", "--keep", str(tmp_path), str(SCRIPTS / f"{script}.py"), *options],
         cwd=folder,
         capture_output=True,
         text=True,
