@@ -26,7 +26,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """The first difference of two runs.
 
     Attributes:
@@ -77,29 +77,29 @@ class RecordedRun:
         return [(number, sum(s["losses"]) / max(1, len(s["losses"]))) for number, s in enumerate(steps, 1)]
 
 
-def first_difference(first: RecordedRun, second: RecordedRun) -> Difference | None:
+def first_difference(first: RecordedRun, second: RecordedRun) -> RunDifference | None:
     """Return the first difference in the order of the program; None if the runs are identical."""
     return next(_differences(first, second), None)
 
 
-def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[Difference]:
+def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDifference]:
     for one, other in zip(first.trainings, second.trainings, strict=False):
         if one["initial_weights"] != other["initial_weights"]:
-            yield Difference("initial weights", 0, (_hex(one["initial_weights"]), _hex(other["initial_weights"])))
+            yield RunDifference("initial weights", 0, (_hex(one["initial_weights"]), _hex(other["initial_weights"])))
         for mine, theirs in zip(one["steps"], other["steps"], strict=False):
             for key, name in QUANTITIES.items():
                 if not _equal(mine[key], theirs[key]):
-                    yield Difference(name, mine["step"], _shown(key, mine, theirs), _largest(mine, theirs))
+                    yield RunDifference(name, mine["step"], _shown(key, mine, theirs), _largest(mine, theirs))
         if len(one["steps"]) != len(other["steps"]):
-            yield Difference("number of steps", len(one["steps"]), (len(one["steps"]), len(other["steps"])))
+            yield RunDifference("number of steps", len(one["steps"]), (len(one["steps"]), len(other["steps"])))
         yield from _in_lists("log history", map(untimed, one["log_history"]), map(untimed, other["log_history"]))
         yield from _in_lists("events", one["events"], other["events"])
         for name, value in one["final_weights"].items():
             if other["final_weights"].get(name) != value:
                 step = len(one["steps"])
-                yield Difference("final weights", step, (_hex(value), _hex(other["final_weights"].get(name))), name)
+                yield RunDifference("final weights", step, (_hex(value), _hex(other["final_weights"].get(name))), name)
     if len(first.trainings) != len(second.trainings):
-        yield Difference("number of trainers", 0, (len(first.trainings), len(second.trainings)))
+        yield RunDifference("number of trainers", 0, (len(first.trainings), len(second.trainings)))
     yield from _of_files(first.folder / "output", second.folder / "output")
 
 
@@ -146,16 +146,16 @@ def _largest(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _in_lists(quantity: str, first: Any, second: Any) -> Iterator[Difference]:
+def _in_lists(quantity: str, first: Any, second: Any) -> Iterator[RunDifference]:
     one, other = list(first), list(second)
     for mine, theirs in zip(one, other, strict=False):
         if not _equal(mine, theirs):
             step = mine.get("step", 0) if isinstance(mine, Mapping) else mine[1]
-            yield Difference(quantity, step, (mine, theirs))
+            yield RunDifference(quantity, step, (mine, theirs))
             return
     if len(one) != len(other):
         longer = max(one, other, key=len)[min(len(one), len(other))]
-        yield Difference(quantity, 0, (f"{len(one)} entries", f"{len(other)} entries, the next being {longer}"))
+        yield RunDifference(quantity, 0, (f"{len(one)} entries", f"{len(other)} entries, the next being {longer}"))
 
 
 def untimed(value: Any) -> Any:
@@ -171,14 +171,14 @@ def compared_files(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in files.items() if not any(mark in name for mark in _UNCOMPARED_FILES)}
 
 
-def _of_files(first: Path, second: Path) -> Iterator[Difference]:
+def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
     one, other = compared_files(first), compared_files(second)
     for name in one.keys() ^ other.keys():
         here = ("written", "missing")
-        yield Difference(f"file {name}", 0, here if name in one else (here[1], here[0]))
+        yield RunDifference(f"file {name}", 0, here if name in one else (here[1], here[0]))
     for name in sorted(one.keys() & other.keys()):
         if one[name].read_bytes() != other[name].read_bytes() and _content(one[name]) != _content(other[name]):
-            yield Difference(f"file {name}", 0, ("its content", "another"))
+            yield RunDifference(f"file {name}", 0, ("its content", "another"))
 
 
 def _content(path: Path) -> Any:
@@ -191,7 +191,7 @@ def _content(path: Path) -> Any:
 
 
 def likely_causes(
-    difference: Difference, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
+    difference: RunDifference, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
 ) -> list[str]:
     """Return sentences on what probably makes the difference, the likeliest first.
 
@@ -212,7 +212,7 @@ def likely_causes(
     return causes or ["none that is known: each library gives the same numbers again"]
 
 
-def _of_script(difference: Difference, first: RecordedRun, again: RecordedRun) -> str:
+def _of_script(difference: RunDifference, first: RecordedRun, again: RecordedRun) -> str:
     """Return what makes a script irreproducible, from its first difference between two runs of one library."""
     start = f"the script is not reproducible: two runs under {first.label} differ, first in the {difference}"
     drawing = _drawing(first, again)

@@ -17,9 +17,9 @@ from portico.errors import InputError
 from portico.mrc.report.charts import Series, line_chart
 from portico.mrc.report.page import Section, render_page
 from portico.run.comparison import (
-    Difference,
     Growth,
     RecordedRun,
+    RunDifference,
     compared_files,
     first_difference,
     likely_causes,
@@ -94,7 +94,7 @@ class Verification:
         second = self._recorded("portico", RecordSettings("portico", ""))
         difference = first_difference(first, second)
         if second.exit_code:
-            difference = Difference("exit", _last_step(second), ("ended", second.error))
+            difference = RunDifference("exit", _last_step(second), ("ended", second.error))
         again = None
         if difference is not None and not second.exit_code:
             again = self._recorded("transformers again", RecordSettings("transformers", ""))
@@ -109,7 +109,7 @@ class Verification:
         return int(difference is not None)
 
     def _causes(
-        self, difference: Difference | None, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
+        self, difference: RunDifference | None, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
     ) -> list[str]:
         if difference is None:
             return []
@@ -177,7 +177,7 @@ class Verification:
             )
 
     def _print(
-        self, first: RecordedRun, second: RecordedRun, difference: Difference | None, causes: Sequence[str]
+        self, first: RecordedRun, second: RecordedRun, difference: RunDifference | None, causes: Sequence[str]
     ) -> None:
         table = Table("", first.label, second.label)
         for name, *counts in _counts(first, second):
@@ -225,7 +225,7 @@ def _counts(*runs: RecordedRun) -> list[tuple[str, int, int]]:
     return [(name, first[name], second[name]) for name in first]
 
 
-def _sentence(first: RecordedRun, difference: Difference | None) -> str:
+def _sentence(first: RecordedRun, difference: RunDifference | None) -> str:
     if difference is not None:
         return f"First difference: {difference}"
     counts = {name: count for name, count, _ in _counts(first, first)}
