@@ -26,6 +26,7 @@ from portico.checkpoint.manifest import MANIFEST_FILE
 
 PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
 PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
+BEST = {"metric_for_best_model": "accuracy"}
 SCRIPTS = Path(__file__).parent / "user_scripts"
 ARGUMENTS = {
     "use_cpu": True,
@@ -185,7 +186,10 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "given"),
     [
-        ("classify", {**ARGUMENTS, "max_steps": 4, "model_name_or_path": "model", "data_folder": "."}),
+        (
+            "classify",
+            {**ARGUMENTS, "model_name_or_path": "model", "data_folder": ".", **BEST, "load_best_model_at_end": True},
+        ),
         ("answer", ARGUMENTS),
         ("write", None),
         ("summarize", {**ARGUMENTS, "predict_with_generate": True, "model_name_or_path": "seq2seq_model"}),
