@@ -3,6 +3,8 @@
 from portico.lazy import lazy_exports
 from portico.registration import register_with_lightning
 
+__version__ = "0.1.0"
+
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
 
 register_with_lightning(

@@ -19,6 +19,7 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainin
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
 from portico.loop.module import TrainerModule as TrainerModule
+from portico.loss_spike import LossSpike as LossSpike
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer
 from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
@@ -27,6 +28,10 @@ from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
 from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
 from portico.ort.strategy import ORTStrategy as ORTStrategy
 from portico.ort.trainer import ORTTrainer as ORTTrainer
+from portico.replacement import install as install
+from portico.replacement import uninstall as uninstall
 from portico.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from portico.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from portico.trainer import Trainer as Trainer
+
+__version__: str

@@ -11,6 +11,7 @@ import torch
 from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.hf_compat import AcceleratorConfig, HFTrainingArguments, ParallelMode
+from portico.replacement import options
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -143,6 +144,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     stop_on_nan: bool = field(default=False, metadata={"help": "End training at a loss that is NaN or infinite."})
 
     def __post_init__(self) -> None:
+        options().fill(self)
         self.corrections = correction_names(self.corrections)
         super().__post_init__()
         from portico.accelerate_compat import forget_precision, share_processes
@@ -178,7 +180,10 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
         )
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    return args  # type: ignore[return-value]
+    adopted: TrainingArguments = args  # type: ignore[assignment]
+    options().fill(adopted)
+    adopted.corrections = correction_names(adopted.corrections)
+    return adopted
 
 
 class _AdoptedPlacement(LightningPlacement):

@@ -31,10 +31,15 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
                     name, _Maker(home), description=f"{home.partition(':')[2]} of portico", override=True
                 )
 
-    if _LIGHTNING in sys.modules:
-        register()
+    when_imported(_LIGHTNING, register)
+
+
+def when_imported(package: str, action: Callable[[], None]) -> None:
+    """Call ``action`` once the package is imported, which may be now."""
+    if package in sys.modules:
+        action()
     else:
-        sys.meta_path.insert(0, _ImportWatcher(_LIGHTNING, register))
+        sys.meta_path.insert(0, _ImportWatcher(package, action))
 
 
 class _Maker:

@@ -71,6 +71,7 @@ from portico.loop.run import (
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan, limited_batches
+from portico.replacement import options
 from portico.validation import (
     check_lightning_kwargs,
     check_part_kinds,
@@ -216,8 +217,13 @@ class Trainer:
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
         self._seed_everything()
-        parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
-        self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
+        added = options().make_callbacks()
+        callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
+        self._lightning_parts: dict[str, list[Any]] = {
+            "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
+            "loggers": [*(loggers or []), *options().make_loggers(self.args.output_dir)],
+            "plugins": list(plugins or []),
+        }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
         self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()

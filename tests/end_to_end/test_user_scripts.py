@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -10,12 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import BertConfig, BertForQuestionAnswering, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from models import tiny_tokenizer
 from parity.peers import TIMING_KEYS
 from portico.checkpoint.manifest import MANIFEST_FILE
 
+PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
+PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
+BEST = {"metric_for_best_model": "accuracy"}
 SCRIPTS = Path(__file__).parent / "user_scripts"
 ARGUMENTS = {
     "use_cpu": True,
@@ -64,9 +75,11 @@ def folder(tmp_path_factory):
     bert = BertForQuestionAnswering(BertConfig(vocab_size=50, max_position_embeddings=32, **sizes))
     ends = {"bos_token_id": 4, "eos_token_id": 4}
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, **ends))
+    t5_sizes = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 2}
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, eos_token_id=4, **t5_sizes))
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.pre_tokenizer = Whitespace()
-    for model, name in ((bert, "model"), (gpt2, "language_model")):
+    for model, name in ((bert, "model"), (gpt2, "language_model"), (t5, "seq2seq_model")):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
@@ -167,3 +180,31 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
     output_dir = folder / "texts"
     names = assert_same_files(*files_after("write", output_dir, monkeypatch, str(output_dir)))
     assert {"final/model.safetensors", "checkpoint-6/optimizer.pt"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        (
+            "classify",
+            {**ARGUMENTS, "model_name_or_path": "model", "data_folder": ".", **BEST, "load_best_model_at_end": True},
+        ),
+        ("answer", ARGUMENTS),
+        ("write", None),
+        ("summarize", {**ARGUMENTS, "predict_with_generate": True, "model_name_or_path": "seq2seq_model"}),
+        ("tag", {**ARGUMENTS, "model_name_or_path": "model"}),
+    ],
+)
+def test_verify_proves_the_numbers_of_a_script(script, given, folder, tmp_path):
+    options = ["out"] if given is None else flags(**given, output_dir=folder / "verified")
+    ended = subprocess.run(
+        [*PORTICO, "verify", "--keep", str(tmp_path), str(SCRIPTS / f"{script}.py"), *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    assert re.search(r"identical for \d+ steps, \d+ checkpoints, \d+ evaluations", ended.stdout)
+    assert not (folder / "verified").exists()

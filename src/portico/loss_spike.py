@@ -1,0 +1,112 @@
+"""Spikes of the loss: found in a log history, or while training by the callback :class:`LossSpike`."""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from portico.arguments import TrainingArguments
+from portico.checkpoint.manifest import newest_complete, reading
+from portico.checkpoint.weights import load_weights
+from portico.checkpoint.writer import OPTIMIZER_FILE
+from portico.errors import InputError
+from portico.hf_compat import logger
+
+_ACTIONS = ("report", "stop", "rollback")
+
+
+def is_spike(loss: float, before: list[float], factor: float) -> bool:
+    """Return whether a loss is not finite or above ``factor`` times the median of the losses before it."""
+    return not math.isfinite(loss) or (bool(before) and loss > factor * median(before) > 0)
+
+
+def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) -> tuple[int, float] | None:
+    """Return the step of the worst spike and its loss: the first that is not finite, else the largest jump.
+
+    The gradient norm of a step that is not finite counts too, since transformers leaves such losses out of its means.
+    A jump is the ratio to the median of the ``window`` losses before it. None if no loss exceeds that median.
+    """
+    before: list[float] = []
+    worst: tuple[float, int, float] | None = None
+    for row in log_history:
+        loss = row.get("loss")
+        if loss is None:
+            continue
+        if not math.isfinite(loss) or not math.isfinite(row.get("grad_norm", 0.0)):
+            return row["step"], loss
+        if before and loss > median(before) > 0 and (worst is None or loss / median(before) > worst[0]):
+            worst = loss / median(before), row["step"], loss
+        before = [*before, loss][-window:]
+    return None if worst is None else worst[1:]
+
+
+class LossSpike(TrainerCallback):
+    """Reacts when a logged loss is not finite or far above those before it.
+
+    Args:
+        action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer of
+            the last checkpoint; the data and the learning rate go on, so that the batches before the spike are left
+            behind.
+        factor: How many times the median of the last losses is a spike.
+        window: Logged losses that the median is taken of.
+        max_rollbacks: After so many the training is ended.
+
+    Attributes:
+        spikes: Step and loss of each spike.
+
+    Raises:
+        InputError: If ``action`` is unknown.
+    """
+
+    def __init__(
+        self, action: str = "report", *, factor: float = 3.0, window: int = 10, max_rollbacks: int = 3
+    ) -> None:
+        if action not in _ACTIONS:
+            raise InputError(f"`action={action!r}` is unknown; set it to one of {', '.join(map(repr, _ACTIONS))}.")
+        self.action, self.factor, self.window, self.max_rollbacks = action, factor, window, max_rollbacks
+        self.spikes: list[tuple[int, float]] = []
+        self._before: list[float] = []
+
+    def on_log(  # type: ignore[override]  # transformers annotates none of the keywords
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **parts: Any,
+    ) -> None:
+        loss = (logs or {}).get("loss")
+        if loss is None:
+            return
+        loss = loss if math.isfinite((logs or {}).get("grad_norm", 0.0)) else math.nan
+        if not is_spike(loss, self._before, self.factor):
+            self._before = [*self._before, loss][-self.window :]
+            return
+        self.spikes.append((state.global_step, loss))
+        logger.warning(
+            f"The loss is {loss:.4g} at step {state.global_step}, after a median of "
+            f"{median(self._before or [loss]):.4g}; `portico replay ... --step {state.global_step}` opens that step."
+        )
+        if self.action == "rollback":
+            self._roll_back(args, control, parts["model"], parts["optimizer"])
+        elif self.action == "stop":
+            control.should_training_stop = True
+
+    def _roll_back(self, args: TrainingArguments, control: TrainerControl, model: Any, optimizer: Any) -> None:
+        checkpoint = newest_complete(Path(args.output_dir))
+        if checkpoint is None or len(self.spikes) > self.max_rollbacks:
+            why = "no checkpoint yet" if checkpoint is None else f"more than {self.max_rollbacks} rollbacks"
+            logger.warning(f"There is {why}, so the training ends.")
+            control.should_training_stop = True
+            return
+        load_weights(model, str(checkpoint))
+        file = checkpoint / OPTIMIZER_FILE
+        with reading(file):
+            optimizer.load_state_dict(torch.load(file, map_location=args.device, weights_only=True))
+        # A checkpoint of this very step would be one of the spike.
+        control.should_save = False
+        logger.warning(f"Weights and optimizer are those of {checkpoint} again.")

@@ -1,0 +1,76 @@
+"""Libraries that subclass the trainer train the same weights under `portico run` as by themselves.
+
+``pip install -e '.[dev,clients]'`` installs them; ``pytest -m clients`` runs these. Models are random and tiny, and
+nothing is downloaded.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+SCRIPTS = Path(__file__).parent / "scripts"
+# The script: the library that it needs, and the checkpoints that it leaves.
+CLIENTS = {
+    "sentences": ("sentence_transformers", (3, 6)),
+    "trl_sft": ("trl", (3, 6)),
+    "trl_dpo": ("trl", (3, 6)),
+    "trl_kto": ("trl", (3, 6)),
+    "trl_reward": ("trl", (3, 6)),
+    "trl_grpo": ("trl", (2, 4)),
+    "trl_rloo": ("trl", (2, 4)),
+    "setfit_few": ("setfit", (6,)),
+    "peft_lora": ("peft", (3, 6)),
+}
+_TIMES = ("runtime", "per_second", "_time")
+pytestmark = pytest.mark.clients
+
+
+def test_every_script_is_run():
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(CLIENTS)
+
+
+@pytest.mark.parametrize("script", CLIENTS)
+def test_same_weights(script, tmp_path):
+    library, steps = CLIENTS[script]
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed; install it with pip install 'portico[clients]'")
+    theirs = trained(script, tmp_path, "theirs")
+    ours = trained(script, tmp_path, "ours", "-m", "portico", "run")
+    for step in steps:
+        files = [path.relative_to(theirs) for path in (theirs / f"checkpoint-{step}").rglob("*.safetensors")]
+        assert files
+        for name in files:
+            first, second = load_file(theirs / name), load_file(ours / name)
+            assert first.keys() == second.keys()
+            assert all(torch.equal(first[key], second[key]) for key in first), name
+        optimizers = [torch.load(run / f"checkpoint-{step}" / "optimizer.pt") for run in (theirs, ours)]
+        assert repr(optimizers[0]) == repr(optimizers[1])
+        assert history(theirs, step) == history(ours, step)
+
+
+def trained(script, folder, name, *launcher):
+    """Run a script in one place, so that paths in its files agree, and return where its files are moved to."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", *launcher, str(SCRIPTS / f"{script}.py"), "out"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ("replaces Trainer" in ended.stderr) == bool(launcher)
+    return (folder / "out").rename(folder / name)
+
+
+def history(run, step):
+    rows = json.loads((run / f"checkpoint-{step}" / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    return [{key: value for key, value in row.items() if not any(mark in key for mark in _TIMES)} for row in rows]

@@ -1,0 +1,66 @@
+import math
+
+import pytest
+import torch
+
+import portico
+from models import Line, Points, toy_arguments
+from portico.loss_spike import find_spike, is_spike
+
+
+class Jumping(Line):
+    """Its loss is multiplied by a thousand in the forward pass of one number."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        self.calls += 1
+        return {**outputs, "loss": outputs["loss"] * (1000 if self.calls == self.at else 1)}
+
+
+def trained(tmp_path, action, **options):
+    watch = portico.LossSpike(action)
+    args = toy_arguments(tmp_path, learning_rate=0.01, lr_scheduler_type="constant", **options)
+    trainer = portico.Trainer(Jumping(at=7), args, train_dataset=Points(), callbacks=[watch])
+    trainer.train()
+    return trainer, watch
+
+
+def test_find_spike():
+    rows = [{"loss": loss, "step": number} for number, loss in enumerate([1.0, 1.1, 0.9, 4.0, 1.0, 2.0], 1)]
+    assert find_spike(rows) == (4, 4.0)
+    assert find_spike([*rows, {"loss": 0.0, "grad_norm": math.nan, "step": 7}])[0] == 7
+    assert find_spike([{"loss": 3.0 - number, "step": number} for number in range(3)]) is None
+    assert find_spike([{"eval_loss": 1.0, "step": 1}]) is None
+    assert is_spike(math.nan, [], 3)
+    assert not is_spike(3.0, [1.0], 3)
+
+
+def test_report_and_stop(tmp_path, caplog):
+    trainer, watch = trained(tmp_path, "report")
+    assert [step for step, _ in watch.spikes] == [7]
+    assert trainer.state.global_step == 10
+    trainer, watch = trained(tmp_path, "stop")
+    assert trainer.state.global_step == 7
+
+
+def test_rollback_restores_weights_and_optimizer(tmp_path):
+    trainer, watch = trained(tmp_path, "rollback", save_strategy="steps", save_steps=5)
+    assert [step for step, _ in watch.spikes] == [7]
+    # Without the two batches between the checkpoint and the spike, the run ends like one that never had them.
+    before = torch.load(tmp_path / "checkpoint-5" / "optimizer.pt")["state"][0]["step"]
+    assert trainer.optimizer.state_dict()["state"][0]["step"] == before + 3
+    assert trainer.state.log_history[-2]["loss"] < 50
+
+
+def test_rollback_without_a_checkpoint_ends_the_training(tmp_path):
+    trainer, _ = trained(tmp_path, "rollback")
+    assert trainer.state.global_step == 7
+
+
+def test_unknown_action():
+    with pytest.raises(portico.InputError, match="`action='undo'` is unknown; set it to one of 'report', 'stop'"):
+        portico.LossSpike("undo")
