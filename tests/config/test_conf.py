@@ -17,7 +17,7 @@ CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
 # Each file of these groups names its class; the trainer chooses those of `strategy` and `args`.
 OF_THE_COMMAND_LINE = ("paths", "objective", "name", "mode", "overwrite")
-NAME_THEIR_CLASS = ("trainer", "data", "model", "preprocess", "postprocess", "metric")
+NAME_THEIR_CLASS = ("trainer", "task", "data", "model", "preprocess", "postprocess", "metric")
 
 
 def override(file: Path) -> str:

@@ -18,7 +18,7 @@ from portico.settings import FIRST_GUESSES, suggestion
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 # Groups in which any key can be set; which of them mean something, the experiment says.
 OPEN_GROUPS = (
-    *("trainer", "args", "model", "data", "preprocess", "postprocess", "metric"),
+    *("trainer", "args", "task", "model", "data", "preprocess", "postprocess", "metric"),
     *("strategy", "callbacks", "logger", "paths", "objective"),
 )
 TOP_LEVEL_NAMES = (

@@ -43,14 +43,14 @@ class IPUMRCExperiment(MRCExperiment):
         """Return nothing: the strategy is for the trainer, not for its arguments."""
         return {}
 
-    def make_trainer(self, args: IPUTrainingArguments) -> Any:
+    def make_trainer(self, args: IPUTrainingArguments, *, training: bool = True) -> Any:
         """Return the trainer of features padded to ``preprocess.max_seq_length``, as a program takes one shape."""
         if getattr(self.preprocess, "packing", False):
             raise InputError(
                 "`preprocess.packing=true` makes batches of varying shapes, but IPUs run programs of one shape; set "
                 "it to false."
             )
-        return super().make_trainer(args)
+        return super().make_trainer(args, training=training)
 
     def _trainer(self) -> Any:
         return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)

@@ -91,7 +91,7 @@ def test_first_guesses_are_answered_with_the_right_key(override, answer):
         ("args.seed=${sed}", r"'args.seed' cannot be resolved: Interpolation key 'sed' not found\."),
         ("~args.seed", r"'~args.seed' removes nothing: no file sets 'args.seed', so that it has its default\. Leave"),
         ("~preprocess.vocab_size", r"'~preprocess.vocab_size' removes nothing: no file sets 'preprocess.vocab_size'"),
-        ("mode=guess", r"mode=guess is not a mode of this experiment; set it to one of train, predict\."),
+        ("mode=guess", r"mode=guess is not a mode of this experiment; set it to one of train, evaluate, predict\."),
         ("data.num_train=many", r"`data.num_train=many` cannot be used; set it to an integer of 1 or more\."),
     ],
 )
