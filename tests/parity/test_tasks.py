@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
+from PIL import Image
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -30,6 +31,7 @@ from parity.peers import untimed
 from portico.cli import compose
 from portico.cli.compose import experiment_of
 from portico.tasks import corpus
+from portico.tasks.images import random_part
 from portico.tasks.models import SmallBert, SmallGPT2, SmallT5
 
 # What the libraries below warn about is theirs.
@@ -414,3 +416,58 @@ def test_translation(given, tmp_path):
     )
     mine = ours("translation", tmp_path, "task.max_target_length=12")
     assert_same({**mine, "eval_bleu": 0.0 if mine["eval_bleu"] < 1 else mine["eval_bleu"]}, other, tmp_path)
+
+
+def test_image_classification(tmp_path):
+    """The peer's transforms are those of the script, written out: torchvision needs a build of its own."""
+    draw = Random(5)
+    for part, number in (("train", 23), ("validation", 11)):
+        for index in range(number):
+            record = corpus.picture(draw)
+            (tmp_path / part / record["label"]).mkdir(parents=True, exist_ok=True)
+            record["image"].save(tmp_path / part / record["label"] / f"{index:02d}.png")
+    names = sorted(path.name for path in (tmp_path / "train").iterdir())
+    fields = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.ViTConfig(**fields, image_size=16, patch_size=8)
+    set_seed(1)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
+    processor = transformers.ViTImageProcessorPil(size={"height": 16, "width": 16})
+    processor.save_pretrained(tmp_path / "model")
+
+    def normalized(image):
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div(255)
+        mean, std = (torch.tensor(one)[:, None, None] for one in (processor.image_mean, processor.image_std))
+        return (pixels - mean) / std
+
+    def varied(image):
+        left, top, width, height = random_part(*image.size, 0.5)
+        part = image.crop((left, top, left + width, top + height)).resize((16, 16), Image.Resampling.BILINEAR)
+        return normalized(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(1) < 0.5 else part)
+
+    def prepared(part, transform):
+        files = sorted((tmp_path / part).rglob("*.png"))
+        rows = Dataset.from_dict(
+            {"path": list(map(str, files)), "labels": [names.index(f.parent.name) for f in files]}
+        )
+        return rows.with_transform(
+            lambda some: {
+                "pixel_values": [transform(Image.open(path).convert("RGB")) for path in some["path"]],
+                "labels": some["labels"],
+            }
+        )
+
+    def whole(image):
+        return normalized(image.resize((16, 16), Image.Resampling.BILINEAR))
+
+    other = theirs(
+        tmp_path,
+        transformers.AutoModelForImageClassification,
+        {"train": prepared("train", varied), "validation": prepared("validation", whole)},
+        tokenizer=processor,
+        config=AutoConfig.from_pretrained(tmp_path / "model", num_labels=len(names)),
+        more={"remove_unused_columns": False},
+        data_collator=lambda model: default_data_collator,
+        compute_metrics=accuracy,
+    )
+    folders = (f"data.train_file={tmp_path}/train", f"data.validation_file={tmp_path}/validation")
+    assert_same(ours("image_classification", tmp_path, *folders), other, tmp_path)

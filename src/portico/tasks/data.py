@@ -68,8 +68,7 @@ class TaskData:
             if given != split:
                 return self._hub_split(str(getattr(self, f"{split}_split")))
         if files[split] is not None:
-            read = task.read or records_of
-            return [record for path in paths_of(files[split]) for record in read(path)]
+            return _read(task, files[split])
         sources = {name: files[name] for name in ("train", "validation")}
         if any(file is not None for file in sources.values()) or task.made is None:
             shown = " ".join(f"data.{name}_file={file or 'null'}" for name, file in sources.items())
@@ -97,6 +96,12 @@ class TaskData:
         records = Records({**row, **{key: _named(row[key], known) for key, known in names.items()}} for row in loaded)
         records.names = names
         return records
+
+
+def _read(task: Task, source: Any) -> list[Record]:
+    if task.read is None:
+        return [record for path in paths_of(source) for record in records_of(path)]
+    return [record for path in ([source] if isinstance(source, str) else source) for record in task.read(Path(path))]
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:

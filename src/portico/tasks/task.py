@@ -32,7 +32,7 @@ class Task(ABC):
     made: Callable[[Random], Record] | None = None
     """Makes a record of the embedded data; a static method, like the next."""
     read: Callable[[Path], Iterable[Record]] | None = None
-    """Reads the records of a path; ``None``: JSON, CSV, TSV or text."""
+    """Reads the records of a path; ``None``: files of JSON, CSV, TSV or text."""
 
     @abstractmethod
     def texts(self, record: Record) -> Iterable[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 
 from portico.cli import compose
 from portico.cli.compose import experiment_of
@@ -13,6 +14,7 @@ from portico.errors import InputError
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData
+from portico.tasks.images import random_part
 from portico.tasks.language_modeling import CausalLM
 
 # What the libraries below warn about is theirs.
@@ -173,3 +175,16 @@ def test_the_report_shows_what_was_predicted(tmp_path):
     page = Path(tmp_path / "run/report.html").read_text()
     assert "6 held-out records." in page
     assert '<th scope="col">expected</th>' in page
+
+
+@pytest.mark.parametrize(
+    ("size", "least_area", "parts"),
+    [
+        # What RandomResizedCrop.get_params of torchvision 0.28 draws after the same seed.
+        ((40, 25), 0.08, [(0, 3, 25, 21), (10, 3, 20, 18), (2, 1, 23, 22), (24, 13, 9, 11), (9, 0, 29, 25)]),
+        ((100, 10), 0.9, [(43, 0, 13, 10), (43, 0, 13, 10)]),
+    ],
+)
+def test_random_parts_are_those_of_torchvision(size, least_area, parts):
+    torch.manual_seed(0)
+    assert [random_part(*size, least_area) for _ in parts] == parts
