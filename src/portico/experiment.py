@@ -22,6 +22,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from lightning.pytorch import Callback
 from rich.console import Console
 from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
@@ -122,7 +123,7 @@ class Experiment(ABC):
         default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
     )
     strategy: Any = field(default_factory=Placement, metadata=group())
-    callbacks: Sequence[Any] = ()  # of Hugging Face
+    callbacks: Sequence[Any] = ()  # of Hugging Face or Lightning
     logger: Sequence[Any] = ()  # of Lightning
     output_dir: str  # folder of the run
 
@@ -147,6 +148,16 @@ class TrainerExperiment(Experiment):
     @abstractmethod
     def make_trainer(self, args: Any, *, training: bool = True) -> "Trainer":
         """Load the data, make the model and return their trainer; without ``training`` only for an evaluation."""
+
+    def callback_arguments(self, trainer: Any) -> dict[str, Any]:
+        """Return the arguments of a trainer that hold the callbacks of both libraries and the loggers."""
+        of_lightning = [one for one in self.callbacks if isinstance(one, Callback)]
+        set_already = getattr(trainer, "keywords", {}).get("lightning_callbacks") or ()
+        return {
+            "callbacks": [one for one in self.callbacks if one not in of_lightning],
+            "lightning_callbacks": [*set_already, *of_lightning],
+            "loggers": list(self.logger),
+        }
 
     def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Show and write what ``trainer`` reached; called in the first process, by default nothing.
@@ -388,6 +399,16 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
             reason = " ".join(str(error).split())
             raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
     return experiment_class(settings)(**parts, output_dir=output_dir)
+
+
+def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with every key of their groups: with its default, or null where that is no plain value."""
+    complete = dict(settings)
+    for one in _groups(settings):
+        defaults = {key: each.default for key, each in one.settings.known.items()}
+        plain = {key: _plain(default) if _is_plain(default) else None for key, default in defaults.items()}
+        complete[one.name] = {**plain, **(settings.get(one.name) or {})}
+    return complete
 
 
 def settings_help(settings: Mapping[str, Any]) -> str:

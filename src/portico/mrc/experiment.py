@@ -105,8 +105,7 @@ class MRCExperiment(TrainerExperiment):
             processing_class=tokenizer,
             post_process_function=self.postprocess.build(model, tokenizer, self._version_2),
             compute_metrics=metric,
-            callbacks=list(self.callbacks),
-            loggers=list(self.logger),
+            **self.callback_arguments(self.trainer),
         )
 
     def check_objective(self, name: str) -> None:

@@ -80,8 +80,7 @@ class TaskExperiment(TrainerExperiment):
             data_collator=self.task.collator(args, model, processor),
             compute_metrics=self._scores if has_scores else None,
             preprocess_logits_for_metrics=self.task.preprocess_logits if has_scores else None,
-            callbacks=list(self.callbacks),
-            loggers=list(self.logger),
+            **self.callback_arguments(self.trainer),
         )
 
     def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
