@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.errors import InstantiationException
 from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import OPEN_GROUPS, explained
 from portico.cli.folders import check_folder_settings
-from portico.errors import InputError
+from portico.errors import InputError, MissingPackageError
 from portico.experiment import (
     TARGET,
     Experiment,
@@ -106,7 +107,7 @@ def complete_all_settings() -> None:
             config = OmegaConf.create({**all_settings(settings), "hydra": config.get("hydra")})
         return matches(config, word)
 
-    CompletionPlugin._get_matches = staticmethod(matches_of_all)
+    CompletionPlugin._get_matches = staticmethod(matches_of_all)  # type: ignore[method-assign]
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", line)
 
@@ -144,10 +145,20 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
-            entries = settings.get(name, {}).values()
+            entries = settings.get(name, {}).items()
             # An entry that is set to null is left out.
-            groups[name] = [instantiate(entry, _convert_="all") for entry in entries if entry is not None]
+            groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
     return build_experiment(groups, output_dir)
+
+
+def _built(key: str, entry: Mapping[str, Any]) -> Any:
+    try:
+        return instantiate(entry, _convert_="all")
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        reason = " ".join(str(error.__cause__).split())
+        raise MissingPackageError(f"The entry `{key}` needs a package that is not installed: {reason}") from error
 
 
 def _with_objects(values: Any) -> Any:
