@@ -1,6 +1,7 @@
 """The group ``data`` of the tasks."""
 
 import csv
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,10 @@ def records_of(path: Path) -> Iterator[Record]:
             for place, entry in entries(stream, defects):
                 if not isinstance(entry, Mapping):
                     raise InputError(f"{path}, {place}: not an object but {str(entry)[:60]!r}; write one a record.")
+                try:
+                    json.dumps(entry, ensure_ascii=False).encode()
+                except UnicodeEncodeError as error:  # JSON can express half a surrogate pair, which tokenizers reject
+                    raise InputError(f"{path}, {place}: not valid Unicode ({error.reason}); correct it.") from error
                 yield entry
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, BertConfig, GPT2Config, T5Config, ViTConfig
 
-from portico.errors import InputError
+from portico.errors import loading_pretrained
 from portico.from_scratch import (
     check_unshaped,
     explained_fields,
@@ -62,21 +62,19 @@ class TaskModel(ABC):
         return {"pad_token_id": tokenizer.pad_token_id}
 
     def _pretrained(self, task: Task, labels: Sequence[Any]) -> tuple[Any, Any]:
-        try:
-            config = AutoConfig.from_pretrained(str(self.name_or_path))
+        name, what = str(self.name_or_path), task.model_class.__name__.removeprefix("AutoModelFor")
+        with loading_pretrained(
+            f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
+            "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
+            f"{self.kind} trained from scratch.",
+        ):
+            config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
-                for name, value in _label_fields(labels).items():
-                    setattr(config, name, value)
+                for field_name, value in _label_fields(labels).items():
+                    setattr(config, field_name, value)
             loads = AutoTokenizer if hasattr(config, "vocab_size") else AutoImageProcessor
-            processor = loads.from_pretrained(self.name_or_path)
-            model = task.model_class.from_pretrained(self.name_or_path, config=config)
-        except (OSError, ValueError, RuntimeError) as error:
-            what = task.model_class.__name__.removeprefix("AutoModelFor")
-            raise InputError(
-                f"`model.name_or_path={self.name_or_path}` cannot be loaded as a model for {what} "
-                f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, such as "
-                f"that of a run, to a hub name, or to null for a {self.kind} trained from scratch."
-            ) from error
+            processor = loads.from_pretrained(name)
+            model = task.model_class.from_pretrained(name, config=config)
         if hasattr(processor, "pad_token_id") and len(processor) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(processor))
         return model, processor

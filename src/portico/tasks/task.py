@@ -43,7 +43,17 @@ class Task(ABC):
         if self.label_column is None:
             return []
         named = getattr(records, "names", {}).get(self.label_column)
-        return named or sorted({value for record in records for value in self._labels_in(record)})
+        if named:
+            return named
+        found = [value for record in records for value in self._labels_in(record)]
+        kinds = (str,) if found and isinstance(found[0], str) else (int, float)
+        wrong = [one for one in found if type(one) not in kinds]
+        if wrong:
+            raise InputError(
+                f"The label {str(wrong[0])[:60]!r} in '{self.label_column}' cannot be used; labels are all strings or "
+                "all numbers. Correct the data, or set `task.label_column`."
+            )
+        return sorted(set(found))
 
     def _labels_in(self, record: Record) -> Sequence[Any]:
         return [value_of(record, str(self.label_column), "label_column")]

@@ -113,6 +113,26 @@ def test_a_text_file_has_a_record_for_each_line(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"a\.json: the file is empty"),
+        ("[]", "There are no records in the data for 'train'"),
+        ("{", r"a\.json.*line 1"),
+        ("[1]", r"a\.json, record 1: not an object but '1'"),
+        ('{"sentence": "\\ud800", "label": "a"}', r"a\.json, line 1: not valid Unicode"),
+        ('{"sentence": "a", "label": [1]}', r"The label '\[1\]' in 'label' cannot be used"),
+        ('{"sentence": "a", "label": 1}\n{"sentence": "a", "label": "x"}', "The label 'x' in 'label' cannot be used"),
+    ],
+)
+def test_a_broken_file_is_refused(content, message, tmp_path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(content)
+    files = (f"data.train_file={tmp_path}/a.json", f"data.validation_file={tmp_path}/b.json")
+    with pytest.raises(InputError, match=message):
+        run("text_classification", tmp_path / "run", *files, *BERT)
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["data.train_file=none.json"], "`data.validation_file` is not set|none.json: no such file"),
