@@ -16,7 +16,7 @@ from portico.settings import schema_of
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
 # Each file of these groups names its class; the trainer chooses those of `strategy` and `args`.
-OF_THE_COMMAND_LINE = ("paths", "objective", "name", "mode", "overwrite")
+OF_THE_COMMAND_LINE = ("paths", "objective", "name", "tags", "mode", "overwrite", "print_config")
 NAME_THEIR_CLASS = ("trainer", "task", "data", "model", "preprocess", "postprocess", "metric")
 
 
