@@ -1,6 +1,6 @@
 """Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -33,7 +33,8 @@ def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
 
-    MODES: ClassVar = ("train",)
+    # What was trained here answers with +experiment=mrc.
+    MODES: ClassVar[Sequence[str]] = ("train", "evaluate")
 
     args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
     trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
