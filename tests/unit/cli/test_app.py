@@ -122,7 +122,7 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
     shown = capsys.readouterr().out
     assert "learning_rate: 0.125" in shown
     assert "- first" in shown
-    assert train("print_config=false", "args.seed=3") == 0
+    assert train("print_config=false", "args.seed=3", "paths.output_dir=second") == 0
     assert "learning_rate" not in capsys.readouterr().out
 
 
