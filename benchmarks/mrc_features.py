@@ -15,9 +15,9 @@ from typing import Any
 import datasets
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from portico.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
-from portico.mrc.models.small_bert import train_wordpiece_tokenizer
 
 Batch = Mapping[str, Any]
 

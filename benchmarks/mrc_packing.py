@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, DataCollatorWithPadding
 
+from portico.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
-from portico.mrc.models.small_bert import train_wordpiece_tokenizer
 from portico.mrc.packing import enable_packing
 
 

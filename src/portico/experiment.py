@@ -22,6 +22,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from lightning.pytorch import Callback
+from rich.console import Console
+from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
@@ -55,6 +58,12 @@ class Placement:
     precision: str | int | None = None
     """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
 
+
+# What only a training does.
+NOT_WITHOUT_TRAINING = {
+    **{"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False},
+    "train_sampling_strategy": "random",  # group_by_length would also reorder what is predicted
+}
 
 RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
 """Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
@@ -114,7 +123,7 @@ class Experiment(ABC):
         default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
     )
     strategy: Any = field(default_factory=Placement, metadata=group())
-    callbacks: Sequence[Any] = ()  # of Hugging Face
+    callbacks: Sequence[Any] = ()  # of Hugging Face or Lightning
     logger: Sequence[Any] = ()  # of Lightning
     output_dir: str  # folder of the run
 
@@ -134,9 +143,21 @@ class Experiment(ABC):
 class TrainerExperiment(Experiment):
     """An experiment with a :class:`~portico.trainer.Trainer`; a subclass says how it is made."""
 
+    MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
+
     @abstractmethod
-    def make_trainer(self, args: Any) -> "Trainer":
-        """Load the data, make the model and return their trainer."""
+    def make_trainer(self, args: Any, *, training: bool = True) -> "Trainer":
+        """Load the data, make the model and return their trainer; without ``training`` only for an evaluation."""
+
+    def callback_arguments(self, trainer: Any) -> dict[str, Any]:
+        """Return the arguments of a trainer that hold the callbacks of both libraries and the loggers."""
+        of_lightning = [one for one in self.callbacks if isinstance(one, Callback)]
+        set_already = getattr(trainer, "keywords", {}).get("lightning_callbacks") or ()
+        return {
+            "callbacks": [one for one in self.callbacks if one not in of_lightning],
+            "lightning_callbacks": [*set_already, *of_lightning],
+            "loggers": list(self.logger),
+        }
 
     def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Show and write what ``trainer`` reached; called in the first process, by default nothing.
@@ -155,12 +176,11 @@ class TrainerExperiment(Experiment):
         set_seed(args.seed)
         trainer = self.make_trainer(args)
         train_dataset: Any = trainer.train_dataset
-        eval_dataset: Any = trainer.eval_dataset
         trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
         trainer.save_model()
         train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
         trainer.save_metrics("train", train_metrics)
-        eval_metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
+        eval_metrics = self.evaluated(trainer)
         trainer.save_metrics("eval", eval_metrics)
         trainer.save_state()
         metrics = {**train_metrics, **eval_metrics}
@@ -168,12 +188,59 @@ class TrainerExperiment(Experiment):
             self.report(trainer, metrics, seconds=time.time() - started)
         return metrics
 
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the trained model of ``model.name_or_path``, write the results and return the metrics."""
+        started = time.time()
+        args = self.arguments_without_training()
+        trainer = self.make_trainer(args, training=False)
+        metrics = self.evaluated(trainer)
+        trainer.save_metrics("eval", metrics)
+        if trainer.is_world_process_zero():
+            self.report(trainer, metrics, seconds=time.time() - started)
+        return metrics
+
+    @abstractmethod
+    def predict(self) -> dict[str, float]:
+        """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
+
+    def evaluated(self, trainer: Any) -> dict[str, float]:
+        """Evaluate and return the metrics."""
+        return {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
+
+    def arguments_without_training(self) -> Any:
+        """Return the training arguments for an evaluation or prediction, which needs a trained model; seed the run."""
+        if getattr(getattr(self, "model", None), "name_or_path", "") is None:
+            raise InputError(
+                "`mode=evaluate` and `mode=predict` use a trained model, but `model.name_or_path=null`; set it to the "
+                "folder of a run, or to a hub name."
+            )
+        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
+        set_seed(args.seed)
+        return args
+
     def training_arguments(self, **changes: Any) -> Any:
         """Return the training arguments, some of them changed; refuse those that do not fit together."""
         try:
             return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
+
+
+def print_scores(
+    title: str, heading: str, scores: Mapping[str, str], *, files: Mapping[str, str], seconds: float
+) -> None:
+    """Print scores by name, the time of the whole run and where its files are."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(heading)
+    table.add_column("", justify="right")
+    for name, value in scores.items():
+        table.add_row(name, value)
+    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
+    console = Console()
+    console.print(table)
+    for what, path in files.items():
+        # Long paths must stay whole, so that they can be clicked and copied.
+        console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
 
 
 def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
@@ -332,6 +399,16 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
             reason = " ".join(str(error).split())
             raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
     return experiment_class(settings)(**parts, output_dir=output_dir)
+
+
+def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with every key of their groups: with its default, or null where that is no plain value."""
+    complete = dict(settings)
+    for one in _groups(settings):
+        defaults = {key: each.default for key, each in one.settings.known.items()}
+        plain = {key: _plain(default) if _is_plain(default) else None for key, default in defaults.items()}
+        complete[one.name] = {**plain, **(settings.get(one.name) or {})}
+    return complete
 
 
 def settings_help(settings: Mapping[str, Any]) -> str:

@@ -280,27 +280,63 @@ def _one_line(text: str) -> str:
 
 # ------------------------------------------------------------------------------------ names that were meant
 
-# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part.
-FIRST_GUESSES: Mapping[str, str] = {
-    **{name: f"strategy.{name}" for name in ("accelerator", "devices", "precision")},
-    **{name: f"args.{name}" for name in ("learning_rate", "max_steps", "seed", "weight_decay")},
-    **dict.fromkeys(("ckpt_path", "resume", "resume_from_checkpoint"), "args.resume_from_checkpoint"),
-    **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "num_train_epochs"), "args.num_train_epochs"),
-    "accumulate_grad_batches": "args.gradient_accumulation_steps",
-    "batch_size": "args.per_device_train_batch_size",
+# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part. Of
+# several answers the first that the experiment has counts.
+FIRST_GUESSES: Mapping[str, str | tuple[str, ...]] = {
+    **{name: f"strategy.{name}" for name in ("accelerator", "devices", "num_nodes", "precision", "strategy")},
+    **{name: f"args.{name}" for name in ("max_steps", "seed", "weight_decay")},
+    **dict.fromkeys(("checkpoint", "resume", "resume_from_checkpoint"), "args.resume_from_checkpoint"),
+    "ckpt_path": "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
+    **dict.fromkeys(
+        ("epochs", "max_epochs", "num_epochs", "num_train_epochs"), ("args.num_train_epochs", "trainer.num_epochs")
+    ),
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer.lr", "optim.lr"), ("args.learning_rate", "trainer.optimizer.lr")
+    ),
+    **dict.fromkeys(("batch_size", "train_batch_size"), ("args.per_device_train_batch_size", "data.batch_size")),
+    **dict.fromkeys(("eval_batch_size", "val_batch_size"), "args.per_device_eval_batch_size"),
+    **dict.fromkeys(("optimizer", "optim"), ("args.optim", "trainer.optimizer.type")),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), ("args.lr_scheduler_type", "trainer.learning_rate_scheduler.type")),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers"), "args.dataloader_num_workers"),
+    **dict.fromkeys(("early_stopping", "patience"), "callbacks=early_stopping"),
+    **dict.fromkeys(("log_dir", "root_dir", "default_root_dir", "output_dir"), "paths.output_dir"),
+    **dict.fromkeys(("max_length", "max_seq_length"), ("task.max_seq_length", "preprocess.max_seq_length")),
+    **dict.fromkeys(("model_name_or_path", "model.name", "pretrained_model_name_or_path"), "model.name_or_path"),
+    **dict.fromkeys(("test", "eval", "evaluate"), "mode=evaluate"),
+    **{"train": "mode=train", "predict": "mode=predict", "print": "print_config"},
+    **{"data.data_dir": "data.train_file", "data.test_file": "data.predict_file", "val_file": "data.validation_file"},
+    **{name: f"logger={name}" for name in ("wandb", "tensorboard", "mlflow", "csv")},
+    "accumulate_grad_batches": ("args.gradient_accumulation_steps", "trainer.num_gradient_accumulation_steps"),
+    "check_val_every_n_epoch": "args.eval_strategy",
+    "compile": "args.torch_compile",
+    "dataset_name": "data.dataset_name",
+    "deterministic": "args.full_determinism",
+    "experiment_name": "name",
+    "extras.print_config": "print_config",
     "fast_dev_run": "debug=default",
-    "gradient_clip_val": "args.max_grad_norm",
+    "gradient_clip_val": ("args.max_grad_norm", "trainer.grad_norm"),
     "hparams_search": "sweep=<file>",
     "limit_train_batches": "data.max_train_samples",
     "limit_val_batches": "data.max_eval_samples",
-    "lr": "args.learning_rate",
+    "log_every_n_steps": "args.logging_steps",
     "metric.name": "metric=<file>",
-    "model.name": "model.name_or_path",
+    "monitor": "args.metric_for_best_model",
+    "pin_memory": "args.dataloader_pin_memory",
     "overfit_batches": "debug=overfit",
     "profiler": "trainer.lightning_kwargs.profiler",
     "task_name": "name",
+    "trainer.callbacks": "callbacks=<file>",
+    "trainer.logger": "logger=<file>",
     "trainer.run": "trainer._target_",
+    "val_check_interval": "args.eval_steps",
 }
+
+
+def _exists(guess: str, known: Collection[str]) -> bool:
+    """Return whether there is the key that a guess begins with, or may be, as nothing of its group is known."""
+    key = guess.split()[0]
+    group = key.rpartition(".")[0]
+    return "=" in key or key in known or (group in known and not any(name.startswith(f"{group}.") for name in known))
 
 
 # Of a longer list nobody would read the end; `--help` shows it.
@@ -310,9 +346,11 @@ _MOST_LISTED = 20
 def suggestion(unknown: str, known: Collection[str]) -> str:
     """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group."""
     leaf = unknown.rpartition(".")[2]
-    meant = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf))
-    if meant is not None and meant != unknown and ("=" in meant or meant in known or meant.partition(".")[0] in known):
-        return f"; use {meant}."
+    guesses = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf, ()))
+    listed = (guesses,) if isinstance(guesses, str) else guesses
+    exact = [one for one in listed if one != unknown and one in known]
+    if meant := exact or [one for one in listed if one != unknown and _exists(one, known)]:
+        return f"; use {' or '.join(meant)}."
     elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == leaf]
     nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
     if nearest:

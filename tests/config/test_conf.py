@@ -16,8 +16,8 @@ from portico.settings import schema_of
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
 # Each file of these groups names its class; the trainer chooses those of `strategy` and `args`.
-OF_THE_COMMAND_LINE = ("paths", "objective", "name", "mode", "overwrite")
-NAME_THEIR_CLASS = ("trainer", "data", "model", "preprocess", "postprocess", "metric")
+OF_THE_COMMAND_LINE = ("paths", "objective", "name", "tags", "mode", "overwrite", "print_config")
+NAME_THEIR_CLASS = ("trainer", "task", "data", "model", "preprocess", "postprocess", "metric")
 
 
 def override(file: Path) -> str:
@@ -117,7 +117,7 @@ def test_debug_cuts_down_what_the_experiment_says():
 def test_experiment_composes_and_is_named_after_its_file(experiment):
     settings = compose(experiment=experiment)
     assert settings["name"] == experiment
-    assert "train" in experiment_class(settings).MODES
+    assert {"train", "evaluate"} <= set(experiment_class(settings).MODES)
 
 
 def written_keys(file: Path):

@@ -36,6 +36,12 @@ def test_the_main_job_leaves_its_files(tmp_path, monkeypatch, command_line, caps
     monkeypatch.chdir(tmp_path)
     assert command_line("+experiment=mrc", *SMALL, "paths.output_dir=run") == 1
     assert "already holds a run" in capsys.readouterr().err
+    data = [one for one in SMALL if not one.startswith("model.")]
+    trained = ("mode=evaluate", "model.name_or_path=run", "paths.output_dir=scores")
+    assert command_line("+experiment=mrc", *data, *trained) == 0
+    results = [json.loads((tmp_path / f"{name}/eval_results.json").read_text()) for name in ("run", "scores")]
+    scores = [{name: one[name] for name in ("eval_f1", "eval_loss", "eval_samples")} for one in results]
+    assert scores[0] == scores[1]
 
 
 def test_a_sweep_writes_one_folder_a_run(tmp_path, monkeypatch, command_line):

@@ -17,15 +17,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.syntax import Syntax
 
 from portico.cli.compose import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     checked,
+    complete_all_settings,
     config_dir,
     experiment_of,
     register_resolvers,
     to_plain,
+    with_plus,
 )
 from portico.cli.errors import CONFIG_ERRORS, explain
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
@@ -60,7 +64,11 @@ def main() -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_resolvers()
-    sys.argv[1:] = [_WITHOUT_PLUS.sub("", argument) for argument in sys.argv[1:]]
+    sys.argv = [sys.argv[0], *(with_plus(_WITHOUT_PLUS.sub("", argument)) for argument in sys.argv[1:])]
+    if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
+        complete_all_settings()
+    if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:
+        print("# @package _global_")  # so that what follows is a file of the group experiment
     launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
     if os.environ.get(FULL_ERROR) == "1":
         launch(run)()
@@ -137,6 +145,8 @@ def _trained(
     if is_first_process() and continued is None:
         claim(folder, settings)
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
+    if is_first_process() and settings["print_config"]:
+        Console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
         experiment = experiment_of(continued or settings, str(folder))
         for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():

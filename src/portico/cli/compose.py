@@ -1,21 +1,26 @@
 """From the configuration files and a list of overrides to one plain dict, and on to an experiment."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.errors import InstantiationException
+from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import OPEN_GROUPS, explained
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.errors import InputError
+from portico.errors import InputError, MissingPackageError
 from portico.experiment import (
     TARGET,
     Experiment,
+    all_settings,
     build_experiment,
     check_settings,
     complete_settings,
@@ -32,7 +37,7 @@ _OWN_KEYS: Mapping[str, Sequence[str]] = {
     "paths": ("output_dir", "sweep_dir"),
     "objective": ("metric", "mode"),
     **dict.fromkeys(_OBJECT_GROUPS, ()),
-    **dict.fromkeys(("name", "mode", "overwrite"), ()),
+    **dict.fromkeys(("name", "tags", "mode", "overwrite", "print_config"), ()),
 }
 
 
@@ -51,12 +56,19 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
         InputError: If an override cannot be read, or sets a key that does not exist.
     """
     register_resolvers()
-    chosen = [f"+experiment={experiment}"] if experiment is not None else []
+    chosen = list(map(with_plus, overrides or []))
+    if experiment is not None and not any(one.startswith("+experiment=") for one in chosen):
+        chosen = [f"+experiment={experiment}", *chosen]
     with explained(), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
-        config = hydra.compose(CONFIG_NAME, [*chosen, *(overrides or [])])
+        config = hydra.compose(CONFIG_NAME, chosen)
         # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
         settings = to_plain(config)
     return checked(settings)
+
+
+def with_plus(override: str) -> str:
+    """Return an override in Hydra's words: an experiment is added, which needs a plus sign."""
+    return f"+{override}" if override.startswith("experiment=") else override
 
 
 def config_dir() -> Path:
@@ -82,6 +94,25 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
 
 
+def complete_all_settings() -> None:
+    """Make tab completion offer every setting of the chosen experiment, and not only those that a file mentions.
+
+    Hydra completes the keys of the composed configuration, and has no hook to add to them.
+    """
+    matches = CompletionPlugin._get_matches
+
+    def matches_of_all(config: Any, word: str) -> list[str]:
+        if isinstance(config, DictConfig) and config._get_parent() is None and config.get(TARGET):
+            groups = {str(name): config[name] for name in config if name != "hydra"}
+            settings = to_plain(DictConfig(groups, parent=config))
+            config = OmegaConf.create({**all_settings(settings), "hydra": config.get("hydra")})
+        return matches(config, word)
+
+    CompletionPlugin._get_matches = staticmethod(matches_of_all)  # type: ignore[method-assign]
+    line = os.environ.get("COMP_LINE", "")
+    os.environ["COMP_LINE"] = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", line)
+
+
 def to_plain(config: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain containers, every reference resolved."""
     with explained():
@@ -103,6 +134,8 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(modes)}."
         )
     goals_of(settings["objective"])
+    if not isinstance(settings["print_config"], bool):
+        raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
     return complete_settings(settings)
 
@@ -112,10 +145,20 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
-            entries = settings.get(name, {}).values()
+            entries = settings.get(name, {}).items()
             # An entry that is set to null is left out.
-            groups[name] = [instantiate(entry, _convert_="all") for entry in entries if entry is not None]
+            groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
     return build_experiment(groups, output_dir)
+
+
+def _built(key: str, entry: Mapping[str, Any]) -> Any:
+    try:
+        return instantiate(entry, _convert_="all")
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        reason = " ".join(str(error.__cause__).split())
+        raise MissingPackageError(f"The entry `{key}` needs a package that is not installed: {reason}") from error
 
 
 def _with_objects(values: Any) -> Any:

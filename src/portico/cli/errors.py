@@ -12,19 +12,31 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.settings import FIRST_GUESSES, suggestion
+from portico.settings import FIRST_GUESSES, schema_of, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 # Groups in which any key can be set; which of them mean something, the experiment says.
 OPEN_GROUPS = (
-    *("trainer", "args", "model", "data", "preprocess", "postprocess", "metric"),
+    *("trainer", "args", "task", "model", "data", "preprocess", "postprocess", "metric"),
     *("strategy", "callbacks", "logger", "paths", "objective"),
 )
 TOP_LEVEL_NAMES = (
-    *(*OPEN_GROUPS, "name", "mode", "overwrite", "allennlp_config"),
+    *(*OPEN_GROUPS, "name", "tags", "mode", "overwrite", "print_config", "allennlp_config"),
     *("experiment", "launcher", "sweep", "debug", "hydra"),
 )
+# Files that other templates have, and what does the same here.
+OPTIONS_ELSEWHERE = {
+    **{name: f"strategy={name}" for name in ("cpu", "gpu", "ddp", "fsdp", "deepspeed", "auto")},
+    "ddp_sim": "strategy=ddp strategy.accelerator=cpu",
+    "mps": "strategy.accelerator=mps",
+    "trainer=default": "strategy=auto, and leave trainer to the experiment",
+    "callbacks=default": "callbacks=[early_stopping,lr_monitor,rich_progress_bar], or some of them",
+    "model_checkpoint": "args.save_strategy, args.save_steps and args.save_total_limit",
+    "model_summary": "callbacks=rich_model_summary",
+    "many_loggers": "logger=[csv,tensorboard,wandb], or some of them",
+}
 
 
 @contextmanager
@@ -34,6 +46,10 @@ def explained() -> Iterator[None]:
         yield
     except CONFIG_ERRORS as error:
         raise InputError(explain(error)) from error
+    except ValueError as error:
+        if "Config group override must be" not in str(error):
+            raise
+        raise InputError(f"{error}: a group takes the name of a file, as in debug=default.") from error
 
 
 def explain(error: Exception) -> str:
@@ -46,6 +62,9 @@ def explain(error: Exception) -> str:
         )
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
+        elsewhere = OPTIONS_ELSEWHERE.get(f"{group}={option}", OPTIONS_ELSEWHERE.get(option))
+        if elsewhere is not None:
+            return f"'{group}={option}' names no file of the group '{group}'; use {elsewhere}."
         return (
             f"'{group}={option}' names no file of the group '{group}'{suggestion(option, error.options)} "
             f"Choose one of: {', '.join(error.options)}."
@@ -66,8 +85,9 @@ def _unknown_key(error: Exception) -> str:
     group = key.split(".")[0]
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
-    if key in FIRST_GUESSES:
-        return f"'{key}' is not a setting{suggestion(key, TOP_LEVEL_NAMES)}"
+    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in schema_of(TrainingArguments).known)])
+    if "use " in meant or f".{key}" in meant:
+        return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
 
 

@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 _VERSION = 1
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
 # What only a run leaves behind, AllenNLP's or Hugging Face's.
-_SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
+BEST_WEIGHTS = "best.th"
+_SIGNS_OF_A_RUN = ("*model_state_*.th", BEST_WEIGHTS, "metrics*.json", "checkpoint-*", "trainer_state.json")
 _STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
 # Smallest values of the checkpointer's arguments.
 _LEAST = {
@@ -215,7 +216,7 @@ class BestWeights:
     """Keeps the best weights of a training until its end: in ``best.th`` of a folder, or in memory without one."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.path = None if folder is None else folder / "best.th"
+        self.path = None if folder is None else folder / BEST_WEIGHTS
         self._in_memory: dict[str, Any] | None = None
 
     @property

@@ -1,19 +1,24 @@
 """The experiment ``gradient_descent``: AllenNLP's trainer on topics, or on a configuration file of AllenNLP."""
 
+import json
 import logging
+import pickle
 import random
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.experiment import Experiment, Placement, group
+from portico.errors import InputError
+from portico.experiment import Experiment, Placement, group, print_scores
+from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,
     Registrable,
@@ -65,6 +70,8 @@ class DescentArguments:
     """Folder of the run."""
     seed: int = setting(0, least=0)
     """Seed of Python, numpy and torch; a file of AllenNLP has its own."""
+    weights: str | None = None
+    """Folder of a run whose best weights mode=evaluate and mode=predict use."""
     resume_from_checkpoint: bool | str | None = None
     """Allow the folder to hold a run, which is continued."""
 
@@ -90,6 +97,8 @@ class GradientDescentExperiment(Experiment):
         allennlp_config: Jsonnet or JSON file; its sections replace ``trainer``, ``model`` and ``data``.
     """
 
+    MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
+
     args: Any = field(default=partial(DescentArguments), metadata=group(decided=("output_dir",)))
     trainer: Any = field(
         default=partial(GradientDescentTrainer), metadata=group(base=RegistrableTrainer, settings=_trainer_settings)
@@ -106,15 +115,7 @@ class GradientDescentExperiment(Experiment):
         Raises:
             ConfigurationError: If a setting or the file cannot be used; before training.
         """
-        if self.allennlp_config is None:
-            seed = self.args(output_dir=self.output_dir).seed
-            _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
-            configured, parts = self.trainer.keywords, _Parts(self._topic_model(), *self.data.load())
-        else:
-            config = read_config(self.allennlp_config)
-            _check_sections(config, self.allennlp_config)
-            _seed(**{name: config.get(name, default) for name, default in _SEEDS.items()})
-            configured, parts = config["trainer"], self._parts_of(config)
+        configured, parts = self._prepared()
         trainer = self._make_trainer(configured, parts)
         metrics = {name: value for name, value in trainer.train().items() if isinstance(value, int | float)}
         if trainer.is_primary:
@@ -122,6 +123,66 @@ class GradientDescentExperiment(Experiment):
         best = {name: value for name, value in metrics.items() if name.startswith("best_")}
         _log.info("Best epoch: %s. Everything else is in %s.", best, self.output_dir)
         return metrics
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the loss and the metrics of the weights in ``args.weights`` on the validation batches."""
+        started = time.time()
+        model, batches = self._trained()
+        read_metrics: Any = getattr(model, "get_metrics", lambda reset: {})
+        read_metrics(reset=True)
+        losses = [float(model(**batch)["loss"]) for batch in batches]
+        metrics = {"loss": sum(losses) / len(losses), **read_metrics(reset=True)}
+        dump_metrics(Path(self.output_dir) / "all_results.json", metrics)
+        shown = {name: f"{value:.4g}" for name, value in metrics.items()}
+        files = {"Everything": self.output_dir}
+        print_scores("AllenNLP's trainer", "Validation", shown, files=files, seconds=time.time() - started)
+        return metrics
+
+    def predict(self) -> dict[str, float]:
+        """Write what the model returns for each instance of the validation batches, one JSON object a line."""
+        model, batches = self._trained()
+        readable = getattr(model, "make_output_human_readable", lambda output: output)
+        lines = []
+        for batch in batches:
+            output = readable(model(**batch))
+            columns = {name: _listed(value) for name, value in output.items()}
+            columns = {name: values for name, values in columns.items() if values is not None}
+            lines += [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+        file = Path(self.output_dir) / "predictions.jsonl"
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        print(f"Predictions: {file}")
+        return {"predict_samples": len(lines)}
+
+    def _trained(self) -> tuple[nn.Module, Iterator[dict[str, Any]]]:
+        """Return the model with the weights of a run, and the validation batches; without gradients."""
+        path = self.args(output_dir=self.output_dir).weights
+        if path is None:
+            raise InputError(
+                "`mode=evaluate` and `mode=predict` use trained weights, but `args.weights=null`; set it to the "
+                "folder of a run."
+            )
+        file = Path(path) / BEST_WEIGHTS if Path(path).is_dir() else Path(path)
+        _, parts = self._prepared()
+        try:
+            parts.model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"`args.weights={path}` has no weights of this model ({reason}); set it to the folder of a run with "
+                "the same settings."
+            ) from error
+        return parts.model.eval().requires_grad_(False), iter(parts.validation_data_loader)
+
+    def _prepared(self) -> tuple[Any, "_Parts"]:
+        """Seed the run, and return the arguments of the trainer and the parts it is given."""
+        if self.allennlp_config is None:
+            seed = self.args(output_dir=self.output_dir).seed
+            _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
+            return self.trainer.keywords, _Parts(self._topic_model(), *self.data.load())
+        config = read_config(self.allennlp_config)
+        _check_sections(config, self.allennlp_config)
+        _seed(**{name: config.get(name, default) for name, default in _SEEDS.items()})
+        return config["trainer"], self._parts_of(config)
 
     def _make_trainer(self, configured: Mapping[str, Any], parts: _Parts) -> Any:
         configured = {**configured, **self.placement()}
@@ -159,6 +220,13 @@ class GradientDescentExperiment(Experiment):
             return _Parts(model, *self.data.load())
         loaders = (config.get(name) for name in ("data_loader", "validation_data_loader"))
         return _Parts(model, *(None if one is None else from_params(BatchLoader, one) for one in loaders))
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """Return one value for each instance of a batch; ``None`` for what belongs to the batch, such as its loss."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.tolist() if value.ndim else None
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _check_sections(config: Mapping[str, Any], path: str) -> None:

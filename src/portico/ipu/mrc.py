@@ -1,6 +1,6 @@
 """Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -33,7 +33,8 @@ def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
 
-    MODES: ClassVar = ("train",)
+    # What was trained here answers with +experiment=mrc.
+    MODES: ClassVar[Sequence[str]] = ("train", "evaluate")
 
     args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
     trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
@@ -43,14 +44,14 @@ class IPUMRCExperiment(MRCExperiment):
         """Return nothing: the strategy is for the trainer, not for its arguments."""
         return {}
 
-    def make_trainer(self, args: IPUTrainingArguments) -> Any:
+    def make_trainer(self, args: IPUTrainingArguments, *, training: bool = True) -> Any:
         """Return the trainer of features padded to ``preprocess.max_seq_length``, as a program takes one shape."""
         if getattr(self.preprocess, "packing", False):
             raise InputError(
                 "`preprocess.packing=true` makes batches of varying shapes, but IPUs run programs of one shape; set "
                 "it to false."
             )
-        return super().make_trainer(args)
+        return super().make_trainer(args, training=training)
 
     def _trainer(self) -> Any:
         return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedConfig, T5Config
+from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
 
 from portico.errors import InputError
 from portico.experiment import TARGET, import_target
+from portico.from_scratch import check_unshaped, fields_of
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.datasets import read_examples, read_hub
@@ -183,10 +184,6 @@ def pooled(sources: Sequence[Source]) -> Source:
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
 
-def _fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
-    return sorted(key for key in config_class().to_dict() if not key.startswith("_"))
-
-
 @dataclass(kw_only=True)
 class EncoderModel:
     """The group ``model`` of extractive answers: a pretrained encoder, or a small BERT trained from scratch."""
@@ -203,7 +200,7 @@ class EncoderModel:
     """Temperature of the scores of both."""
     distillation_weight: float | None = None
     """Weight of what is learned from the teacher."""
-    config: Mapping[str, Any] = further_keys(partial(_fields_of, BertConfig))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig))
     """Field of BertConfig, of a new small BERT."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
@@ -213,7 +210,7 @@ class EncoderModel:
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
-            _check_unshaped(self.config, self.name_or_path, "small BERT")
+            check_unshaped(self.config, self.name_or_path, "small BERT")
             reader = load_reader(self.name_or_path, self.head)
         else:
             head = self.head or PLAIN_HEAD
@@ -229,29 +226,19 @@ class EncoderDecoderModel:
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
-    config: Mapping[str, Any] = further_keys(partial(_fields_of, T5Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config))
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
         """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
-            _check_unshaped(self.config, self.name_or_path, "small T5")
+            check_unshaped(self.config, self.name_or_path, "small T5")
             made = load_generator(self.name_or_path, fusion_in_decoder=reads_passages)
         else:
             size = preprocess.vocab_size
             made = new_generator(texts, vocab_size=size, model=self.config, fusion_in_decoder=reads_passages)
         return made.model, made.tokenizer
-
-
-def _check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> None:
-    """Refuse fields that would shape a new model when one is loaded."""
-    shaping = [f"`model.{name}={value}`" for name, value in config.items() if value is not None]
-    if shaping:
-        raise InputError(
-            f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
-            "it is; set one or the other, and null for the rest."
-        )
 
 
 @dataclass(kw_only=True)

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any, NamedTuple
 
 from portico.errors import InputError
-from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
+from portico.experiment import (
+    NOT_WITHOUT_TRAINING,
+    RESERVED_TRAINER_ARGUMENTS,
+    TrainerExperiment,
+    group,
+    key_of_group,
+    path_of,
+    print_scores,
+)
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.datasets.examples import Examples, contexts_of, has_unanswerable
 from portico.mrc.datasets.reader import read_questions
@@ -40,16 +45,12 @@ logger = logging.getLogger(__name__)
 # What an evaluation reports next to the scores of its metric, and the names of what else a run reports.
 _NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second")
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
-# What only a training does.
-_NOT_IN_PREDICTION = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 _PREFIX = "predict"
 
 
 @dataclass(kw_only=True)
 class MRCExperiment(TrainerExperiment):
     """Reading comprehension, extractive or generative: the groups decide which; see :mod:`portico.mrc.config`."""
-
-    MODES: ClassVar[Sequence[str]] = ("train", "predict")
 
     trainer: Any = field(
         default=partial(MRCTrainer),
@@ -70,13 +71,21 @@ class MRCExperiment(TrainerExperiment):
         """The examples of each source."""
         return load_sources(self.data)
 
+    def _sources_to_evaluate(self) -> list[Source]:
+        """Return the sources; who only evaluates need not name questions to train on."""
+        if getattr(self.data, "train_file", "") is None and getattr(self.data, "validation_file", None) is not None:
+            self.data = replace(self.data, train_file=self.data.validation_file)
+        return self.sources
+
     @property
     def examples(self) -> Source:
         """The examples of all sources."""
         return pooled(self.sources)
 
-    def make_trainer(self, args: Any) -> Any:
+    def make_trainer(self, args: Any, *, training: bool = True) -> Any:
         """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
+        if not training:
+            self.sources = [Source(source.train[:1], source.validation) for source in self._sources_to_evaluate()]
         metric = self._prepared_metric
         if self._score_names and (best := args.metric_for_best_model) is not None:
             key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
@@ -96,8 +105,7 @@ class MRCExperiment(TrainerExperiment):
             processing_class=tokenizer,
             post_process_function=self.postprocess.build(model, tokenizer, self._version_2),
             compute_metrics=metric,
-            callbacks=list(self.callbacks),
-            loggers=list(self.logger),
+            **self.callback_arguments(self.trainer),
         )
 
     def check_objective(self, name: str) -> None:
@@ -226,7 +234,7 @@ class MRCExperiment(TrainerExperiment):
         fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
         examples, features = question_windows(featurizer, *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
-        args = self.training_arguments(**_NOT_IN_PREDICTION)
+        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
         started = time.time()
         answered = Inference(reader, args).answers(post_processing, examples, features)
         seconds = time.time() - started
@@ -340,16 +348,9 @@ _ROWS = (
 
 def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
     """Print the headline scores of an evaluation (``eval_...``), the time of the whole run and where its files are."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("Held-out questions")
-    table.add_column("", justify="right")
+    scores = {}
     for row in _ROWS:
         value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)
         if value is not None:
-            table.add_row(row.label, row.form.format(row.factor * value))
-    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
-    console = Console()
-    console.print(table)
-    for what, path in files.items():
-        # Long paths must stay whole, so that they can be clicked and copied.
-        console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+            scores[row.label] = row.form.format(row.factor * value)
+    print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)

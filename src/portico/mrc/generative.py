@@ -6,24 +6,22 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from tokenizers import decoders, processors
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     EvalPrediction,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
     T5Config,
 )
 
 from portico.errors import loading_pretrained
+from portico.from_scratch import explained_fields, train_generator_tokenizer
 from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
-from portico.mrc.models.small_bert import explained_fields, train_wordpiece_tokenizer
 from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -108,15 +106,7 @@ def new_generator(
 
     ``model`` has the fields of ``T5Config`` that differ from ``SMALL_T5``.
     """
-    # Unlike BERT's, this tokenizer keeps case, ends a sequence with a separator as T5 expects, and joins pieces again.
-    trained = train_wordpiece_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size, lowercase=False)
-    backend = trained.backend_tokenizer
-    end = ("[SEP]", backend.token_to_id("[SEP]"))
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
-    backend.decoder = decoders.WordPiece()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]"
-    )
+    tokenizer = train_generator_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size)
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,

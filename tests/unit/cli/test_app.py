@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import OmegaConf
 
 import fake_experiment
@@ -160,9 +161,22 @@ def test_groups_of_a_sweep_take_a_plus_sign(train, tmp_path):
     assert len(list((tmp_path / "grid").glob("*/all_results.json"))) == 6
 
 
-def test_experiment_without_its_plus_sign(train, capsys):
-    code = train(arguments=("experiment=mrc",))
-    assert_refused(capsys, code, "Could not override 'experiment'", "use +experiment=mrc")
+def test_an_experiment_needs_no_plus_sign(train, tmp_path):
+    assert train("paths.output_dir=here", arguments=("experiment=mrc", *fake_experiment.OVERRIDES)) == 0
+    assert OmegaConf.load(tmp_path / "here/config.yaml").name == "mrc"
+
+
+def test_the_configuration_is_printed_at_the_start(train, capsys):
+    assert train("tags=[first,try]", "args.learning_rate=0.125") == 0
+    shown = capsys.readouterr().out
+    assert "learning_rate: 0.125" in shown
+    assert "- first" in shown
+    assert train("print_config=false", "args.seed=3", "paths.output_dir=second") == 0
+    assert "learning_rate" not in capsys.readouterr().out
+
+
+def test_printing_is_a_switch(train, capsys):
+    assert_refused(capsys, train("print_config=tree"), "print_config=tree is unknown; set it to true or false.")
 
 
 def test_error_of_hydra_is_one_paragraph(train, capsys):
@@ -257,7 +271,7 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     assert train("--help") == 0
     shown = capsys.readouterr().out
     assert "python train.py -m +experiment=mrc" in shown
-    assert "debug: default, limit, overfit" in shown
+    assert "debug: default, fdr, limit, overfit, profiler" in shown
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.0015 +The initial learning rate", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
@@ -266,6 +280,38 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
 def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
     assert train("--help", arguments=()) == 0
     assert "once an experiment is chosen: --help +experiment=mrc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("+experiment=mrc args.weig", "args.weight_decay="),  # no file mentions it
+        ("experiment=text_classification task.pad", "task.pad_to_max_length="),
+        ("+experiment=mrc_seq2seq model.num_h", "model.num_heads="),
+        ("+experiment=mrc strategy=d", "strategy=ddp strategy=deepspeed"),
+        ("+experiment=mr", "+experiment=mrc +experiment=mrc_fid +experiment=mrc_ipu"),
+    ],
+)
+def test_completion_knows_every_setting(line, offered, train, monkeypatch, capsys):
+    monkeypatch.setattr(CompletionPlugin, "_get_matches", CompletionPlugin._get_matches)  # restored afterwards
+    monkeypatch.setenv("COMP_LINE", f"python train.py {line}")
+    assert train("-sc", "query=bash", arguments=()) == 0
+    assert capsys.readouterr().out.startswith(offered)
+
+
+def test_a_printed_configuration_is_an_experiment(train, tmp_path, capsys):
+    changes = ("args.learning_rate=0.5", "args.weight_decay=0.25", "callbacks=early_stopping")
+    assert train(*changes, "paths.output_dir=first") == 0
+    capsys.readouterr()
+    assert train(*changes, "--cfg", "job") == 0
+    (tmp_path / "mine/experiment").mkdir(parents=True)
+    (tmp_path / "mine/experiment/again.yaml").write_text(capsys.readouterr().out)
+    again = ("--config-dir", str(tmp_path / "mine"), "experiment=again")
+    assert train("paths.output_dir=second", arguments=again) == 0
+    received = [json.loads((tmp_path / f"{name}/all_results.json").read_text()) for name in ("first", "second")]
+    assert [one.pop("output_dir") for one in received] == [str(tmp_path / name) for name in ("first", "second")]
+    assert received[0] == received[1]
+    assert train("args.max_steps=3", "paths.output_dir=third", arguments=again) == 0, "other keys can be set"
 
 
 def test_train_script_is_the_same_command(tmp_path):

@@ -40,6 +40,34 @@ def train(folder, *, allennlp_config=None, **changes):
     return experiment_of({**settings, **groups, "allennlp_config": config}, str(folder)).train()
 
 
+def start(folder, mode, *overrides):
+    folder.mkdir()
+    settings = compose(
+        ["data.num_train=300", "data.num_validation=100", f"mode={mode}", *overrides], experiment="gradient_descent"
+    )
+    return getattr(experiment_of(settings, str(folder)), mode)()
+
+
+def test_trained_weights_are_evaluated_and_predict(tmp_path):
+    trained = train(tmp_path)
+    weights = f"args.weights={tmp_path}"
+    metrics = start(tmp_path / "scores", "evaluate", weights)
+    assert metrics["accuracy"] == trained["best_validation_accuracy"]
+    assert metrics["loss"] == pytest.approx(trained["best_validation_loss"])
+    assert start(tmp_path / "answers", "predict", weights) == {"predict_samples": 100}
+    lines = (tmp_path / "answers/predictions.jsonl").read_text().splitlines()
+    assert [len(json.loads(line)["logits"]) for line in lines] == [len(TOPICS)] * 100
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("args.weights=null", r"`args\.weights=null`; set it to"), ("args.weights=none", "has no weights of this model")],
+)
+def test_an_evaluation_needs_trained_weights(override, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        start(tmp_path / "scores", "evaluate", override)
+
+
 def test_training_improves_accuracy(tmp_path):
     metrics = train(tmp_path)
     assert metrics["best_validation_accuracy"] > 0.8

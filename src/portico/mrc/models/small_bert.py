@@ -13,18 +13,16 @@ arXiv:2305.09828.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerBase
+from transformers import BertConfig, PreTrainedTokenizerBase
 
 from portico.errors import InputError
+from portico.from_scratch import explained_fields, train_wordpiece_tokenizer
 from portico.hf_compat import BertEmbeddings, BertSelfAttention
 from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, question_answering_model
 
@@ -39,7 +37,6 @@ SMALL_BERT = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Wavelengths of the position units, as powers of two: from 4 to 181 tokens.
 WAVELENGTH_EXPONENTS = (2.0, 7.5)
@@ -81,19 +78,6 @@ def new_reader(
     tokenizer.model_max_length = fields["max_position_embeddings"]
     with explained_fields("BERT", model):
         return ModelAndTokenizer(build_small_bert(small_bert_config(tokenizer, **fields), head), tokenizer)
-
-
-@contextmanager
-def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Raise errors of making a model with these fields as an `InputError` that names them."""
-    try:
-        yield
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
-        raise InputError(
-            f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave "
-            f"them out for the defaults of the small {kind}."
-        ) from error
 
 
 def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> BertConfig:
@@ -154,28 +138,3 @@ def _init_heads(attention: BertSelfAttention, roles: Sequence[Role | None], freq
                 # With one projection of the word units for query and key, equal words score highest.
                 nn.init.orthogonal_(query.zero_()[:, words], gain=math.sqrt(gain))
                 key.copy_(query)
-
-
-def train_wordpiece_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 1600, lowercase: bool = True
-) -> BertTokenizer:
-    """Train a BERT tokenizer; the same texts give the same pieces in every process.
-
-    Every character of the texts becomes a piece, so unseen names are split into known pieces, and in the same way in
-    a question and in its passage. ``vocab_size`` includes special tokens and single characters. With ``lowercase``
-    case is folded and accents are stripped, as in uncased BERT.
-    """
-    distinct_texts = list(dict.fromkeys(texts))
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The trainer numbers the pieces of one inner character in the order of a hash map, and breaks ties between merges
-    # by number. As special tokens they get fixed numbers; only the vocabulary is kept, so they do not stay special.
-    characters = {character for text in distinct_texts for character in normalizer.normalize_str(text)}
-    inner_characters = [f"##{character}" for character in sorted(characters) if character.isalnum()]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *inner_characters], show_progress=False
-    )
-    tokenizer.train_from_iterator(distinct_texts, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)

@@ -1,18 +1,9 @@
-import subprocess
-import sys
-
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, BertTokenizer
+from transformers import BertConfig, BertForQuestionAnswering, BertTokenizer
 
 from portico.errors import InputError
-from portico.mrc.corpus import generate
-from portico.mrc.models.small_bert import (
-    SPECIAL_TOKENS,
-    build_small_bert,
-    small_bert_config,
-    train_wordpiece_tokenizer,
-)
+from portico.mrc.models.small_bert import build_small_bert, small_bert_config
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(40))]
 
@@ -99,80 +90,3 @@ def test_every_shape_can_be_built(hidden_size, num_attention_heads):
     )
     model = build_small_bert(config)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    return generate(num_train=1500, num_validation=300, seed=0)
-
-
-@pytest.fixture(scope="module")
-def texts(corpus):
-    return [text for example in corpus[0] for text in (example["question"], example["context"])]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(texts):
-    return train_wordpiece_tokenizer(texts, vocab_size=1000)
-
-
-def test_special_tokens_come_first_and_padding_is_zero(tokenizer):
-    assert tokenizer.convert_ids_to_tokens(list(range(len(SPECIAL_TOKENS)))) == list(SPECIAL_TOKENS)
-    assert tokenizer.pad_token_id == 0
-    assert len(tokenizer) == 1000
-
-
-def test_pair_is_framed_as_bert_expects(tokenizer):
-    encoding = tokenizer("was", "born")
-    assert tokenizer.convert_ids_to_tokens(encoding["input_ids"]) == ["[CLS]", "was", "[SEP]", "born", "[SEP]"]
-    assert encoding["token_type_ids"] == [0, 0, 0, 1, 1]
-
-
-def test_unseen_names_are_split_without_unknown_pieces(tokenizer, corpus):
-    for example in corpus[1]:
-        assert tokenizer.unk_token_id not in tokenizer(example["question"], example["context"])["input_ids"]
-
-
-def test_a_name_has_the_same_pieces_in_question_and_passage(tokenizer):
-    pieces = tokenizer.tokenize("Bjøhavnår Ževník")
-    assert " ".join(pieces) in " ".join(tokenizer.tokenize("It was in 1871 that Bjøhavnår Ževník, aged ten, wrote."))
-
-
-def test_offsets_are_characters_of_the_original_text(tokenizer):
-    text = "Žofía Ёлкин was born in Århus."
-    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
-    restored = "".join(text[start:end] for start, end in encoding["offset_mapping"])
-    assert restored == text.replace(" ", "")
-
-
-def test_lowercase_false_keeps_case_and_accents(texts):
-    cased = train_wordpiece_tokenizer(texts, vocab_size=1000, lowercase=False)
-    assert cased.tokenize("The") != cased.tokenize("the")
-    assert "".join(piece.removeprefix("##") for piece in cased.tokenize("Žofía")) == "Žofía"
-
-
-def test_round_trip_through_auto_tokenizer(tokenizer, texts, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.is_fast
-    for text in texts[:50]:
-        assert loaded(text, text)["input_ids"] == tokenizer(text, text)["input_ids"]
-
-
-def test_training_does_not_depend_on_the_process(tokenizer):
-    code = (
-        "from portico.mrc.corpus import generate\n"
-        "from portico.mrc.models.small_bert import train_wordpiece_tokenizer\n"
-        "train, _ = generate(num_train=1500, num_validation=0, seed=0)\n"
-        "texts = [text for example in train for text in (example['question'], example['context'])]\n"
-        "print(sorted(train_wordpiece_tokenizer(texts, vocab_size=1000).get_vocab().items()))\n"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONHASHSEED": "5", "PYTHONPATH": ":".join(sys.path), "PYTHONIOENCODING": "utf-8"},
-        check=True,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    ).stdout
-    assert output.strip() == str(sorted(tokenizer.get_vocab().items()))

@@ -10,7 +10,7 @@ from models import tiny_t5, tiny_tokenizer
 from portico.cli import compose
 from portico.cli.compose import experiment_of
 from portico.errors import InputError
-from portico.text_pairs import PairPreprocessing, read_pairs
+from portico.tasks.text_to_text import corpus_bleu
 
 
 def word_tokenizer():
@@ -38,7 +38,7 @@ def settings(folder, *overrides):
         f"model.name_or_path={folder}/model",
         f"data.train_file={folder}/pairs.jsonl",
         f"data.validation_file={folder}/pairs.jsonl",
-        "preprocess.max_target_length=6",
+        "task.max_target_length=6",
         "args.max_steps=2",
         "args.report_to=none",
         "args.disable_tqdm=true",
@@ -70,22 +70,22 @@ def test_an_unknown_key_is_refused(folder):
         settings(folder, "data.train_files=3")
 
 
-@pytest.mark.parametrize("setting", ["model.name_or_path", "data.train_file", "data.validation_file"])
-def test_a_setting_without_default_has_to_be_set(folder, setting):
+@pytest.mark.parametrize("setting", ["data.train_file", "data.validation_file"])
+def test_files_have_to_be_set_where_there_is_no_embedded_data(folder, setting):
     composed = settings(folder, f"{setting}=null")
-    with pytest.raises(InputError, match=f"`{setting}` is not set; a sequence-to-sequence run has no default for it"):
+    with pytest.raises(InputError, match=rf"`{setting}` is not set \(.*\); set it to a file of records\."):
         train(composed, folder)
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.train_file={folder}/none", r"none does not exist; set it to a file with one JSON object a line\."),
-        ("data.source=text", "pairs.jsonl:1 has no string under both 'text' and 'target'; set `data.source`"),
-        ("model.name_or_path={folder}/out", "gives no encoder-decoder with its tokenizer"),
+        ("data.train_file={folder}/none", "none: no such file"),
+        ("task.source_column=text", "A record has no 'text' but source, target; set `task.source_column`"),
+        ("model.name_or_path={folder}/out", "cannot be loaded as a model for Seq2SeqLM"),
         (
-            "preprocess.max_source_length=0",
-            "`preprocess.max_source_length=0` cannot be used; set it to an integer of 1",
+            "task.max_source_length=0",
+            "`task.max_source_length=0` cannot be used; set it to an integer of 1",
         ),
         ("args.optim=none", "These training arguments cannot be used: none is not a valid OptimizerNames"),
     ],
@@ -95,27 +95,21 @@ def test_what_cannot_be_used_is_refused_before_training(folder, override, messag
         train(settings(folder, override.format(folder=folder)), folder)
 
 
+def test_texts_are_cut(folder):
+    metrics = train(settings(folder, "task.max_source_length=2", "task.max_target_length=1"), folder)
+    assert metrics["train_samples"] == 8
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("texts", "targets", "score"),
     [
-        ("", "is empty"),
-        ("{", r"pairs.jsonl:1 is not JSON \("),
-        ("\n[1]", "pairs.jsonl:2 has no string under both"),
-        ("[" * 100_000, r"pairs.jsonl:1 is not JSON \("),
-        ('{"source": "\\ud800", "target": "a"}', "pairs.jsonl:1 is not valid Unicode"),
+        # What sacrebleu 2.6 gives for `corpus_bleu(texts, [targets]).score`.
+        (["the cat sat on the mat ."], ["the cat sat on the mat ."], 100.0),
+        (["the cat sat", "a dog barks loudly"], ["the cat sat on the mat", "the dog barks"], 38.84935863283277),
+        (["cat"], ["dog"], 0.0),
+        (["the cat sat"], ["the cat sat"], 0.0),
+        (["hello world , it's me"], ["hello there world , it is me"], 17.030578356760866),
     ],
 )
-def test_a_broken_file_is_refused(tmp_path, content, message):
-    file = tmp_path / "pairs.jsonl"
-    file.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        read_pairs(str(file), source="source", target="target")
-
-
-def test_texts_are_cut():
-    tokenizer = word_tokenizer()
-    item = PairPreprocessing(max_source_length=2, max_target_length=1).dataset([("w1 w2 w3", "w4 w5 w6")], tokenizer)[
-        0
-    ]
-    assert len(item["input_ids"]) == len(item["attention_mask"]) == 2
-    assert item["labels"] == tokenizer("w4")["input_ids"]
+def test_bleu_is_that_of_sacrebleu(texts, targets, score):
+    assert corpus_bleu(texts, targets) == pytest.approx(score, abs=1e-9)

@@ -1,0 +1,145 @@
+"""The group ``data`` of the tasks."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from portico.errors import InputError
+from portico.mrc.datasets.records import Defects
+from portico.mrc.datasets.sources import entries, import_datasets, open_text, paths_of
+from portico.settings import setting
+from portico.tasks.task import Record, Task
+
+
+class Records(list[Record]):
+    """Records of a data set of the hub, with the ``names`` of the classes of its columns, in the data set's order."""
+
+    names: Mapping[str, list[str]] = {}
+
+
+@dataclass(kw_only=True)
+class TaskData:
+    """The group ``data`` of a task: records made at the start of the run, of files, or of a data set of the hub."""
+
+    train_file: str | list[str] | None = None
+    """Records to train on, instead of the embedded ones: JSON, JSON lines, CSV or TSV; text for language models."""
+    validation_file: str | list[str] | None = None
+    """Records to evaluate on."""
+    predict_file: str | list[str] | None = None
+    """Records for mode=predict, with or without labels; null: those to evaluate on."""
+    dataset_name: str | None = None
+    """A data set of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    dataset_config_name: str | None = None
+    """Its configuration, such as mrpc of nyu-mll/glue."""
+    train_split: str = "train"
+    """Its split to train on."""
+    validation_split: str = "validation"
+    """Its split to evaluate on."""
+    predict_split: str | None = None
+    """Its split for mode=predict; null: that to evaluate on."""
+    num_train: int = setting(4000, least=1)
+    """Embedded records to train on."""
+    num_validation: int = setting(500, least=1)
+    """Embedded records to evaluate on."""
+    seed: int = 0
+    """Seed of the embedded records only; that of the training is args.seed."""
+    max_train_samples: int | None = setting(None, least=1)
+    """Use only the first of them."""
+    max_eval_samples: int | None = setting(None, least=1)
+    """Use only the first of them."""
+    max_predict_samples: int | None = setting(None, least=1)
+    """Use only the first of them."""
+
+    def load(self, task: Task, split: str) -> Sequence[Record]:
+        """Return the records of ``"train"``, ``"validation"`` or ``"predict"``; refuse what cannot be read."""
+        if split == "predict" and self.predict_file is None and self.predict_split is None:
+            split = "validation"
+        files = {name: getattr(self, f"{name}_file") for name in ("train", "validation", "predict")}
+        if self.dataset_name is not None:
+            given = next((name for name, file in files.items() if file is not None), None)
+            if given is not None and given != "predict":
+                raise InputError(
+                    f"`data.dataset_name={self.dataset_name}` and `data.{given}_file={files[given]}` both name the "
+                    "records; set one of them, and null for the other."
+                )
+            if given != split:
+                return self._hub_split(str(getattr(self, f"{split}_split")))
+        if files[split] is not None:
+            return _read(task, files[split])
+        sources = {name: files[name] for name in ("train", "validation")}
+        if any(file is not None for file in sources.values()) or task.made is None:
+            shown = " ".join(f"data.{name}_file={file or 'null'}" for name, file in sources.items())
+            raise InputError(
+                f"`data.{split}_file` is not set ({shown}); set it to a file of records"
+                + ("." if task.made is None else ", or set none of them to use the embedded data.")
+            )
+        number = self.num_train if split == "train" else self.num_validation
+        # An odd number, so that neighbouring seeds do not share records.
+        draw = Random(2 * self.seed + (split != "train"))
+        return [task.made(draw) for _ in range(number)]
+
+    def _hub_split(self, split: str) -> Records:
+        package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a data set")
+        try:
+            loaded: Any = package.load_dataset(self.dataset_name, self.dataset_config_name, split=split)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"`data.dataset_name={self.dataset_name}` (configuration {self.dataset_config_name}, split {split}) "
+                f"cannot be loaded: {' '.join(str(error).split())} Check the names and the connection, or set "
+                "`data.train_file` and `data.validation_file` to local files."
+            ) from error
+        kinds = {column: getattr(kind, "feature", kind) for column, kind in loaded.features.items()}
+        names = {column: list(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
+        records = Records({**row, **{key: _named(row[key], known) for key, known in names.items()}} for row in loaded)
+        records.names = names
+        return records
+
+
+def _read(task: Task, source: Any) -> list[Record]:
+    if task.read is None:
+        return [record for path in paths_of(source) for record in records_of(path)]
+    return [record for path in ([source] if isinstance(source, str) else source) for record in task.read(Path(path))]
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    """Return the names of classes; -1 has none."""
+    if isinstance(value, list):
+        return [_named(one, names) for one in value]
+    return value if value == -1 else names[value]
+
+
+def records_of(path: Path) -> Iterator[Record]:
+    """Yield the records of a JSON, CSV or TSV file; a text file has one for each line, with its line break."""
+    with open_text(path) as stream:
+        if path.suffix in (".csv", ".tsv"):
+            yield from _with_numbers(list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")))
+        elif path.suffix == ".txt":
+            yield from ({"text": line} for line in stream)
+        else:
+            defects = Defects(path, skip_invalid=False)
+            for place, entry in entries(stream, defects):
+                if not isinstance(entry, Mapping):
+                    raise InputError(f"{path}, {place}: not an object but {str(entry)[:60]!r}; write one a record.")
+                try:
+                    json.dumps(entry, ensure_ascii=False).encode()
+                except UnicodeEncodeError as error:  # JSON can express half a surrogate pair, which tokenizers reject
+                    raise InputError(f"{path}, {place}: not valid Unicode ({error.reason}); correct it.") from error
+                yield entry
+
+
+def _with_numbers(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a table with numbers in the columns that hold nothing else."""
+    for column in table[0] if table else ():
+        for kind in (int, float):
+            try:
+                numbers = [kind(row[column]) for row in table]
+            except (ValueError, TypeError):
+                continue
+            for row, number in zip(table, numbers, strict=True):
+                row[column] = number
+            break
+    return table

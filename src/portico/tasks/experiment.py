@@ -1,0 +1,187 @@
+"""The tasks that transformers has example scripts for, with the numbers of those scripts.
+
+A :class:`Task` is the group ``task``: it says what is special about one kind of example. All else is shared:
+
+* ``data``: :class:`TaskData`, or a class whose ``load(task, split)`` returns the records of ``"train"``,
+  ``"validation"`` or ``"predict"``: a list of dicts.
+* ``model``: a subclass of :class:`TaskModel`, or a class whose ``load(task, texts, labels)`` returns a model and its
+  tokenizer or image processor.
+* :class:`TaskExperiment`: training, evaluation, prediction, and the page ``report.html``.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import EvalPrediction
+
+from portico.errors import InputError
+from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
+from portico.mrc.report.charts import Series, line_chart
+from portico.mrc.report.page import Section, harmless_markup, macros, panels, render_page, settings_panels
+from portico.mrc.report.run_page import REPORT_PAGE, Tile, curve, write_text
+from portico.settings import shown_settings
+from portico.tasks.classification import TextClassification
+from portico.tasks.data import TaskData
+from portico.tasks.models import SmallBert
+from portico.tasks.task import Record, Task, first
+from portico.trainer import Trainer
+
+# Rows of the evaluation that the report shows, and the longest value of one in characters.
+_SHOWN_ROWS = 100
+_SHOWN_CHARACTERS = 300
+# What an evaluation reports next to its scores.
+_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples")
+_FRACTIONS = ("accuracy", "precision", "recall", "f1")
+
+
+@dataclass(kw_only=True)
+class TaskExperiment(TrainerExperiment):
+    """Training, evaluation and prediction of a task."""
+
+    trainer: Any = field(
+        default=partial(Trainer),
+        metadata=group(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics")),
+    )
+    task: Any = field(default_factory=TextClassification, metadata=group(base=Task))
+    data: Any = field(default_factory=TaskData, metadata=group(needs="load"))
+    model: Any = field(default_factory=SmallBert, metadata=group(needs="load"))
+
+    def make_trainer(self, args: Any, *, training: bool = True) -> Any:
+        """Load records and model and return their trainer; raises an `InputError` for what cannot be used."""
+        train = self._load("train") if training else ()
+        return self._trainer_of(args, train, self._load("validation"))
+
+    def _load(self, split: str) -> Sequence[Record]:
+        records: Sequence[Record] = self.data.load(self.task, split)
+        if not records:
+            raise InputError(f"There are no records in the data for '{split}'; set `data` to others.")
+        return records if all(map(self.task.is_usable, records)) else list(filter(self.task.is_usable, records))
+
+    def _trainer_of(self, args: Any, train: Sequence[Record], validation: Sequence[Record]) -> Any:
+        texts = (text for record in train for text in self.task.texts(record))
+        model, processor = self.model.load(self.task, texts, self.task.classes(train))
+        known = model.config.id2label
+        self.task.labels = [known[number] for number in sorted(known)]
+        self.task.adapt(args, model, processor)
+        limits = [getattr(self.data, f"max_{name}_samples", None) for name in ("train", "eval")]
+        self.records = validation[: limits[1]]
+        make = self.task.limited_features
+        has_scores = getattr(args, "predict_with_generate", True)
+        return self.trainer(
+            model=model,
+            args=args,
+            train_dataset=make(train, processor, limits[0], training=True),
+            eval_dataset=make(validation, processor, limits[1], training=False),
+            processing_class=processor,
+            data_collator=self.task.collator(args, model, processor),
+            compute_metrics=self._scores if has_scores else None,
+            preprocess_logits_for_metrics=self.task.preprocess_logits if has_scores else None,
+            **self.callback_arguments(self.trainer),
+        )
+
+    def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
+        self.shown_predictions = first(prediction.predictions)[:_SHOWN_ROWS]
+        return self.task.scores(prediction)
+
+    def evaluated(self, trainer: Any) -> dict[str, float]:
+        """Evaluate and return the metrics; language models also have a ``perplexity``."""
+        metrics = super().evaluated(trainer)
+        return {**metrics, **self.task.further_scores(metrics)}
+
+    def predict(self) -> dict[str, float]:
+        """Write what the model of ``model.name_or_path`` predicts for the records of ``data.predict_file``.
+
+        The result has the metrics where the records have labels.
+        """
+        args = self.arguments_without_training()
+        records = self._load("predict")[: getattr(self.data, "max_predict_samples", None)]
+        trainer = self._trainer_of(args, (), ())
+        answers, metrics = self.task.predict(trainer, records)
+        metrics = {**metrics, "predict_samples": len(records)}
+        trainer.save_metrics("predict", metrics)
+        if trainer.is_world_process_zero():
+            file = Path(self.output_dir) / self.task.predictions_file
+            write_text(file, "".join(f"{line}\n" for line in self.task.lines(answers)))
+            print(f"Predictions: {file}")
+        return metrics
+
+    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Write ``report.html`` and print the scores and where everything is."""
+        folder = Path(trainer.args.output_dir)
+        title = str(type(self.task).__name__)
+        write_text(folder / REPORT_PAGE, self._page(title, trainer, metrics))
+        files = {"Report": str(folder / REPORT_PAGE), "Everything else": str(folder)}
+        scores = {_label(name): f"{value:.4g}" for name, value in _scores_in(metrics).items()}
+        print_scores(title, "Held-out records", scores, files=files, seconds=seconds)
+
+    def _page(self, title: str, trainer: Any, metrics: Mapping[str, float]) -> str:
+        scores = _scores_in(metrics)
+        percents = {name: 100 * value for name, value in scores.items() if name.endswith(_FRACTIONS)}
+        tiles = [
+            Tile(_label(name), f"{percents[name]:.1f}" if name in percents else f"{value:.4g}", percents.get(name))
+            for name, value in scores.items()
+        ]
+        history = trainer.state.log_history
+        charts = [
+            line_chart(_label(name), [Series(_label(name), "first", curve(history, f"eval_{name}"), dotted=True)])
+            for name in scores
+            if name != "loss"
+        ]
+        losses = line_chart(
+            "Loss",
+            [
+                Series("training", "first", curve(history, "loss")),
+                Series("evaluation", "second", curve(history, "eval_loss"), dotted=True),
+            ],
+        )
+        rates = line_chart("Learning rate", [Series("learning rate", "first", curve(history, "learning_rate"))])
+        settings = {name: shown_settings(getattr(self, name)) for name in ("task", "data", "model")}
+        settings["model"]["parameters"] = trainer.get_num_trainable_parameters()
+        return render_page(
+            title,
+            f"{metrics['eval_samples']:,} held-out records.",
+            macros("parts.html.j2").tiles(tiles),
+            [
+                Section("Training history", panels(losses, *charts, rates, small=True), "Learning"),
+                Section("Examples", harmless_markup(self._examples())),
+                Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
+            ],
+        )
+
+    def _examples(self) -> str:
+        """Return a table of the first records, those with a wrong answer first; empty if there is nothing to read."""
+        predictions = getattr(self, "shown_predictions", None)
+        if predictions is None:
+            return ""
+        records = self.records[: len(predictions)]
+        answers, golds = self.task.answers(predictions, records), self.task.golds(records)
+        if not answers:
+            return ""
+        cells = [
+            (" / ".join(self.task.texts(record)) or f"number {number}", gold, answer)
+            for number, (record, gold, answer) in enumerate(zip(records, golds, answers, strict=True))
+        ]
+        cells.sort(key=lambda row: row[1] == row[2])
+        body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in cells)
+        heads = "".join(f'<th scope="col">{name}</th>' for name in ("record", "expected", "predicted"))
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...", quote=False)
+
+
+def _scores_in(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the scores of an evaluation by name, the loss last."""
+    found = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+    found |= {name: metrics[name] for name in ("perplexity",) if name in metrics}
+    return {name: found[name] for name in sorted(found, key=lambda name: name == "loss") if name not in _NO_SCORES}
+
+
+def _label(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:] if len(words) > 3 else words.upper()

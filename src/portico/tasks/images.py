@@ -1,0 +1,158 @@
+"""Classes of pictures, as ``run_image_classification.py`` does."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import AutoModelForImageClassification, EvalPrediction, default_data_collator
+
+from portico.errors import InputError, MissingPackageError
+from portico.settings import setting
+from portico.tasks import corpus
+from portico.tasks.task import Record, Task, best_class, value_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Width to height of what training sees of a picture, how often such a part is drawn, and how many are mirrored.
+_RATIOS = (3 / 4, 4 / 3)
+_TRIALS = 10
+_FLIPPED = 0.5
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+
+def pictures_below(folder: Path) -> Iterator[Record]:
+    """Yield the pictures of a folder with one subfolder for each class."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder; set it to one with a subfolder of pictures for each class.")
+    from PIL import Image
+
+    for file in sorted(folder.rglob("*")):
+        if file.suffix.lower() in _SUFFIXES:
+            with Image.open(file) as image:
+                yield {"image": image.convert("RGB"), "label": file.parent.name}
+
+
+@dataclass(kw_only=True)
+class ImageClassification(Task):
+    """A class for a picture; training sees a random part of it, mirrored every other time."""
+
+    model_class: ClassVar[Any] = AutoModelForImageClassification
+    predictions_file: ClassVar[str] = "predict_results.txt"
+    made = staticmethod(corpus.picture)
+    read = staticmethod(pictures_below)
+
+    image_column: str = "image"
+    """Key of the picture, of Pillow's class."""
+    label_column: str = "label"
+    """Key of its class."""
+    least_area: float = setting(0.08, least=0)
+    """Smallest part of a picture that training sees; 1: all of it."""
+    flip: bool = True
+    """Mirror every other picture in training."""
+
+    def __post_init__(self) -> None:
+        try:
+            import PIL  # noqa: F401
+        except ImportError as error:
+            raise MissingPackageError(
+                "Pillow, which reads pictures, is not installed; install it with `pip install 'portico[images]'`."
+            ) from error
+
+    def texts(self, record: Record) -> Iterable[str]:
+        return []
+
+    def features(self, records: Sequence[Record], processor: Any) -> Any:
+        return Pictures(self, records, processor, varied=False)
+
+    def train_features(self, records: Sequence[Record], processor: Any) -> Any:
+        return Pictures(self, records, processor, varied=True)
+
+    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+        args.remove_unused_columns = False
+        return default_data_collator
+
+    def scores(self, prediction: EvalPrediction) -> dict[str, float]:
+        return {"accuracy": float((best_class(prediction.predictions) == prediction.label_ids).mean())}
+
+    def answers(self, predictions: Any, records: Sequence[Record]) -> list[str]:
+        return [self.labels[one] for one in best_class(predictions)]
+
+    def golds(self, records: Sequence[Record]) -> list[str]:
+        return [str(record.get(self.label_column, "")) for record in records]
+
+
+@dataclass(frozen=True)
+class Pictures(Dataset[Mapping[str, Any]]):
+    """Pictures as ``pixel_values``, ``float32 [3, H, W]``, changed at random each time one is taken if ``varied``.
+
+    The random numbers are torch's, drawn as torchvision's ``RandomResizedCrop`` and ``RandomHorizontalFlip`` do.
+    """
+
+    task: ImageClassification
+    records: Sequence[Record]
+    processor: Any
+    varied: bool
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        record = self.records[index]
+        image = value_of(record, self.task.image_column, "image_column").convert("RGB")
+        pixels = torch.from_numpy(np.array(self._varied(image) if self.varied else self._whole(image)))
+        pixels = pixels.permute(2, 0, 1).contiguous().float().div(255)
+        mean, std = (
+            torch.tensor(value)[:, None, None] for value in (self.processor.image_mean, self.processor.image_std)
+        )
+        label = record.get(self.task.label_column)
+        labels = {} if label is None else {"labels": self.task.label_id(label)}
+        return {"pixel_values": pixels.sub(mean).div(std), **labels}
+
+    def _size(self) -> tuple[int, int]:
+        """Return width and height of the model's input."""
+        size = self.processor.size
+        edge = size.get("shortest_edge")
+        return (size["width"], size["height"]) if edge is None else (edge, edge)
+
+    def _varied(self, image: "Image") -> "Image":
+        from PIL.Image import Resampling, Transpose
+
+        left, top, width, height = random_part(*image.size, self.task.least_area)
+        image = image.crop((left, top, left + width, top + height)).resize(self._size(), Resampling.BILINEAR)
+        if self.task.flip and torch.rand(1) < _FLIPPED:
+            image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
+        return image
+
+    def _whole(self, image: "Image") -> "Image":
+        from PIL.Image import Resampling
+
+        width, height = self._size()
+        resized = [width, height]
+        if "shortest_edge" in self.processor.size:  # the other one follows
+            shortest = min(image.size)
+            resized = [width if edge == shortest else int(width * edge / shortest) for edge in image.size]
+        image = image.resize((resized[0], resized[1]), Resampling.BILINEAR)
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        return image.crop((left, top, left + width, top + height))
+
+
+def random_part(width: int, height: int, least_area: float) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a random part; after ten that do not fit, of the middle."""
+    low, high = (math.log(ratio) for ratio in _RATIOS)
+    for _ in range(_TRIALS):
+        area = width * height * torch.empty(1).uniform_(least_area, 1.0).item()
+        ratio = torch.exp(torch.empty(1).uniform_(low, high)).item()
+        part_width, part_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < part_width <= width and 0 < part_height <= height:
+            top = int(torch.randint(0, height - part_height + 1, size=(1,)))
+            left = int(torch.randint(0, width - part_width + 1, size=(1,)))
+            return left, top, part_width, part_height
+    part_width = min(width, round(height * _RATIOS[1]))
+    part_height = min(height, round(width / _RATIOS[0]))
+    return (width - part_width) // 2, (height - part_height) // 2, part_width, part_height

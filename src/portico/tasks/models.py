@@ -1,0 +1,164 @@
+"""The group ``model`` of the tasks: small models of each family, trained from scratch, or pretrained ones."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, BertConfig, GPT2Config, T5Config, ViTConfig
+
+from portico.errors import loading_pretrained
+from portico.from_scratch import (
+    check_unshaped,
+    explained_fields,
+    fields_of,
+    train_generator_tokenizer,
+    train_wordpiece_tokenizer,
+)
+from portico.settings import further_keys
+from portico.tasks.task import Task
+
+# Pieces of a new tokenizer.
+_VOCAB_SIZE = 1500
+
+
+@dataclass(kw_only=True)
+class TaskModel(ABC):
+    """The group ``model`` of a task: a pretrained model, or a small one trained from scratch."""
+
+    kind: ClassVar[str]
+    config_class: ClassVar[Any]
+    small: ClassVar[Mapping[str, Any]]
+    """Fields of the small model's configuration that differ from those of its class."""
+
+    name_or_path: str | None = None
+    """A local folder or a hub name: start from that model and its tokenizer or image processor."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @abstractmethod
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+        """Return the tokenizer or image processor of a new model with these fields."""
+
+    def load(self, task: Task, texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the model of a task and its tokenizer or image processor; an `InputError` says why there is none.
+
+        ``labels`` are the classes in the order of the data; a trained model keeps its own order if it has the same.
+        """
+        if self.name_or_path is not None:
+            check_unshaped(self.config, self.name_or_path, self.kind)
+            return self._pretrained(task, labels)
+        fields = {**self.small, **self.config}
+        with explained_fields(self.kind, self.config):
+            processor = self.new_processor(texts, fields, lowercase=task.lowercase)
+            if hasattr(processor, "pad_token_id"):
+                processor.model_max_length = fields.get("max_position_embeddings", processor.model_max_length)
+                fields |= {"vocab_size": len(processor), **self.special_tokens(processor)}
+            config = self.config_class(**fields, **_label_fields(labels))
+            return task.model_class.from_config(config), processor
+
+    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
+        """Return the fields of a configuration that name special tokens."""
+        return {"pad_token_id": tokenizer.pad_token_id}
+
+    def _pretrained(self, task: Task, labels: Sequence[Any]) -> tuple[Any, Any]:
+        name, what = str(self.name_or_path), task.model_class.__name__.removeprefix("AutoModelFor")
+        with loading_pretrained(
+            f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
+            "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
+            f"{self.kind} trained from scratch.",
+        ):
+            config = AutoConfig.from_pretrained(name)
+            if labels and set(map(str, labels)) != set(config.label2id):
+                for field_name, value in _label_fields(labels).items():
+                    setattr(config, field_name, value)
+            loads = AutoTokenizer if hasattr(config, "vocab_size") else AutoImageProcessor
+            processor = loads.from_pretrained(name)
+            model = task.model_class.from_pretrained(name, config=config)
+        if hasattr(processor, "pad_token_id") and len(processor) > model.get_input_embeddings().weight.shape[0]:
+            model.resize_token_embeddings(len(processor))
+        return model, processor
+
+
+def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
+    names = list(map(str, labels))
+    return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}} if names else {}
+
+
+@dataclass(kw_only=True)
+class SmallBert(TaskModel):
+    """A small BERT."""
+
+    kind: ClassVar[str] = "small BERT"
+    config_class: ClassVar[Any] = BertConfig
+    small: ClassVar[Mapping[str, Any]] = {
+        **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256},
+        "max_position_embeddings": 512,
+    }
+    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig))
+    """Field of BertConfig, of a new small BERT."""
+
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+        return train_wordpiece_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE), lowercase=lowercase)
+
+
+@dataclass(kw_only=True)
+class SmallGPT2(TaskModel):
+    """A small GPT-2."""
+
+    kind: ClassVar[str] = "small GPT-2"
+    config_class: ClassVar[Any] = GPT2Config
+    small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config))
+    """Field of GPT2Config, of a new small GPT-2."""
+
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+        size = fields.get("vocab_size", _VOCAB_SIZE)
+        tokenizer = train_generator_tokenizer(texts, vocab_size=size, ends_sequences=False)
+        tokenizer.model_max_length = fields["n_positions"]
+        return tokenizer
+
+    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
+        end = tokenizer.eos_token_id
+        return {**super().special_tokens(tokenizer), "bos_token_id": end, "eos_token_id": end}
+
+
+@dataclass(kw_only=True)
+class SmallT5(TaskModel):
+    """A small T5."""
+
+    kind: ClassVar[str] = "small T5"
+    config_class: ClassVar[Any] = T5Config
+    small: ClassVar[Mapping[str, Any]] = {
+        **{"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4},
+        "dropout_rate": 0.0,
+    }
+    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config))
+    """Field of T5Config, of a new small T5."""
+
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+        return train_generator_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE))
+
+    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
+        pad = tokenizer.pad_token_id
+        return {"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": pad}
+
+
+@dataclass(kw_only=True)
+class SmallViT(TaskModel):
+    """A small vision transformer."""
+
+    kind: ClassVar[str] = "small ViT"
+    config_class: ClassVar[Any] = ViTConfig
+    small: ClassVar[Mapping[str, Any]] = {
+        **{"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192},
+        **{"image_size": 32, "patch_size": 8},
+    }
+    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig))
+    """Field of ViTConfig, of a new small ViT."""
+
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+        from transformers import ViTImageProcessorPil
+
+        size = fields["image_size"]
+        return ViTImageProcessorPil(size={"height": size, "width": size})

@@ -1,0 +1,205 @@
+"""Texts from texts: as ``run_summarization.py`` and ``run_translation.py`` do, or pairs of any other kind."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torchmetrics.text import SacreBLEUScore
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, EvalPrediction
+
+from portico.errors import InputError, MissingPackageError
+from portico.mrc.metrics.rouge import sentence_splitter
+from portico.settings import setting
+from portico.tasks import corpus
+from portico.tasks.classification import IGNORED, multiple_of
+from portico.tasks.task import Features, Record, Task, first, value_of
+
+_PERCENT = 100
+
+
+@dataclass(kw_only=True)
+class TextToText(Task):
+    """Pairs of strings: one is read, the other written; scored by the share of targets that are met exactly."""
+
+    model_class: ClassVar[Any] = AutoModelForSeq2SeqLM
+    predictions_file: ClassVar[str] = "generated_predictions.txt"
+    lowercase: ClassVar[bool] = False
+
+    source_column: str = "source"
+    """Key of the string that is read."""
+    target_column: str = "target"
+    """Key of the string that is written."""
+    source_prefix: str = ""
+    """Put in front of every string that is read, as T5 expects: 'summarize: '."""
+    max_source_length: int = setting(1024, least=1)
+    """Longer sources are cut to this many tokens."""
+    max_target_length: int = setting(128, least=1)
+    """Longer targets are cut to this many tokens; also the longest that is generated, unless args say so."""
+    pad_to_max_length: bool = False
+    """Pad to those lengths, instead of to the longest of a batch."""
+
+    def texts(self, record: Record) -> Iterable[str]:
+        return [self.source_prefix + self._source(record), *self.golds([record])]
+
+    def _source(self, record: Record) -> str:
+        return _string(value_of(record, self.source_column, "source_column"), self.source_column)
+
+    def _target(self, record: Record) -> str | None:
+        target = record.get(self.target_column)
+        return None if target is None else _string(target, self.target_column)
+
+    def golds(self, records: Sequence[Record]) -> list[str]:
+        return [self._target(record) or "" for record in records]
+
+    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+        self._tokenizer = processor
+        self._check_metric()
+        if getattr(args, "predict_with_generate", False) and args.generation_max_length is None:
+            args.generation_max_length = self.max_target_length
+
+    def _check_metric(self) -> None:
+        """Refuse a metric whose package is missing, before the training."""
+
+    def features(self, records: Sequence[Record], processor: Any) -> Features:
+        padding = "max_length" if self.pad_to_max_length else False
+        limits = {"padding": padding, "truncation": True}
+        made = []
+        for record in records:
+            source, target = self.source_prefix + self._source(record), self._target(record)
+            row = dict(processor(source, max_length=self._limit(self.max_source_length), **limits))
+            if target is not None:
+                labels = processor(text_target=target, max_length=self._limit(self.max_target_length), **limits)
+                # What pads a target does not count in the loss.
+                pad = processor.pad_token_id if self.pad_to_max_length else None
+                row["labels"] = [IGNORED if token == pad else token for token in labels["input_ids"]]
+            made.append(row)
+        return made
+
+    def _limit(self, length: int) -> int:
+        return min(length, self._tokenizer.model_max_length)
+
+    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+        multiple = multiple_of(args)
+        return DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=IGNORED, pad_to_multiple_of=multiple)
+
+    def _filled(self, tokens: Any) -> Any:
+        # Rows of different batches are padded with -100, which no tokenizer decodes.
+        return np.where(tokens < 0, self._tokenizer.pad_token_id, tokens)
+
+    def _decoded(self, tokens: Any) -> list[str]:
+        texts = self._tokenizer.batch_decode(self._filled(tokens), skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+    def answers(self, predictions: Any, records: Sequence[Record]) -> list[str]:
+        return [" ".join(text.split()) for text in self._decoded(first(predictions))]
+
+    def scores(self, prediction: EvalPrediction) -> dict[str, float]:
+        tokens: Any = first(prediction.predictions)
+        texts, targets = self._decoded(tokens), self._decoded(prediction.label_ids)
+        lengths = np.count_nonzero(self._filled(tokens) != self._tokenizer.pad_token_id, axis=1)
+        found = self.text_scores(texts, targets)
+        return {**found, "gen_len": round(float(np.mean(lengths)), 4)}
+
+    def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
+        """Return the metrics of generated texts."""
+        return {"exact_match": float(np.mean([text == target for text, target in zip(texts, targets, strict=True)]))}
+
+
+def _string(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"The value of '{column}' is {value!r}, which is not a string; correct the data.")
+    return value
+
+
+@dataclass(kw_only=True)
+class Summarization(TextToText):
+    """Summaries, scored by ROUGE."""
+
+    made = staticmethod(corpus.article)
+
+    source_column: str = "document"
+    """Key of the string that is read."""
+    target_column: str = "summary"
+    """Key of the string that is written."""
+
+    def is_usable(self, record: Record) -> bool:
+        return bool(self._source(record)) and self._target(record) != ""
+
+    def _check_metric(self) -> None:
+        _rouge()
+
+    def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
+        """Return ROUGE F1 in 0..100: the middle of bootstrapped means, as the package ``evaluate`` reports it."""
+        scoring, scorer_class = _rouge()
+        names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+        scorer, aggregator = scorer_class(names, use_stemmer=True), scoring.BootstrapAggregator()
+        split = sentence_splitter()
+        for text, target in zip(texts, targets, strict=True):
+            aggregator.add_scores(scorer.score("\n".join(split(target)), "\n".join(split(text))))
+        found = aggregator.aggregate()
+        return {name: round(float(found[name].mid.fmeasure) * _PERCENT, 4) for name in names}
+
+
+def _rouge() -> tuple[Any, Callable[..., Any]]:
+    try:
+        from rouge_score import rouge_scorer, scoring
+    except ImportError as error:
+        raise MissingPackageError(
+            "rouge-score, which scores summaries, is not installed; install it with `pip install 'portico[rouge]'`."
+        ) from error
+    return scoring, rouge_scorer.RougeScorer
+
+
+@dataclass(kw_only=True)
+class Translation(TextToText):
+    """Translations, scored by BLEU."""
+
+    made = staticmethod(corpus.translation)
+
+    translation_column: str = "translation"
+    """Key of a dict with a string for each language."""
+    source_column: str = "en"
+    """Language that is read."""
+    target_column: str = "es"
+    """Language that is written."""
+
+    def _source(self, record: Record) -> str:
+        return super()._source(self._pair(record))
+
+    def _target(self, record: Record) -> str | None:
+        return super()._target(self._pair(record))
+
+    def _pair(self, record: Record) -> Mapping[str, Any]:
+        pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")
+        return pair
+
+    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+        super().adapt(args, model, processor)
+        if hasattr(processor, "src_lang"):
+            processor.src_lang, processor.tgt_lang = self.source_column, self.target_column
+
+    def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
+        return {"bleu": round(corpus_bleu(texts, targets), 4)}
+
+
+def corpus_bleu(texts: Sequence[str], targets: Sequence[str]) -> float:
+    """Return the BLEU of a corpus with one reference each, in 0..100, as sacrebleu computes it by default.
+
+    torchmetrics counts in sacrebleu's words, but does not smooth: where no n-gram is met, sacrebleu takes half a
+    match, then a quarter, and so on.
+    """
+    metric = SacreBLEUScore()
+    metric.update(list(texts), [[target] for target in targets])
+    numbers: list[list[float]] = [metric.numerator.tolist(), metric.denominator.tolist()]
+    length, target_length = metric.preds_len.item(), metric.target_len.item()
+    if not numbers[0][0] or not all(numbers[1]):  # no word is met, or no text has four words
+        return 0.0
+    logs, smoothing = [], 1
+    for matches, total in zip(*numbers, strict=True):
+        if matches == 0:
+            smoothing *= 2
+            matches = 1 / smoothing
+        logs.append(np.log(_PERCENT * matches / total))
+    brevity = 1.0 if length >= target_length else float(np.exp(1 - target_length / length))
+    return brevity * float(np.exp(np.mean(logs)))

@@ -1,0 +1,86 @@
+"""Each logger and callback of `conf` in a run of three steps: what it leaves behind, or which package it lacks."""
+
+import csv
+import json
+from importlib.util import find_spec
+
+import pytest
+
+# What the libraries below warn about is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SMALL = (
+    "experiment=text_classification",
+    *("data.num_train=24", "data.num_validation=8", "args.logging_steps=1", "args.use_cpu=true"),
+    *(
+        "model.hidden_size=16",
+        "model.num_hidden_layers=1",
+        "model.num_attention_heads=2",
+        "model.intermediate_size=16",
+    ),
+    *("args.disable_tqdm=true", "print_config=false", "paths.output_dir=run"),
+)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, command_line):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*overrides, steps=("args.max_steps=3",)):
+        return command_line(*SMALL, *steps, *overrides)
+
+    return run
+
+
+def test_several_loggers_get_the_same_numbers(run, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert run("logger=[csv,tensorboard]", "callbacks=lr_monitor") == 0
+    with (tmp_path / "run/csv/version_0/metrics.csv").open() as stream:
+        table = list(csv.DictReader(stream))
+    history = json.loads((tmp_path / "run/trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert [float(row["loss"]) for row in table if row.get("loss")] == pytest.approx(losses)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    assert [one.value for one in events.Scalars("loss")] == pytest.approx(losses)
+    assert any(name.startswith("lr-") for name in events.Tags()["scalars"])
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "comet"])
+def test_a_logger_without_its_package_says_what_to_install(name, run, capsys):
+    package = {"comet": "comet_ml"}.get(name, name)
+    if find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    assert run(f"logger={name}") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: The entry `logger.{name}` needs a package that is not installed")
+    assert f"pip install -U '{package.replace('_', '-')}" in message
+
+
+def test_callbacks_of_lightning_work_together_with_those_of_hugging_face(run, capsys):
+    callbacks = "callbacks=[early_stopping,rich_progress_bar,rich_model_summary]"
+    assert run(callbacks, "args.metric_for_best_model=eval_loss") == 0
+    assert "Total params" in capsys.readouterr().out
+
+
+def test_the_profiler_writes_a_table_and_a_trace(run, tmp_path):
+    settings = ("callbacks.profiler.skipped_steps=1", "callbacks.profiler.profiled_steps=1")
+    assert run("debug=profiler", *settings) == 0
+    assert "aten::addmm" in (tmp_path / "run/profile/operations.txt").read_text()
+    assert json.loads((tmp_path / "run/profile/trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("debug", ["default", "fdr", "limit", "overfit"])
+def test_debugging_runs_are_short(debug, run, tmp_path):
+    is_shortest = debug in ("default", "fdr")
+    assert run(f"debug={debug}", "logger=csv", steps=() if is_shortest else ("args.max_steps=3",)) == 0
+    state = json.loads((tmp_path / "run/trainer_state.json").read_text())
+    assert state["global_step"] == (2 if is_shortest else 3)
+
+
+def test_a_strategy_without_its_package_says_what_to_install(run, capsys):
+    if find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    assert run("strategy=deepspeed", "strategy.accelerator=cpu", "strategy.devices=1") == 1
+    assert "deepspeed" in capsys.readouterr().err.lower()
