@@ -1,5 +1,6 @@
 """Run Python code in processes that have not imported portico."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,5 +31,6 @@ for code in codes:
 def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
     """Run each piece of code in a new process that has imported the packages ``after`` and no others."""
     command = [sys.executable, "-W", "ignore", "-c", _FORKS, " ".join(after), *codes]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=paths)
     assert ended.returncode == 0, ended.stderr

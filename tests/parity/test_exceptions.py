@@ -98,4 +98,4 @@ def test_same_error_later(mistake, tmp_path):
 def test_missing_metric_error_has_no_quotes(tmp_path):
     error = raised(lambda: LATER["unknown metric"][2](trainer_of(portico, tmp_path, {}, LATER["unknown metric"][1])))
     assert isinstance(error, portico.InputError)
-    assert str(error).startswith("`metric_for_best_model='f1'`")
+    assert str(error).startswith("The `metric_for_best_model`")

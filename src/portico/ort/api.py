@@ -1,5 +1,6 @@
 """Compile a model so that its forward and backward run in ONNX Runtime, and switch it back."""
 
+import inspect
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -110,7 +111,8 @@ class CompiledCall:
         self.is_on = True
         self.report = report
         self._cannot_be_traced = False
-        self._first_image_sizes: dict[int | str, torch.Size] = {}
+        self._argument_names = tuple(inspect.signature(model.forward).parameters)
+        self._first_image_sizes: dict[str, torch.Size] = {}
         self._in_torch = model._call_impl
         backend = make_backend(settings, strict=strict, report=report)
 
@@ -125,7 +127,8 @@ class CompiledCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_on or self._cannot_be_traced:
             return self._in_torch(*args, **kwargs)
-        self._fix_image_sizes([*enumerate(args), *kwargs.items()])
+        self._fix_image_sizes(zip(self._argument_names, args, strict=False))
+        self._fix_image_sizes(kwargs.items())
         # What a model draws before the tracer fails is drawn again.
         random_state = None if self.report.graphs else torch.get_rng_state()
         try:
@@ -143,14 +146,14 @@ class CompiledCall:
                 torch.set_rng_state(random_state)
             return self._in_torch(*args, **kwargs)
 
-    def _fix_image_sizes(self, inputs: Iterable[tuple[int | str, Any]]) -> None:
+    def _fix_image_sizes(self, inputs: Iterable[tuple[str, Any]]) -> None:
         """Let torch trace images with constant sizes as long as they have one size; a second gets symbols for any.
 
         Windows of symbolic sizes, as in Swin, keep the symbolic algebra busy for minutes. Masks follow the length of a
         batch.
         """
         for name, value in inputs:
-            if not isinstance(value, torch.Tensor) or "mask" in str(name):
+            if not isinstance(value, torch.Tensor) or "mask" in name:
                 continue
             if value.dim() == 4 and value.is_floating_point():
                 sizes = value.shape[1:]

@@ -11,7 +11,7 @@ from portico.loop.run import EventBridge, TrainingRun
 
 def nothing_between_steps(patch):
     """No logs, evaluations or checkpoints."""
-    patch.setattr(TrainingRun, "_log_save_evaluate", lambda self: None)
+    patch.setattr(TrainingRun, "_log_save_evaluate", lambda self, **options: None)
 
 
 def training_not_stopped(patch):
