@@ -36,6 +36,7 @@ CORRECTIONS: Mapping[str, str] = {
     "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
+    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
     "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
 }
 
@@ -255,6 +256,14 @@ class Corrections:
                 f"weights of step {step} (`stop_on_nan=True`); lower `learning_rate` or `max_grad_norm`, use "
                 "`bf16` instead of `fp16`, or look for such values in the batch."
             )
+
+    def warn_of_renamed_weights(self, checkpoint: str, num_missing: int) -> None:
+        """Warn that the model keeps the values it had for weights that the checkpoint holds under other names."""
+        self.warn(
+            "renamed_weights",
+            f"{num_missing} weights of the model keep the values they had, because `save_pretrained` wrote them into "
+            f"{checkpoint} under other names and transformers' trainer does not translate them",
+        )
 
     def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
         """Return the sum of the losses since the last log: of all processes, or as transformers of this one."""

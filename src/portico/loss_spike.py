@@ -103,7 +103,7 @@ class LossSpike(TrainerCallback):
             logger.warning(f"There is {why}, so the training ends.")
             control.should_training_stop = True
             return
-        load_weights(model, str(checkpoint))
+        load_weights(model, str(checkpoint), renames=True)
         file = checkpoint / OPTIMIZER_FILE
         with reading(file):
             optimizer.load_state_dict(torch.load(file, map_location=args.device, weights_only=True))

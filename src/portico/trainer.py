@@ -1189,9 +1189,13 @@ class Trainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
-        self._issue_warnings_after_load(
-            weights.load_weights(self.model if model is None else model, resume_from_checkpoint)
-        )
+        self._load_weights(self.model if model is None else model, resume_from_checkpoint)
+
+    def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
+        result = weights.load_weights(model, checkpoint, renames="renamed_weights" in self.corrections)
+        if weights.are_renamed(model, result):
+            self.corrections.warn_of_renamed_weights(checkpoint, len(result.missing_keys))
+        self._issue_warnings_after_load(result)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -1203,7 +1207,7 @@ class Trainer:
             )
             return
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
-        self._issue_warnings_after_load(weights.load_weights(self.model, best))
+        self._load_weights(self.model, best)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         resume.load_rng_state(checkpoint, self.args)

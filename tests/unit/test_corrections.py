@@ -477,3 +477,61 @@ def test_run_at_its_last_step_makes_no_more(changes, tmp_path, warnings_of):
     steps, weights = resume(corrections="resume_at_max_steps")
     assert steps == 3
     assert all(torch.equal(weights[name], tensor) for name, tensor in saved.items())
+
+
+# Names of weights
+
+
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {"pixel_values": torch.randn(3, 8, 8, generator=generator), "labels": torch.tensor(index % 3)}
+        for index in range(12)
+    ]
+
+
+def vit_trainer(library, folder, **changes):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    options = {"max_steps": 4, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 2, **changes}
+    args = toy_arguments(folder, library.TrainingArguments, **options)
+    return library.Trainer(
+        model=transformers.ViTForImageClassification(config),
+        args=args,
+        train_dataset=pictures(),
+        eval_dataset=pictures(),
+    )
+
+
+def losses(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
+    whole = vit_trainer(transformers, tmp_path)
+    whole.train()
+    resumed = {}
+    for name, library, changes in (
+        ("transformers", transformers, {}),
+        ("portico", portico, {}),
+        ("corrected", portico, {"corrections": "renamed_weights"}),
+    ):
+        caplog.clear()
+        trainer = vit_trainer(library, tmp_path, **changes)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        resumed[name] = losses(trainer)
+        warned = "16 weights of the model keep the values they had" in caplog.text
+        assert warned == (name == "portico")
+    assert resumed["corrected"] == losses(whole)
+    assert resumed["portico"] == resumed["transformers"] != losses(whole)
+
+
+def test_renamed_weights_of_the_best_model_are_found(tmp_path):
+    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "greater_is_better": True}
+    trainer = vit_trainer(portico, tmp_path, **best, learning_rate=1.0, corrections="renamed_weights")
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+    saved = transformers.ViTForImageClassification.from_pretrained(trainer.state.best_model_checkpoint)
+    for name, weight in saved.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], weight, rtol=0, atol=0)

@@ -52,12 +52,34 @@ def holds_weights(folder: str) -> bool:
     return any((path / name).is_file() for name in weights) or any(map(_holds_adapter, [path, *path.glob("*/")]))
 
 
-def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
-    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys."""
+def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _IncompatibleKeys:
+    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
+
+    ``save_pretrained`` writes the weights of some models, such as ViT, under names of earlier releases, which
+    ``from_pretrained`` translates and ``transformers.Trainer`` (5.23) does not. They are translated if it ``renames``.
+    """
     path = Path(folder)
     if has_adapters(model):
         load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+    result = _load_by_name(model, path)
+    if renames and are_renamed(model, result):
+        pretrained = cast(PreTrainedModel, model)
+        config, dtype = pretrained.config, pretrained.dtype
+        with reading(path, into_model=True), torch.random.fork_rng(devices=[]):
+            same = type(pretrained).from_pretrained(folder, config=config, dtype=dtype)
+        model.load_state_dict(same.state_dict())
+        return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+    return result
+
+
+def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
+    """Return whether weights were neither found nor recognised that ``from_pretrained`` may know by other names."""
+    return isinstance(model, PreTrainedModel) and bool(result.missing_keys and result.unexpected_keys)
+
+
+def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
+    folder = str(path)
     if (file := path / SAFE_WEIGHTS_NAME).is_file():
         with reading(file):
             weights = safetensors.torch.load_file(file, device="cpu")
