@@ -31,6 +31,10 @@ for code in codes:
 def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
     """Run each piece of code in a new process that has imported the packages ``after`` and no others."""
     command = [sys.executable, "-W", "ignore", "-c", _FORKS, " ".join(after), *codes]
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=paths)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     assert ended.returncode == 0, ended.stderr
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a process that finds the modules that this one finds, those of the tests included."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **changes}

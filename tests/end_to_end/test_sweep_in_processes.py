@@ -85,7 +85,7 @@ def sweep(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("sweeper", ["drawing", "optuna"])
+@pytest.mark.parametrize("sweeper", [pytest.param("drawing", marks=pytest.mark.slow), "optuna"])
 def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper):
     # A port of the environment holds for one group of processes; the second job must not meet the first one's.
     ended = sweep(sweeper=sweeper, MASTER_PORT=str(find_free_network_port()))

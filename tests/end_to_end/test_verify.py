@@ -1,12 +1,13 @@
 """`portico verify`: identical scripts, scripts broken on purpose, and a tolerance."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fresh_process import environment
 
 BROKEN = Path(__file__).parent / "broken_scripts"
 SCRIPT = """
@@ -23,7 +24,7 @@ def verify(*arguments, folder):
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "portico", "verify", *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
+        env=environment(COLUMNS="200"),
         capture_output=True,
         text=True,
         check=False,

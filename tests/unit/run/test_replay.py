@@ -1,10 +1,11 @@
 import math
-import os
 import re
 import subprocess
 import sys
 
 import pytest
+
+from fresh_process import environment
 
 SCRIPT = """
 import torch
@@ -31,7 +32,7 @@ def portico(*command, folder):
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "portico", *command],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
+        env=environment(COLUMNS="200"),
         capture_output=True,
         text=True,
         check=False,

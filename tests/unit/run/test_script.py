@@ -1,9 +1,10 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fresh_process import environment
 
 TRAINS = """
 import sys
@@ -22,11 +23,11 @@ if __name__ == "__main__":
 """
 
 
-def portico(*command, folder, environment=None):
+def portico(*command, folder, variables=None):
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "portico", *command],
         cwd=folder,
-        env={**os.environ, **(environment or {})},
+        env=environment(**(variables or {})),
         capture_output=True,
         text=True,
         check=False,
@@ -49,6 +50,7 @@ def test_runs_a_script_as_python_does(folder):
     plain = subprocess.run(
         [sys.executable, "-W", "ignore", "trains.py", "--a", "1"],
         cwd=folder,
+        env=environment(),
         capture_output=True,
         text=True,
         check=True,
@@ -73,7 +75,7 @@ def test_runs_a_module_with_relative_imports_in_two_processes(folder):
 
 
 def test_follows_accelerate_launch(folder):
-    ended = portico("run", "trains.py", folder=folder, environment={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    ended = portico("run", "trains.py", folder=folder, variables={"ACCELERATE_MIXED_PRECISION": "bf16"})
     assert "made by portico.trainer 1 bf16-mixed" in ended.stdout
 
 
