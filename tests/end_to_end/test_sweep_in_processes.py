@@ -103,6 +103,7 @@ def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper):
     }
 
 
+@pytest.mark.slow
 def test_death_of_a_process_fails_only_its_job(sweep, tmp_path):
     (tmp_path / "death").touch()
     ended = sweep("args.seed=7,8", is_spread=True)
