@@ -158,7 +158,8 @@ class GradientState:
 
     @property
     def active_dataloader(self) -> Any:
-        return self.dataloader_references[-1]
+        innermost = self._dataloader_references_ref[-1]
+        return innermost and innermost()
 
     @property
     def in_dataloader(self) -> bool:
@@ -166,11 +167,13 @@ class GradientState:
 
     @property
     def end_of_dataloader(self) -> bool:
-        return self.in_dataloader and self.active_dataloader.end_of_dataloader
+        loader = self.active_dataloader
+        return loader is not None and loader.end_of_dataloader
 
     @property
     def remainder(self) -> int:
-        return int(self.active_dataloader.remainder) if self.in_dataloader else -1
+        loader = self.active_dataloader
+        return -1 if loader is None else int(loader.remainder)
 
     def _add_dataloader(self, loader: "DataLoaderShard") -> None:
         self._dataloader_references_ref = [*self._dataloader_references_ref, weakref.ref(loader)]

@@ -262,8 +262,9 @@ class Accelerator:
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
         # No early return for a single process: losses are repeated to a full batch, and the last one is smaller.
-        remainder = self.gradient_state.remainder
-        if remainder <= 0 or not self.gradient_state.end_of_dataloader:
+        state = self.gradient_state
+        remainder = state.remainder if state.end_of_dataloader else -1
+        if remainder <= 0:
             return gathered
         if as_objects:
             return gathered if isinstance(gathered, Mapping) else gathered[:remainder]
