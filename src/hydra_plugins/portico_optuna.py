@@ -3,7 +3,6 @@
 Every Hydra application imports this module, so that what is heavy is imported in functions.
 """
 
-import inspect
 import logging
 import math
 import os
@@ -33,8 +32,8 @@ _STUDY = "sweep"
 _JOURNAL = "study.journal"
 _DIRECTIONS = {"max": "maximize", "min": "minimize"}
 _CONSTRAINT = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\deE]+)\s*")
-# Attributes of a trial in the study: who runs it, where, and by how much it breaks each constraint.
-_WORKER, _FOLDER, _VIOLATIONS = "worker", "folder", "violations"
+# Attributes of a trial in the study: who runs it, and where.
+_WORKER, _FOLDER = "worker", "folder"
 
 
 class OptunaSweeper(Sweeper):
@@ -51,7 +50,7 @@ class OptunaSweeper(Sweeper):
         study_name: Name of the study in the storage; null: one for the folder of the sweep.
         n_trials: Trials of the study, of all workers and all commands together.
         n_jobs: Trials at a time, where the launcher runs jobs at the same time.
-        max_failure_rate: The search ends when more than this share of its own trials have failed.
+        max_failure_rate: Largest share of failed trials, 0 to 1; above it the search stops.
         params: Values to choose from by key, in Hydra's override grammar: ``interval(0, 1)``, ``int(interval(1, 9))``,
             ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. The command line adds
             to them and goes first.
@@ -115,7 +114,7 @@ class OptunaSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.folder = Path(config.hydra.sweep.dir).absolute()
-        self.bounds = dict(map(_bound, self.constraints))
+        self.bounds = list(map(_bound, self.constraints))
 
     @override
     def sweep(self, arguments: list[str]) -> Any:
@@ -203,8 +202,6 @@ class OptunaSweeper(Sweeper):
         if sampler is optuna.samplers.GridSampler:
             described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
-        if self.bounds and "constraints_func" in inspect.signature(sampler).parameters:
-            described["constraints_func"] = lambda trial: trial.user_attrs.get(_VIOLATIONS, [0.0] * len(self.bounds))
         return sampler(**described)
 
     def _check_point(self, point: Mapping[str, Any]) -> None:
@@ -232,7 +229,7 @@ class OptunaSweeper(Sweeper):
         # Launchers of Hydra return when all jobs of a batch have ended; ours take a job as soon as another ends.
         starts_one_by_one = hasattr(self.launcher, "start")
         if starts_one_by_one:
-            self.launcher.num_expected = self.n_trials
+            self.launcher.num_expected, self.launcher.num_at_once = self.n_trials, self.n_jobs
         running: list[tuple[Any, Any]] = []
         while True:
             trials: list[Any] = []
@@ -305,15 +302,23 @@ class OptunaSweeper(Sweeper):
         from optuna.trial import TrialState
 
         from portico.cli.jobs import FINISHED, KILLED, PRUNED
+        from portico.errors import InputError
 
         job = self.jobs.pop(trial.number)
         job.read_outcome(None)
         job.write()
+        unknown = [name for name, _ in self.bounds if job.status == FINISHED and name not in job.metrics]
+        if unknown:
+            raise InputError(
+                f"hydra.sweeper.constraints bounds '{unknown[0]}', which is not a metric of the runs. They have: "
+                f"{', '.join(job.metrics)}; name one of these."
+            )
         state, values = TrialState.FAIL, list(job.objective.values())
         if job.status == FINISHED and None not in values:
             state = TrialState.COMPLETE
-            violations = [bound(job.metrics[name]) for name, bound in self.bounds.items() if name in job.metrics]
-            trial.set_user_attr(_VIOLATIONS, violations or [0.0] * len(self.bounds))
+            violations = [bound(job.metrics[name]) for name, bound in self.bounds]
+            for text, violation in zip(self.constraints, violations, strict=True):
+                trial.set_constraint(text, violation)
             job.is_feasible = all(violation <= 0 for violation in violations)
             job.write()
         elif job.status == PRUNED:
@@ -338,7 +343,7 @@ class OptunaSweeper(Sweeper):
         kept = [
             one
             for one in trials
-            if one.state.name == "COMPLETE" and max(one.user_attrs.get(_VIOLATIONS, []), default=0) <= 0
+            if one.state.name == "COMPLETE" and all(violation <= 0 for violation in one.constraints.values())
         ]
         if len(self.study.directions) > 1:
             results["solutions"] = [{"params": one.params, "values": one.values} for one in kept]

@@ -49,7 +49,7 @@ class LossSpike(TrainerCallback):
 
     Args:
         action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer of
-            the last checkpoint; the data and the learning rate go on, so that the batches before the spike are left
+            the last checkpoint; data and learning rate continue from the spike, so that the batches before it are left
             behind.
         factor: How many times the median of the last losses is a spike.
         window: Logged losses that the median is taken of.

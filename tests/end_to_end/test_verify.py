@@ -49,6 +49,15 @@ def test_identical_script(script, tmp_path):
     assert not re.search(r"(src|href)=.?http", page)
 
 
+def test_folder_in_use_is_left_alone(script, tmp_path):
+    (tmp_path / "kept/transformers").mkdir(parents=True)
+    (tmp_path / "kept/transformers/mine.txt").write_text("mine")
+    ended = verify(script, "--keep", "kept", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "`--keep kept` is in use; name an empty folder" in ended.stderr
+    assert (tmp_path / "kept/transformers/mine.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

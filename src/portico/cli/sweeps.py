@@ -156,7 +156,7 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # creating a study is news
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PED-ANOVA is experimental in Optuna 4
+        warnings.simplefilter("ignore")  # PED-ANOVA is experimental in Optuna 5
         evaluator: Any = PedAnovaImportanceEvaluator()
         if find_spec("sklearn") is not None:
             evaluator = FanovaImportanceEvaluator(seed=0)

@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = parser.parse_args(own)
         if given.steps is not None and given.steps < 1:
             raise InputError(f"`--steps {given.steps}` is not positive; give a number of steps, at least 1.")
+        if given.keep is not None and given.keep.exists() and (given.keep.is_file() or any(given.keep.iterdir())):
+            raise InputError(f"`--keep {given.keep}` is in use; name an empty folder, or one that does not exist.")
         with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
             folder = given.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,6 @@ class Verification:
     def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
         """Run the script once; every run writes to the same paths, which its files may name."""
         folder = self._folder / label.replace(" ", "-").replace("=", "-")
-        shutil.rmtree(folder, ignore_errors=True)
         (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fake_experiment
-from hydra_plugins.portico_launchers import StartedJob, SubmititLauncher
+from hydra_plugins.portico_launchers import JoblibLauncher, StartedJob, SubmititLauncher, logged
 from portico.cli.jobs import SweepJob
 
 CHECKOUT = Path(__file__).parents[3]
@@ -104,6 +104,28 @@ def test_search_keeps_several_trials_running(start, tmp_path):
     assert sweep.returncode == 0, output
     assert "2 started" in output
     assert [job["status"] for job in jobs_in(tmp_path)] == ["finished", "finished", "pruned", "pruned"]
+
+
+@needs("joblib")
+@pytest.mark.parametrize(
+    ("n_jobs", "num_jobs", "of_a_search", "expected"),
+    [(4, 8, None, 2), (4, 2, None, 4), (4, 8, 1, 8), (16, 16, None, 1)],
+)
+def test_jobs_of_one_machine_share_its_cores(monkeypatch, n_jobs, num_jobs, of_a_search, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    launcher = JoblibLauncher(n_jobs)
+    launcher.num_at_once = of_a_search
+    assert launcher._num_threads(num_jobs) == expected
+
+
+@pytest.mark.parametrize(("of_the_user", "expected"), [(None, "3"), ("7", "7")])
+def test_threads_of_a_job_are_those_of_the_user_if_there_are_any(monkeypatch, tmp_path, of_the_user, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if of_the_user is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", of_the_user)
+    show = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
+    subprocess.run(logged(show, tmp_path / "job.log", 3), check=True)
+    assert (tmp_path / "job.log").read_text() == f"{expected}\n"
 
 
 @needs("submitit")
