@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from portico.run.recorder import RECORD_FILE
+from portico.run.recorder import RECORD_FILE, hash_of
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
@@ -184,7 +184,7 @@ def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
 def _content(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         # The recorded process wrote it.
-        return repr(import_module("torch").load(path, map_location="cpu", weights_only=False))
+        return hash_of(import_module("torch").load(path, map_location="cpu", weights_only=False))
     if path.suffix == ".json":
         return untimed(json.loads(path.read_text(encoding="utf-8")))
     return path.read_bytes()

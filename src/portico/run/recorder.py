@@ -281,7 +281,7 @@ def norm_of(tensor: Any) -> float:
 
 
 def hash_of(value: Any) -> int:
-    """Return a CRC-32 of tensors in dicts, lists and tuples, with their names, types and shapes."""
+    """Return a CRC-32 of tensors and arrays in dicts, lists and tuples, with their names, types and shapes."""
     torch = import_module("torch")
     checksum = 0
     if isinstance(value, torch.Tensor):
@@ -296,6 +296,8 @@ def hash_of(value: Any) -> int:
         for item in value:
             checksum = zlib.crc32(f"{hash_of(item)}".encode(), checksum)
         return checksum
+    if hasattr(value, "tobytes"):  # its representation leaves out the middle
+        return zlib.crc32(value.tobytes(), zlib.crc32(f"{value.dtype}{value.shape}".encode()))
     return zlib.crc32(repr(value).encode())
 
 

@@ -1,7 +1,9 @@
 import copy
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from portico.run.comparison import (
     Growth,
@@ -98,6 +100,16 @@ def test_files_are_compared_without_times(tmp_path):
     (first.folder / "output" / "more.txt").write_text("less")
     assert first_difference(first, second).quantity == "file more.txt"
     assert untimed([{"eval_runtime": 1, "eval_loss": 2}]) == [{"eval_loss": 2}]
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray])
+def test_every_number_of_a_pickled_file_is_compared(tmp_path, kind):
+    first, second = run(tmp_path, "a"), run(tmp_path, "other")
+    for one, number in ((first, 0.0), (second, 1.0)):
+        values = torch.zeros(5000)
+        values[2500] = number  # a representation leaves out the middle
+        torch.save({"state": [values if kind is torch.Tensor else values.numpy()]}, one.folder / "output/optimizer.pt")
+    assert first_difference(first, second).quantity == "file optimizer.pt"
 
 
 def cause(first, second, again=None):
