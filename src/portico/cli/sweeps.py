@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from portico.cli.jobs import FAILED, FINISHED, JOB_FILE, KILLED, SweepJob, is_first_process
 from portico.errors import InputError
-from portico.mrc.report.run_page import REPORT_PAGE, write_text
-from portico.mrc.report.sweep_page import sweep_page
+from portico.report.page import REPORT_PAGE, write_text
+from portico.report.sweep_page import sweep_page
 
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
 # Below, an importance would be noise.

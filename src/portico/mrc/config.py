@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
 
+from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError
 from portico.experiment import TARGET, import_target
 from portico.from_scratch import check_unshaped, fields_of
@@ -27,7 +28,6 @@ from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.datasets import read_examples, read_hub
 from portico.mrc.datasets.reader import format_named
-from portico.mrc.datasets.sources import MAX_GZIP_RATIO, paths_of
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import torch
 
 from portico.arguments import TrainingArguments
+from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets import squad
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.datasets.records import InvalidRecord, checked_id, checked_text, shorten
+from portico.mrc.datasets.records import checked_id, checked_text
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 
 from portico import replacement
 from portico.errors import InputError
-from portico.mrc.report.page import Section, render_page
+from portico.report.page import Section, render_page
 from portico.run.recorder import norm_of
 from portico.run.script import Script
 

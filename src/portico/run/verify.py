@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from portico.errors import InputError
-from portico.mrc.report.charts import Series, line_chart
-from portico.mrc.report.page import Section, render_page
+from portico.report.charts import Series, line_chart
+from portico.report.page import Section, render_page
 from portico.run.comparison import (
     Growth,
     RecordedRun,

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from portico.data.defects import Defects
+from portico.data.sources import entries, import_datasets, open_text, paths_of
 from portico.errors import InputError
-from portico.mrc.datasets.records import Defects
-from portico.mrc.datasets.sources import entries, import_datasets, open_text, paths_of
 from portico.settings import setting
 from portico.tasks.task import Record, Task
 

@@ -20,9 +20,18 @@ from transformers import EvalPrediction
 
 from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
-from portico.mrc.report.charts import Series, line_chart
-from portico.mrc.report.page import Section, harmless_markup, macros, panels, render_page, settings_panels
-from portico.mrc.report.run_page import REPORT_PAGE, Tile, curve, write_text
+from portico.report.charts import Series, curve, line_chart
+from portico.report.page import (
+    REPORT_PAGE,
+    Section,
+    Tile,
+    harmless_markup,
+    macros,
+    panels,
+    render_page,
+    settings_panels,
+    write_text,
+)
 from portico.settings import shown_settings
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData

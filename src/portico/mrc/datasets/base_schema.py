@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from portico.data.defects import InvalidRecord, describe
 from portico.mrc.datasets import records, squad
 from portico.mrc.datasets.examples import Example, contexts_of
 
@@ -16,9 +17,7 @@ def question(raw: Any) -> Example:
     text, contexts = (records.required(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list) or not contexts:
-        raise records.InvalidRecord(
-            f"`context` must be a list of one or more strings; got {records.describe(contexts)}."
-        )
+        raise InvalidRecord(f"`context` must be a list of one or more strings; got {describe(contexts)}.")
     contexts = [records.checked_text("context", context) for context in contexts]
     key = next((key for key in _ID_KEYS if raw.get(key) is not None), None)
     return {
@@ -67,7 +66,7 @@ def _annotations(
         records.required(raw, key, "`target` has four lists of the same length") for key in records.as_target([])
     ]
     if not all(isinstance(column, list) for column in columns) or len({len(column) for column in columns}) > 1:
-        raise records.InvalidRecord(f"`target` must hold four lists of the same length; got {records.describe(raw)}.")
+        raise InvalidRecord(f"`target` must hold four lists of the same length; got {describe(raw)}.")
     # Passages are parts of the only context if there are candidates, and the contexts themselves otherwise.
     num_passages = len(contexts) if candidates is None else len(candidates)
     annotations = []

@@ -2,16 +2,9 @@
 
 from typing import Any
 
+from portico.data.defects import InvalidRecord, describe
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import (
-    Format,
-    InvalidRecord,
-    checked_id,
-    checked_label,
-    checked_text,
-    describe,
-    required,
-)
+from portico.mrc.datasets.records import Format, checked_id, checked_label, checked_text, required
 
 _KIND = "a record for fusion-in-decoder has id, input, output, passages"
 

@@ -6,13 +6,14 @@ Character spans include their last character.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from portico.data.defects import Defects, InvalidRecord, Placed, shorten
 from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
 
 _KIND = "an MRQA question has qid, context, question, detected_answers"
 
 
-def questions(place: str, entry: Any, defects: records.Defects) -> Iterator[records.Placed]:
+def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of a passage with their context, not yet validated; none for the header line."""
     if not isinstance(entry, Mapping) or "detected_answers" in entry:
         yield place, entry
@@ -30,9 +31,9 @@ def example(raw: Any) -> Example:
     for answer in records.as_objects(detected, "detected_answers"):
         for start, last in char_spans(answer):
             if not 0 <= start <= last < len(context):
-                shown = " to ".join(map(records.shorten, (start, last)))
-                raise records.InvalidRecord(
-                    f"`char_spans` of the answer {records.shorten(answer['text'])} is {shown}, but the context has "
+                shown = " to ".join(map(shorten, (start, last)))
+                raise InvalidRecord(
+                    f"`char_spans` of the answer {shorten(answer['text'])} is {shown}, but the context has "
                     f"the characters 0 to {len(context) - 1}."
                 )
             # MRQA 2019's `char_spans` include the last character.

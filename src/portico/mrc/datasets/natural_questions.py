@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from portico.data.defects import InvalidRecord, shorten
 from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
 
@@ -30,8 +31,8 @@ class Document:
         if start_token == -1 or end_token == -1:
             return records.NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
-            shown = " to ".join(map(records.shorten, (start_token, end_token)))
-            raise records.InvalidRecord(
+            shown = " to ".join(map(shorten, (start_token, end_token)))
+            raise InvalidRecord(
                 f"an answer or candidate is tokens {shown}, but the document has {len(self.token_spans)} tokens."
             )
         return self.token_spans[start_token][0], self.token_spans[end_token - 1][1]

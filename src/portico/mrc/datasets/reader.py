@@ -3,24 +3,25 @@
 To add a format, write a module with a `Format` and enter it in `FORMATS`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portico.errors import InputError
-from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
-from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Defects, Format, InvalidRecord, Placed, describe, shorten
-from portico.mrc.datasets.sources import (
+from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
+from portico.data.sources import (
     MAX_GZIP_RATIO,
     entries,
     import_datasets,
-    language_of_name,
     numbered,
     open_text,
     paths_of,
     stored_dataset,
 )
+from portico.errors import InputError
+from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
+from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.records import Format
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -35,7 +36,15 @@ FORMATS: Mapping[str, Format] = {
 }
 """Formats by name, in the order in which they are tried by `read_examples`."""
 
+# xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
+_LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
 _ID_KEYS = ("id", "example_id", "qid")
+
+
+def _language_of_name(name: str) -> str | None:
+    """Return the language of the contexts if the file name is one of XQuAD or MLQA."""
+    match = _LANGUAGE_IN_NAME.match(name)
+    return match and match[1]
 
 
 class _UniqueIds:
@@ -139,7 +148,7 @@ def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         return _read(Defects("The data set", skip_invalid=reading.skip_invalid), numbered(source), one, _UniqueIds())
     paths = paths_of(names)
-    languages = {language_of_name(path.name) for path in paths}
+    languages = {_language_of_name(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
     for path in paths:
@@ -149,7 +158,7 @@ def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example
                 examples += _read(defects, numbered(dataset), one, ids)
                 continue
         with open_text(path, reading.max_gzip_ratio) as stream:
-            examples += _read(defects, entries(stream, defects), one, ids, language_of_name(path.name))
+            examples += _read(defects, entries(stream, defects), one, ids, _language_of_name(path.name))
     return examples
 
 

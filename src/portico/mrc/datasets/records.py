@@ -1,65 +1,17 @@
-"""What the parsers of all formats share: checks of a record, annotations, and the report of invalid records.
+"""What the parsers of all formats share: checks of a record, and annotations.
 
 The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` if the value is not what they return.
 """
 
-import logging
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from portico.errors import InputError
+from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets.examples import Example
-
-logger = logging.getLogger(__name__)
-
-Placed: TypeAlias = tuple[str, Any]
-"""A JSON value and where it stands in its source ("line 3"), for error messages."""
 
 Span: TypeAlias = tuple[int, int]
 NO_SPAN: Span = (-1, -1)
-
-_MAX_SHOWN_CHARACTERS = 60
-_MAX_SHOWN_KEYS = 8
-_MAX_SHOWN_RECORDS = 3
-_REPR = reprlib.Repr()
-_REPR.maxlevel = _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 10
-_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 2 * _MAX_SHOWN_CHARACTERS
-
-
-class InvalidRecord(ValueError):
-    """A record cannot be used; the message has the reason without the place."""
-
-
-class Defects:
-    """The invalid records of one source: raised at once, or with ``skip_invalid`` collected for a single warning."""
-
-    def __init__(self, source: object, *, skip_invalid: bool) -> None:
-        self.source = source
-        self.messages: list[str] = []
-        self.num_records = 0
-        self._skip_invalid = skip_invalid
-
-    def add(self, place: str, problem: str, *, num_records: int = 1) -> None:
-        """Add a problem that makes so many records unusable."""
-        message = f"{place}: {problem}"
-        if not self._skip_invalid:
-            raise InputError(
-                f"{self.source}, {message} Correct the file, or skip invalid records with `skip_invalid=True` "
-                "(`data.skip_invalid=true` on the command line)."
-            )
-        self.messages.append(message)
-        self.num_records += num_records
-
-    def warn(self) -> None:
-        """Warn of the number of skipped records and show the first few; level DEBUG lists all of them."""
-        if not self.messages:
-            return
-        shown = " | ".join(self.messages[:_MAX_SHOWN_RECORDS])
-        logger.warning("%s: left out %d unusable record(s); first: %s", self.source, self.num_records, shown)
-        for message in self.messages:
-            logger.debug("%s: left out %s", self.source, message)
 
 
 def children(parent: Any, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
@@ -100,27 +52,6 @@ class Format:
     example: Callable[[Any], Example]
     questions: Callable[[str, Any, Defects], Iterator[Placed]] = _one_question
     unanswered: Mapping[str, Any] = field(default_factory=dict)
-
-
-def shorten(value: Any) -> str:
-    """Return the `repr` of a value, cut to about 60 characters."""
-    try:
-        # `reprlib` does not enter what is nested deeply, and the limits keep what the cut below would show.
-        text = value if isinstance(value, str) else _REPR.repr(value)
-    except ValueError:  # an integer of thousands of digits
-        return f"{type(value).__name__} too long to show"
-    cut = text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
-    return repr(cut) if isinstance(value, str) else cut
-
-
-def describe(value: Any) -> str:
-    """Return a short description of a JSON value, on one line."""
-    if isinstance(value, Mapping):
-        keys = ", ".join(f"`{shorten(str(key))[1:-1]}`" for key in list(value)[:_MAX_SHOWN_KEYS])
-        return f"an object with the keys {keys}" if keys else "an empty object"
-    if isinstance(value, list):
-        return f"a list of length {len(value)}"
-    return "null" if value is None else shorten(value)
 
 
 def required(raw: Any, key: str, kind: str) -> Any:

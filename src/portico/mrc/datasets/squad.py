@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
 
@@ -17,13 +18,13 @@ _LABELS = ("language", "question_type")
 _MAX_SHOWN_POSITIONS = 3
 
 
-def questions(place: str, entry: Any, defects: records.Defects) -> Iterator[records.Placed]:
+def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of an entry with their context and title, not yet validated."""
     if not isinstance(entry, Mapping) or "paragraphs" not in entry:
         yield place, entry
         return
     title = entry.get("title")
-    place = f"{place} ({records.shorten(title)})" if title else place
+    place = f"{place} ({shorten(title)})" if title else place
     for number, paragraph in records.children(entry, "paragraphs", place, defects, "SQuAD"):
         yield from records.questions_of_passage(
             f"{place}, paragraph {number}", paragraph, defects, "SQuAD", title=title
@@ -58,12 +59,12 @@ def checked_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
     elif isinstance(answers, Mapping):
         texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        raise records.InvalidRecord(
+        raise InvalidRecord(
             '`answers` must be {"text": [...], "answer_start": [...]} with two lists of the same length or a list of '
-            f'{{"text", "answer_start"}}, empty for a question without an answer; got {records.describe(answers)}.'
+            f'{{"text", "answer_start"}}, empty for a question without an answer; got {describe(answers)}.'
         )
     if isinstance(impossible, bool) and impossible == bool(texts):
-        raise records.InvalidRecord(
+        raise InvalidRecord(
             f"`is_impossible` is {str(impossible).lower()}, but `answers` holds {len(texts)}; an impossible question "
             "has no answers, any other at least one."
         )
@@ -72,22 +73,20 @@ def checked_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _check_answer(context: str, text: Any, start: Any) -> None:
     if not isinstance(text, str) or not text:
-        raise records.InvalidRecord(f"`text` of an answer must be a non-empty string; got {records.describe(text)}.")
+        raise InvalidRecord(f"`text` of an answer must be a non-empty string; got {describe(text)}.")
     if isinstance(start, bool) or not isinstance(start, int):
-        raise records.InvalidRecord(
-            f"`answer_start` of the answer {records.shorten(text)} must be an int; got {records.describe(start)}."
-        )
+        raise InvalidRecord(f"`answer_start` of the answer {shorten(text)} must be an int; got {describe(start)}.")
     if start >= 0 and context.startswith(text, start):
         return
     if 0 <= start < len(context):
-        there = f"the context has {records.shorten(context[start : start + len(text)])} there"
+        there = f"the context has {shorten(context[start : start + len(text)])} there"
     else:
         there = f"the context has the characters 0 to {len(context) - 1}"
     positions = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     nearest = sorted(positions, key=lambda position: abs(position - start))[:_MAX_SHOWN_POSITIONS]
     occurs = f"occurs at {', '.join(map(str, nearest))}" if nearest else "does not occur in the context"
-    raise records.InvalidRecord(
-        f"`answer_start` {records.shorten(start)} of the answer {records.shorten(text)} is wrong: {there}, and the "
+    raise InvalidRecord(
+        f"`answer_start` {shorten(start)} of the answer {shorten(text)} is wrong: {there}, and the "
         f"answer {occurs}. Offsets count characters, from 0."
     )
 

@@ -17,21 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
+from portico.data.defects import Defects
+from portico.data.sources import import_datasets, numbered
 from portico.errors import InputError, InputTypeError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions, squad, tydi
 from portico.mrc.datasets.fid import passage_text
 from portico.mrc.datasets.mrqa import char_spans
-from portico.mrc.datasets.records import (
-    NO_SPAN,
-    Annotation,
-    Defects,
-    Span,
-    as_candidates,
-    as_objects,
-    as_target,
-)
-from portico.mrc.datasets.sources import import_datasets, numbered
+from portico.mrc.datasets.records import NO_SPAN, Annotation, Span, as_candidates, as_objects, as_target
 from portico.mrc.features.labels import (
     Gold,
     Subsampling,

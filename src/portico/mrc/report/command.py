@@ -10,18 +10,18 @@ from typing import Any
 
 import yaml
 
+from portico.data.defects import shorten
 from portico.errors import InputError
 from portico.experiment import TARGET, path_of
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
-from portico.mrc.datasets.records import shorten
 from portico.mrc.question_results import question_result
 from portico.mrc.report.comparison import align_runs, write_comparison
 from portico.mrc.report.explorer import MAX_MEGABYTES
-from portico.mrc.report.page import GENERATOR
 from portico.mrc.report.results import RunRecord, Span
-from portico.mrc.report.run_page import REPORT_PAGE, REPORT_RECORD, write_report
+from portico.mrc.report.run_page import REPORT_RECORD, write_report
+from portico.report.page import GENERATOR, REPORT_PAGE
 from portico.settings import check_values, schema_of
 
 # Our pages have `GENERATOR` within this many bytes.

@@ -19,9 +19,9 @@ from portico.mrc.report.figures import (
     groupings,
     significance,
 )
-from portico.mrc.report.page import Section, differing_settings, macros, render, render_page, settings_panels
 from portico.mrc.report.results import RunRecord
-from portico.mrc.report.run_page import group_tables, num_questions, picked, write_text
+from portico.mrc.report.run_page import group_tables, num_questions, picked
+from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels, write_text
 
 # By convention, a difference with a p-value below is not due to chance.
 _SIGNIFICANT = 0.05

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, outcome
-from portico.mrc.report.page import render
 from portico.mrc.report.results import QuestionResult, Span
+from portico.report.page import render
 
 MAX_MEGABYTES = 20.0
 BYTES = 1_000_000

@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from portico.mrc.report.results import QuestionResult
-from portico.mrc.report.statistics import Interval, mcnemar, mean_intervals, randomisation
+from portico.mrc.report.statistics import mcnemar, mean_intervals, randomisation
+from portico.report.page import Interval
 
 NO_ANSWER = "no answer"
 

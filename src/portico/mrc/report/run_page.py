@@ -1,24 +1,36 @@
 """The report of one run, as a page and as files in the run's folder."""
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from portico.mrc.report.charts import Mark, Point, Series, line_chart, reliability_chart
 from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
 from portico.mrc.report.figures import Difference, Group, Grouping, Outcome, count_kinds, groupings, outcome, score
-from portico.mrc.report.page import Section, harmless_markup, macros, panels, render, render_page, settings_panels
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
-from portico.mrc.report.statistics import Interval, ThresholdCurve, calibration, threshold_curve
+from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
+from portico.report.charts import Frame, Mark, Series, curve, line_chart
+from portico.report.page import (
+    REPORT_PAGE,
+    Section,
+    Tile,
+    duration,
+    harmless_markup,
+    macros,
+    panels,
+    render,
+    render_page,
+    settings_panels,
+    write_text,
+)
 
-REPORT_PAGE = "report.html"
 REPORT_RECORD = "report.json"
 
+# Space at each side of a bar, in percent of the width.
+_GAP = 0.6
 # More points would not change how a curve looks.
 _MAX_POINTS = 300
 # A score this close to the mean of the questions' scores, in percent, is that mean, so its interval is known.
@@ -51,11 +63,6 @@ def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = 
         max_megabytes: Limit for the size of the questions to read; those left out are counted on the page.
     """
     write_text(path, run_page(record, max_megabytes=max_megabytes))
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
-    Path(path).write_text(text, encoding="utf-8", errors="replace")
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
@@ -116,16 +123,6 @@ def baselines(record: RunRecord) -> Mapping[str, Mapping[str, float]]:
     return {way: {"f1": float(ends.f1_T[row]), "exact": float(ends.exact_T[row])} for way, row in rows.items()}
 
 
-class Tile(NamedTuple):
-    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
-
-    label: str
-    value: str
-    percent: float | None = None
-    interval: Interval | None = None
-    baselines: Mapping[str, float] = {}
-
-
 def remark(headline: Sequence[Tile]) -> str:
     """Return a sentence on the first score that does not exceed the best of its baselines; empty if all do."""
     for tile in headline:
@@ -182,16 +179,6 @@ def tiles(
     return scores + [Tile(label, value) for label, value in facts.items() if value is not None]
 
 
-def duration(seconds: float) -> str:
-    """Return a time span as text: "2 h 5 min", "3 min 20 s" or "4.2 s"."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
     """Return the first of the metrics that is there, by itself or after the prefix that the evaluation's share."""
     evaluated = [key for key in metrics if "_" in key and not key.startswith(("train_", "total_"))]
@@ -229,7 +216,7 @@ def _confidence(record: RunRecord) -> Markup:
     measured, thresholds = calibration(record.results), threshold_curve(record.results)
     sentences, charts = [], []
     if measured:
-        charts.append(reliability_chart(measured))
+        charts.append(_reliability_chart(measured))
         sentences.append(Markup("Expected calibration error: <b>{:.1%}</b>.").format(measured.error))
     if thresholds:
         best = thresholds.best
@@ -243,6 +230,20 @@ def _confidence(record: RunRecord) -> Markup:
     if not charts:
         return Markup()
     return Markup('<p class="finding">{}</p>{}').format(Markup(" ").join(sentences), panels(*charts))
+
+
+def _reliability_chart(measured: Calibration) -> Markup:
+    """Return a reliability diagram as an HTML figure: a bar for each range of confidence, and its numbers below."""
+    frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
+    bars, whiskers = [], []
+    for one in measured.bins:
+        left, right, top = frame.x(100 * one.low) + _GAP, frame.x(100 * one.high) - _GAP, frame.y(100 * one.accuracy)
+        bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
+        middle = frame.x(50 * (one.low + one.high))
+        high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
+        whiskers.append(f"M{middle:.2f} {high:.2f}V{low:.2f}")
+    chart: Markup = macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
+    return chart
 
 
 def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any]) -> Markup:
@@ -281,19 +282,6 @@ def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
         "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
     }
     return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
-
-
-def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
-    """Return `(step, value)` of every entry that has a finite number under the key, steps ascending.
-
-    Of several entries of one step the last counts: a final evaluation repeats the step of the last one in training.
-    """
-    values = {
-        float(entry["step"]): float(entry[key])
-        for entry in log_history
-        if "step" in entry and isinstance(entry.get(key), int | float) and math.isfinite(entry[key])
-    }
-    return tuple(sorted(values.items()))
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:

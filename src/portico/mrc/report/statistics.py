@@ -12,26 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.mrc.report.results import QuestionResult
+from portico.report.page import Interval
 
 NUM_RESAMPLES = 2000
 NUM_ROUNDS = 10_000
 NUM_BINS = 10
 CONFIDENCE = 0.95
 SEED = 0
-
-
-class Interval(NamedTuple):
-    """Both ends of a confidence interval, in the unit of the scores."""
-
-    low: float
-    high: float
-
-    @property
-    def direction(self) -> str:
-        """``"up"`` or ``"down"`` if the interval of a difference excludes zero, else ``"unsure"``."""
-        if self.low > 0:
-            return "up"
-        return "down" if self.high < 0 else "unsure"
 
 
 def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> list[Interval]:

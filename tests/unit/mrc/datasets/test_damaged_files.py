@@ -19,8 +19,9 @@ from mrc_records import (
     tydi_of_google,
     tydi_of_hub,
 )
+from portico.data import defects
 from portico.errors import InputError
-from portico.mrc.datasets import read_examples, records
+from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.reader import read_questions
 
 SQUAD = [
@@ -132,8 +133,8 @@ def read_damaged(source, seed, path, left_out):
 @pytest.mark.parametrize("source", SOURCES)
 def test_damaged_file_is_read_or_refused(source, num_files, tmp_path, monkeypatch):
     left_out = []
-    monkeypatch.setattr(records.logger, "warning", lambda text, source, number, first: left_out.append(number))
-    monkeypatch.setattr(records.logger, "debug", lambda *message: None)
+    monkeypatch.setattr(defects.logger, "warning", lambda text, source, number, first: left_out.append(number))
+    monkeypatch.setattr(defects.logger, "debug", lambda *message: None)
     num_read = sum(read_damaged(source, seed, tmp_path / "file.json", left_out) for seed in range(num_files))
     assert 0 < num_read < 4 * num_files  # neither all files are refused nor is the damage too small to matter
 

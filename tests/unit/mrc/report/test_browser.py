@@ -11,7 +11,7 @@ import pytest
 from portico.mrc.report import Candidate
 from portico.mrc.report.comparison import comparison_page
 from portico.mrc.report.run_page import run_page
-from portico.mrc.report.sweep_page import sweep_page
+from portico.report.sweep_page import sweep_page
 from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
 from sweep_results import summary
 

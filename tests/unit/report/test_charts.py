@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.mrc.report.charts import Series, line_chart, tick_labels, ticks
+from portico.report.charts import Series, line_chart, tick_labels, ticks
 
 
 @pytest.mark.parametrize(

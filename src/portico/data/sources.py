@@ -10,7 +10,6 @@ import gzip
 import io
 import itertools
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,16 +18,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from portico.data.defects import Defects, Placed, describe, shorten
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.datasets.records import Defects, Placed, describe, shorten
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _STORED_DATASET = "dataset_info.json"  # written by `Dataset.save_to_disk`
-# xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
-_LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
 _GZIP_MAGIC = b"\x1f\x8b"
 MAX_GZIP_RATIO = 100.0
 """How many times as large as a gzip file its content may be; JSON is about 5 times as large, and gzip allows 1,030."""
@@ -72,12 +69,6 @@ def _paths(name: str) -> list[Path]:
     if not matches:
         raise InputError(f"{name}: no file matches; relative paths start at {Path.cwd()}.")
     return matches
-
-
-def language_of_name(name: str) -> str | None:
-    """Return the language of the contexts if the file name is one of XQuAD or MLQA."""
-    match = _LANGUAGE_IN_NAME.match(name)
-    return match and match[1]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What all pages have in common: the Jinja environment, the frame of a page, tables of settings, foreign markup."""
+"""What all pages have in common: the frame, tiles, tables of settings, foreign markup, the Jinja environment."""
 
 import html
 import re
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+REPORT_PAGE = "report.html"
 GENERATOR = Markup('<meta name="generator" content="portico-report">')
 """Marks a page as ours, near its beginning."""
 
@@ -50,6 +52,30 @@ class Section:
         return "-".join((self.name or self.heading).lower().split())
 
 
+class Interval(NamedTuple):
+    """Both ends of a confidence interval, in the unit of the scores."""
+
+    low: float
+    high: float
+
+    @property
+    def direction(self) -> str:
+        """``"up"`` or ``"down"`` if the interval of a difference excludes zero, else ``"unsure"``."""
+        if self.low > 0:
+            return "up"
+        return "down" if self.high < 0 else "unsure"
+
+
+class Tile(NamedTuple):
+    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
+
+    label: str
+    value: str
+    percent: float | None = None
+    interval: Interval | None = None
+    baselines: Mapping[str, float] = {}
+
+
 def render_page(
     title: str, lead: str, head: Markup, sections: Sequence[Section], *, kicker: str = "Reading comprehension report"
 ) -> str:
@@ -76,6 +102,11 @@ def render_page(
     )
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
+    Path(path).write_text(text, encoding="utf-8", errors="replace")
+
+
 def render(template: str, **values: Any) -> Markup:
     """Return the HTML of a template; values that are not `Markup` are escaped."""
     return Markup(_environment().get_template(template).render(values))
@@ -95,6 +126,16 @@ def panels(*contents: Markup, small: bool = False) -> Markup:
 
 def styles() -> str:
     return "".join(map(_asset, _STYLES))
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as text: "2 h 5 min", "3 min 20 s" or "4.2 s"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def settings_panels(settings: Mapping[str, Any]) -> Markup:
@@ -165,7 +206,7 @@ class _HarmlessMarkup(HTMLParser):
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("portico.mrc.report"),
+        loader=PackageLoader("portico.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -186,7 +227,7 @@ def _without_controls(value: Any) -> Any:
 
 
 def _asset(name: str) -> str:
-    return files("portico.mrc.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("portico.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

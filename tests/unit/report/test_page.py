@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from portico.mrc.report.page import differing_settings, harmless_markup, settings_panels, styles
+from portico.report.page import differing_settings, harmless_markup, settings_panels, styles
 
 
 def test_settings_become_one_table_a_group():

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from portico.mrc.report.sweep_page import sweep_page
+from portico.report.sweep_page import sweep_page
 from sweep_results import job, summary
 
 

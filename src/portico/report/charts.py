@@ -2,21 +2,18 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from portico.mrc.report.page import macros
-from portico.mrc.report.statistics import Calibration
+from portico.report.page import macros
 
 Point = tuple[float, float]
 
 # Relative width below which a range is rounding noise around one value.
 _FLAT = 1e-9
-# Space at each side of a bar, in percent of the width.
-_GAP = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +68,6 @@ def line_chart(
     return chart
 
 
-def reliability_chart(measured: Calibration) -> Markup:
-    """Return a reliability diagram as an HTML figure: a bar for each range of confidence, and its numbers below."""
-    frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
-    bars, whiskers = [], []
-    for one in measured.bins:
-        left, right, top = frame.x(100 * one.low) + _GAP, frame.x(100 * one.high) - _GAP, frame.y(100 * one.accuracy)
-        bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
-        middle = frame.x(50 * (one.low + one.high))
-        high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
-        whiskers.append(f"M{middle:.2f} {high:.2f}V{low:.2f}")
-    chart: Markup = macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
-    return chart
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The axes of a chart, mapped onto a drawing of 100 x 100 with y pointing down.
@@ -116,6 +99,19 @@ class Frame:
     @property
     def y_labels(self) -> list[tuple[float, str]]:
         return list(zip(map(self.y, self.y_ticks), tick_labels(self.y_ticks), strict=True))
+
+
+def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
+    """Return `(step, value)` of every entry that has a finite number under the key, steps ascending.
+
+    Of several entries of one step the last counts: a final evaluation repeats the step of the last one in training.
+    """
+    values = {
+        float(entry["step"]): float(entry[key])
+        for entry in log_history
+        if "step" in entry and isinstance(entry.get(key), int | float) and math.isfinite(entry[key])
+    }
+    return tuple(sorted(values.items()))
 
 
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:

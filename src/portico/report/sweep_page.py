@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from portico.mrc.report.charts import Frame, ticks
-from portico.mrc.report.page import Section, macros, panels, render_page
+from portico.report.charts import Frame, ticks
+from portico.report.page import Section, macros, panels, render_page
 
 # An axis with no more values than these names each, others their ends.
 _FEW = 5
