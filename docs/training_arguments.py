@@ -143,10 +143,13 @@ EFFECTS = {
         "how processes share data (`split_batches`, `dispatch_batches`, `even_batches`, `use_seedable_sampler`, "
         "`non_blocking`) and when they average gradients (`gradient_accumulation_kwargs`)"
     ),
-    "fsdp": "train with Lightning's `FSDPStrategy`; needs CUDA",
-    "fsdp_config": "options of that strategy",
+    "fsdp": "shard the model over the processes with torch's FSDP2, on GPUs or CPUs ([scale](scale.md))",
+    "fsdp_config": "which layers are gathered one at a time, when their weights are freed, offloading, recomputation",
     "deepspeed": "train with Lightning's `DeepSpeedStrategy` and this configuration; needs CUDA and DeepSpeed",
-    "parallelism_config": "refused in favour of Lightning's `strategy=ModelParallelStrategy(...)`",
+    "parallelism_config": (
+        "sizes of the mesh of processes: `dp_replicate_size`, `dp_shard_size`, `tp_size`, in an object or a dict; "
+        "`cp_size` and `sp_size` are refused"
+    ),
     # Diagnosis
     "debug": "`underflow_overflow`: stop at the first value that is NaN or infinite, and report where",
     "skip_memory_metrics": "`False`: add memory use to the metrics",

@@ -24,7 +24,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
@@ -32,6 +32,7 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
@@ -285,6 +286,39 @@ def wrap_in_ddp(strategy: DDPStrategy, model: nn.Module) -> DistributedDataParal
 def set_root_device(strategy: Strategy, device: torch.device) -> None:
     """Make ``strategy``, which runs in one process, run on ``device``. Public: a strategy built with it."""
     strategy._root_device = device  # type: ignore[attr-defined]
+
+
+class MeshStrategy(ModelParallelStrategy):
+    """``ModelParallelStrategy`` on any mesh, whose processes are connected before a module is attached.
+
+    Public: ``ModelParallelStrategy.setup_environment``, whose mesh has two dimensions and goes to the module.
+    """
+
+    @override
+    def setup_environment(self) -> None:
+        self._setup_distributed()
+        self._device_mesh = self.make_mesh()
+
+    def make_mesh(self) -> DeviceMesh:
+        """Return the mesh of the run; the processes are connected."""
+        raise NotImplementedError
+
+    @property
+    def lightning_sizes(self) -> tuple[int, int]:
+        """The sizes that Lightning's constructor was given, with its defaults: a replica for each machine."""
+        data, tensor = self._data_parallel_size, self._tensor_parallel_size
+        return (self.num_nodes if data == "auto" else data, self.num_processes if tensor == "auto" else tensor)
+
+
+def mesh_options(strategy: ModelParallelStrategy) -> dict[str, Any]:
+    """Return the arguments that ``strategy`` was made with. Public: none."""
+    return {
+        "data_parallel_size": strategy._data_parallel_size,
+        "tensor_parallel_size": strategy._tensor_parallel_size,
+        "save_distributed_checkpoint": strategy._save_distributed_checkpoint,
+        "process_group_backend": strategy._process_group_backend,
+        "timeout": strategy._timeout,
+    }
 
 
 # ---- 2. Shortcuts that only save time (PORTICO_LIGHTNING_SHORTCUTS=0 turns them off) ----

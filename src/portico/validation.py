@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
+from portico.distributed.model_parallel import check_model
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.hf_compat import (
@@ -364,5 +365,6 @@ def check_parts(trainer: "Trainer") -> None:
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)
+    check_model(trainer.lightning_trainer.strategy, trainer.model)
     if args.save_strategy != "no":
         refuse_sharded_weights(trainer.lightning_trainer.strategy)

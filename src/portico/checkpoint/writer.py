@@ -16,6 +16,8 @@ from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
 from portico.checkpoint.manifest import write_manifest
+from portico.checkpoint.spread import save_optimizer_shards
+from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
@@ -58,11 +60,15 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
 
 
 def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
-    """Write the states of optimizer and scheduler into ``folder``."""
+    """Write the states of optimizer and scheduler into ``folder``; all processes call this."""
+    assert trainer.optimizer is not None
+    spread = is_spread(trainer.model)
+    if spread:
+        save_optimizer_shards(trainer.model, trainer.optimizer, Path(folder))
     if not trainer.args.should_save:
         return
-    assert trainer.optimizer is not None
-    torch.save(trainer.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
+    if not spread:
+        torch.save(trainer.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")

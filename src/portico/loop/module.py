@@ -109,6 +109,11 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
 
     # Training
 
+    def configure_model(self) -> None:
+        """Spread the model over the processes, if the strategy does so; called for each run, before the optimizer."""
+        if self.hf_trainer is not None:
+            self.hf_trainer._spread_model()
+
     def configure_optimizers(self) -> Any:
         self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}

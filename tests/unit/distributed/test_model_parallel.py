@@ -1,0 +1,172 @@
+"""Models spread over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import portico
+from forked import run_in_processes
+from models import (
+    Pairs,
+    Sequences,
+    ToyDataset,
+    pad_everything,
+    tiny_bert,
+    tiny_llama,
+    tiny_t5,
+    tiny_tokenizer,
+    toy_arguments,
+)
+from portico.checkpoint.manifest import MANIFEST_FILE, damage
+from portico.distributed.model_parallel import is_spread, whole
+
+# Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
+# equal. The learning rate is small enough for differences in the last bits to stay there.
+EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+SHARDED = {"fsdp": True}
+WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
+
+
+def classifier(folder, model=None, **changes):
+    return portico.Trainer(
+        tiny_bert() if model is None else model,
+        toy_arguments(folder, **{**EXACT, **changes}),
+        train_dataset=ToyDataset(20),
+        eval_dataset=ToyDataset(7, seed=4),
+    )
+
+
+def causal(folder, model=None, **changes):
+    return portico.Trainer(
+        tiny_llama() if model is None else model,
+        toy_arguments(folder, **{**EXACT, "learning_rate": 0.01, **changes}),
+        data_collator=pad_everything,
+        train_dataset=Sequences(19, ragged=True),
+        eval_dataset=Sequences(7, ragged=True, seed=4),
+    )
+
+
+def weights(trainer):
+    return {name: whole(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def share_of_weights(model):
+    parts = [(parameter.to_local().numel(), parameter.numel()) for parameter in model.parameters()]
+    return sum(own for own, _ in parts) / sum(total for _, total in parts)
+
+
+def history(trainer, *, norms=True):
+    untimed = ("runtime", "per_second", *([] if norms else ["grad_norm"]))
+    logs = trainer.state.log_history
+    return [{key: value for key, value in row.items() if not key.endswith(untimed)} for row in logs]
+
+
+def assert_same_weights(one, other, **tolerance):
+    torch.testing.assert_close(weights(one), weights(other), **{"rtol": 0, "atol": 0, **tolerance})
+
+
+def sharded_equals_whole(folder):
+    """Train, evaluate, predict and save under both; resume each from the other's checkpoint."""
+    trainers = {}
+    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
+        trainers[name] = trainer = classifier(folder / name, **strategy)
+        trainer.train()
+    ddp, fsdp = trainers["whole"], trainers["sharded"]
+    assert is_spread(fsdp.model)
+    assert not is_spread(ddp.model)
+    assert type(fsdp.model).__name__ == "BertForSequenceClassification"
+    assert share_of_weights(fsdp.model) < 0.52
+    assert history(fsdp, norms=False) == history(ddp, norms=False)
+    norms = [[row["grad_norm"] for row in history(one) if "grad_norm" in row] for one in (fsdp, ddp)]
+    np.testing.assert_allclose(*norms, rtol=1e-6)
+    assert_same_weights(fsdp, ddp)
+    theirs = ddp.predict(ToyDataset(7, seed=4))
+    mine = fsdp.predict(ToyDataset(7, seed=4))
+    np.testing.assert_array_equal(mine.predictions, theirs.predictions)
+    assert mine.metrics["test_loss"] == theirs.metrics["test_loss"] == pytest.approx(fsdp.evaluate()["eval_loss"])
+    for strategy, checkpoint in ((SHARDED, "whole"), (WHOLE, "sharded"), (SHARDED, "sharded")):
+        resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
+        resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
+        assert_same_weights(resumed, ddp)
+    for best in (ddp, fsdp):
+        best._load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
+    assert_same_weights(ddp, fsdp)
+
+
+def test_sharded_training_equals_whole_training(tmp_path):
+    run_in_processes(2, sharded_equals_whole, tmp_path)
+    whole_files, sharded_files = (
+        {file.name for file in (tmp_path / name / "checkpoint-10").iterdir()} for name in ("whole", "sharded")
+    )
+    assert sharded_files ^ whole_files == {"optimizer.pt", "optimizer_0"}
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "sharded/checkpoint-10" / name).read_bytes() == (
+            tmp_path / "whole/checkpoint-10" / name
+        ).read_bytes()
+    listed = json.loads((tmp_path / "sharded/checkpoint-10" / MANIFEST_FILE).read_text())
+    assert {"model.safetensors", "optimizer_0/.metadata", "optimizer_0/__1_0.distcp"} <= listed.keys()
+    assert damage(tmp_path / "sharded/checkpoint-10") is None
+    loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "sharded/checkpoint-10")
+    assert loaded.num_labels == 3
+    # One process resumes what two have saved, sharded or not, to the same weights.
+    resumed = []
+    for name in ("sharded", "whole"):
+        trainer = classifier(tmp_path / "one", save_strategy="no")
+        torch.manual_seed(0)
+        trainer.train(resume_from_checkpoint=str(tmp_path / name / "checkpoint-4"))
+        resumed.append(trainer)
+    assert_same_weights(*resumed)
+
+
+def generator(folder, **changes):
+    options = {"max_grad_norm": 0, "predict_with_generate": True, **changes}
+    tokenizer = tiny_tokenizer()
+    return portico.Seq2SeqTrainer(
+        tiny_t5(),
+        toy_arguments(folder, portico.Seq2SeqTrainingArguments, **options),
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer),
+        train_dataset=Pairs(),
+    )
+
+
+def losses(rows):
+    return [row[key] for row in rows for key in ("loss", "eval_loss") if key in row]
+
+
+def spread_in_other_ways(folder):
+    near, some = {"rtol": 1e-4, "atol": 1e-5}, Sequences(7, ragged=True, seed=4)
+    # Each layer in two processes, by the model's plan.
+    split, expected = causal(folder / "split", parallelism_config={"tp_size": 2}), torch.load(folder / "one.pt")
+    split.train()
+    assert split.model.model.layers[0].mlp.up_proj.weight.to_local().shape == (16, 16)
+    torch.testing.assert_close(weights(split), expected["weights"], **near)
+    np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
+    np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
+    # Weights on the meta device, of which each process reads its part.
+    checkpoint = str(folder / "split" / "checkpoint-2")
+    with torch.device("meta"):
+        empty = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(checkpoint))
+    filled = causal(folder, empty, **SHARDED)
+    read = causal(folder, transformers.LlamaForCausalLM.from_pretrained(checkpoint), **WHOLE)
+    assert filled.evaluate()["eval_loss"] == pytest.approx(read.evaluate()["eval_loss"], rel=1e-6)
+    assert_same_weights(filled, read)
+    # Text from shards. T5's blocks return views, which nothing changes in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .T5Block. returned a view")
+    trainers = [generator(folder, **strategy) for strategy in (SHARDED, WHOLE)]
+    for trainer in trainers:
+        trainer.train()
+    texts = [trainer.predict(Pairs(5, seed=3), max_length=9).predictions for trainer in trainers]
+    np.testing.assert_array_equal(*texts)
+
+
+def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_path):
+    one = causal(tmp_path / "one")
+    one.train()
+    predictions = torch.from_numpy(one.predict(Sequences(7, ragged=True, seed=4)).predictions)
+    expected = {"weights": weights(one), "history": history(one), "predictions": predictions}
+    torch.save(expected, tmp_path / "one.pt")
+    run_in_processes(2, spread_in_other_ways, tmp_path)
