@@ -1193,7 +1193,7 @@ class Trainer:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
         # First, so that no process reads more than its part.
-        self._spread_model(fill=False)
+        self._spread_model(self.lightning_trainer.strategy, fill=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -1545,12 +1545,11 @@ class Trainer:
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
 
-    def _spread_model(self, *, fill: bool = True) -> None:
-        """Spread the model over the processes, if the strategy does so, before its weights are loaded or trained.
+    def _spread_model(self, strategy: Strategy, *, fill: bool = True) -> None:
+        """Spread the model over the processes, if ``strategy`` does so, before its weights are loaded or trained.
 
-        A model on the meta device is filled from the folder or repository that its configuration names.
+        A model on the meta device is filled from the folder that its configuration names.
         """
-        strategy = self.lightning_trainer.strategy
         if not isinstance(strategy, ShardedStrategy):
             return
         connect(strategy)

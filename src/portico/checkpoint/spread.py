@@ -26,7 +26,7 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 
 from portico import hf_compat
 from portico.checkpoint.manifest import reading
-from portico.distributed.model_parallel import is_empty, whole
+from portico.distributed.model_parallel import free_whole_weights, is_empty, whole
 from portico.errors import InputError
 from portico.hf_compat import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 
@@ -194,7 +194,7 @@ def save_optimizer_shards(model: nn.Module, optimizer: _Optimizer, folder: Path)
 
 def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]:
     """Return state and options of every parameter under ``state.NAME.KEY`` and ``param_groups.NAME.KEY``."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = _names(model)
     saved, flat = optimizer.state_dict(), {}
     for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
         options = {key: value for key, value in group.items() if key != "params"}
@@ -213,7 +213,7 @@ def holds_named_optimizer(folder: Path) -> bool:
 
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
     """Return what ``folder`` holds of the parameters of ``optimizer``, as its ``load_state_dict`` takes it."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = _names(model)
     parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
     if (folder / FSDP_OPTIMIZER_FILE).is_file():
         saved = torch.load(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
@@ -237,8 +237,8 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
 
 def spread_optimizer_state(model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return this process's part of a whole optimizer state, ``saved`` by a run whose model was not spread."""
-    order = {parameter: place for place, parameter in enumerate(model.parameters())}
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = _names(model)
+    order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
     # Parameters of one group that are spread differently are in groups of their own here, one after another.
@@ -257,6 +257,11 @@ def spread_optimizer_state(model: nn.Module, optimizer: _Optimizer, saved: Mappi
             state[names[parameter]] = saved["state"].get(index, {})
             options[names[parameter]] = group
     return _state_dict(optimizer, names, state, options)
+
+
+def _names(model: nn.Module) -> dict[torch.Tensor, str]:
+    free_whole_weights(model)
+    return {parameter: name for name, parameter in model.named_parameters()}
 
 
 def _state_dict(

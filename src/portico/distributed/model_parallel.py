@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as recompute_activations
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -193,6 +195,29 @@ class ShardedStrategy(MeshStrategy):
             register_fsdp_forward_method(model, "generate")
 
     @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        # Lightning's demands that the module overrides `configure_model`, of which callbacks warn.
+        module: Any = self.lightning_module
+        assert self.accelerator is not None
+        self.accelerator.setup(trainer)
+        module.spread_model(self)
+        self.precision_plugin.convert_module(module)
+        if not self.sharding.cpu_offload:
+            self.model_to_device()
+        self.barrier()
+        if trainer.state.fn is TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    @override
+    def on_validation_end(self) -> None:
+        module: Any = self.lightning_module
+        # No backward pass does so.
+        free_whole_weights(module.model)
+
+    on_test_end = on_validation_end
+
+    @override
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Do not reduce gradients before the last batch of the window, unless ``sync_each_batch`` is set."""
@@ -215,7 +240,14 @@ def without_reduction(model: FSDPModule) -> Iterator[None]:
 
 def is_spread(model: nn.Module) -> bool:
     """Return whether a part of ``model`` is spread over processes."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def free_whole_weights(model: nn.Module) -> None:
+    """Free what a forward pass has gathered and kept, so that the parameters are the shards again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def is_empty(model: nn.Module) -> bool:

@@ -66,6 +66,10 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         """Return a module around a copy of the model: callbacks that average weights copy the module they average."""
         return type(self)(deepcopy(self.model, memo), self.hf_trainer)
 
+    def spread_model(self, strategy: Any) -> None:
+        """Spread the model as ``strategy`` does; called for each run, before the optimizer is made."""
+        self.hf_trainer._spread_model(strategy)
+
     @property
     def closes_window(self) -> bool:
         """Whether the batch being trained on is the last of its accumulation window."""
@@ -108,11 +112,6 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             self.model = model_like(checkpoint.get(_MODEL_KEY))
 
     # Training
-
-    def configure_model(self) -> None:
-        """Spread the model over the processes, if the strategy does so; called for each run, before the optimizer."""
-        if self.hf_trainer is not None:
-            self.hf_trainer._spread_model()
 
     def configure_optimizers(self) -> Any:
         self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)

@@ -28,6 +28,8 @@ from portico.distributed.model_parallel import is_spread, whole
 # equal. The learning rate is small enough for differences in the last bits to stay there.
 EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 SHARDED = {"fsdp": True}
+# Some layers, and the heads for batches of one, return views, which nothing changes in place.
+VIEWS = r"FSDP2-wrapped module \(.*\) returned a view tensor"
 WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
 
 
@@ -154,8 +156,8 @@ def spread_in_other_ways(folder):
     read = causal(folder, transformers.LlamaForCausalLM.from_pretrained(checkpoint), **WHOLE)
     assert filled.evaluate()["eval_loss"] == pytest.approx(read.evaluate()["eval_loss"], rel=1e-6)
     assert_same_weights(filled, read)
-    # Text from shards. T5's blocks return views, which nothing changes in place.
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .T5Block. returned a view")
+    # Text from shards.
+    warnings.filterwarnings("ignore", message=VIEWS)
     trainers = [generator(folder, **strategy) for strategy in (SHARDED, WHOLE)]
     for trainer in trainers:
         trainer.train()
@@ -170,3 +172,61 @@ def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_pa
     expected = {"weights": weights(one), "history": history(one), "predictions": predictions}
     torch.save(expected, tmp_path / "one.pt")
     run_in_processes(2, spread_in_other_ways, tmp_path)
+
+
+def other_shapes(folder):
+    """Four processes: copies of shards, shards of split layers, and checkpoints of two processes and of one."""
+    warnings.filterwarnings("ignore", message=VIEWS)
+    expected = torch.load(folder / "one.pt")
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    hybrid = {"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}
+    runs = {
+        "hybrid": hybrid,
+        "hybrid by name": {"fsdp": "hybrid_shard", "fsdp_config": {"auto_wrap_policy": "NO_WRAP"}},
+        "offloaded": {"fsdp": True, "fsdp_config": {"cpu_offload": True, "reshard_after_forward": False}},
+        "recomputed": {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}},
+        "by size": {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 500}},
+        "both": {"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}},
+        "whole": WHOLE,
+    }
+    by_four = {}
+    for name, strategy in runs.items():
+        trainer = causal(folder / name.replace(" ", "-"), per_device_train_batch_size=1, **strategy)
+        trainer.train()
+        by_four[name] = trainer
+    for name in runs:
+        if name != "both":
+            torch.testing.assert_close(weights(by_four[name]), weights(by_four["whole"]), **near, msg=name)
+    # Two groups of two processes: each group sees what one process of two does.
+    torch.testing.assert_close(weights(by_four["both"]), expected["both"], **near)
+    # What two processes, or one, have saved.
+    for saved in ("two", "one"):
+        resumed = causal(folder / "resumed", save_strategy="no", max_steps=6, **hybrid)
+        resumed.train(resume_from_checkpoint=str(folder / saved / "checkpoint-4"))
+        other = causal(folder / "resumed", save_strategy="no", max_steps=6, **WHOLE)
+        other.train(resume_from_checkpoint=str(folder / saved / "checkpoint-4"))
+        torch.testing.assert_close(weights(resumed), weights(other), **near, msg=saved)
+
+
+def two_shards(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    reference = causal(folder / "two-whole", per_device_train_batch_size=1, **WHOLE)
+    reference.train()
+    both = weights(reference)
+    sharded = causal(folder / "two", **SHARDED)
+    sharded.train()
+    if sharded.args.process_index == 0:
+        torch.save({"both": both}, folder / "one.pt")
+
+
+@pytest.mark.slow
+def test_other_shapes_of_the_mesh(tmp_path):
+    one = causal(tmp_path / "one")
+    one.train()
+    run_in_processes(2, two_shards, tmp_path)
+    run_in_processes(4, other_shapes, tmp_path)
+    for saved in ("both", "hybrid"):
+        resumed = causal(tmp_path / "resumed", save_strategy="no", max_steps=6)
+        resumed.train(resume_from_checkpoint=str(tmp_path / saved / "checkpoint-4"))
+        assert resumed.state.global_step == 6
+        assert np.isfinite(resumed.state.log_history[-1]["train_loss"])
