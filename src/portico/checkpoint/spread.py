@@ -223,15 +223,18 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
     wanted: dict[str, Any] = {}
     for key, stored in reader.read_metadata().state_dict_metadata.items():
         section, _, rest = key.removeprefix("optimizer.").partition(".")
-        parameter = parameters.get(rest.rpartition(".")[0])
-        if parameter is not None:
-            wanted[f"{section}.{rest}"] = _template(stored, parameter)
+        owner = rest.rpartition(".")[0]
+        # transformers' `fsdp` keeps the options of a group under its number, and its `params` are names.
+        if owner in parameters or (section == "param_groups" and owner.isdigit()):
+            wanted[f"{section}.{rest}"] = _template(stored, parameters.get(owner))
     _read({"optimizer": wanted}, reader)
     found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
     for key, value in wanted.items():
         section, _, rest = key.partition(".")
         name, _, entry = rest.rpartition(".")
         found[section].setdefault(name, {})[entry] = value
+    for group in list(found["param_groups"].values()):
+        found["param_groups"].update(dict.fromkeys(group.get("params", ()), group))
     return _state_dict(optimizer, names, found["state"], found["param_groups"])
 
 
@@ -302,11 +305,11 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
         load(state, storage_reader=reader, no_dist=True)
 
 
-def _template(stored: Any, parameter: torch.Tensor) -> Any:
+def _template(stored: Any, parameter: torch.Tensor | None) -> Any:
     if not isinstance(stored, TensorStorageMetadata):
         return None
     dtype = stored.properties.dtype
-    if stored.size == parameter.shape:
+    if parameter is not None and stored.size == parameter.shape:
         return _in_one_piece(torch.empty_like(parameter, dtype=dtype, requires_grad=False))
     return torch.empty(stored.size, dtype=dtype)
 

@@ -1,12 +1,17 @@
 """Models spread over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
 
 import json
+import os
+import shutil
 import warnings
+from types import SimpleNamespace
 
+import accelerate
 import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.distributed import DistributedConfig
 
 import portico
 from forked import run_in_processes
@@ -20,9 +25,11 @@ from models import (
     tiny_t5,
     tiny_tokenizer,
     toy_arguments,
+    toy_trainer,
 )
 from portico.checkpoint.manifest import MANIFEST_FILE, damage
 from portico.distributed.model_parallel import is_spread, whole
+from unit.mrc import small_readers
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
@@ -61,10 +68,14 @@ def share_of_weights(model):
     return sum(own for own, _ in parts) / sum(total for _, total in parts)
 
 
-def history(trainer, *, norms=True):
-    untimed = ("runtime", "per_second", *([] if norms else ["grad_norm"]))
+def history(trainer):
+    varying = ("runtime", "per_second", "grad_norm")
     logs = trainer.state.log_history
-    return [{key: value for key, value in row.items() if not key.endswith(untimed)} for row in logs]
+    return [{key: value for key, value in row.items() if not key.endswith(varying)} for row in logs]
+
+
+def norms(trainer):
+    return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
 
 
 def assert_same_weights(one, other, **tolerance):
@@ -82,9 +93,8 @@ def sharded_equals_whole(folder):
     assert not is_spread(ddp.model)
     assert type(fsdp.model).__name__ == "BertForSequenceClassification"
     assert share_of_weights(fsdp.model) < 0.52
-    assert history(fsdp, norms=False) == history(ddp, norms=False)
-    norms = [[row["grad_norm"] for row in history(one) if "grad_norm" in row] for one in (fsdp, ddp)]
-    np.testing.assert_allclose(*norms, rtol=1e-6)
+    assert history(fsdp) == history(ddp)
+    np.testing.assert_allclose(norms(fsdp), norms(ddp), rtol=1e-6)
     assert_same_weights(fsdp, ddp)
     theirs = ddp.predict(ToyDataset(7, seed=4))
     mine = fsdp.predict(ToyDataset(7, seed=4))
@@ -147,6 +157,7 @@ def spread_in_other_ways(folder):
     assert split.model.model.layers[0].mlp.up_proj.weight.to_local().shape == (16, 16)
     torch.testing.assert_close(weights(split), expected["weights"], **near)
     np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
+    np.testing.assert_allclose(norms(split), expected["norms"], rtol=1e-4)
     np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
     # Weights on the meta device, of which each process reads its part.
     checkpoint = str(folder / "split" / "checkpoint-2")
@@ -169,7 +180,7 @@ def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_pa
     one = causal(tmp_path / "one")
     one.train()
     predictions = torch.from_numpy(one.predict(Sequences(7, ragged=True, seed=4)).predictions)
-    expected = {"weights": weights(one), "history": history(one), "predictions": predictions}
+    expected = {"weights": weights(one), "history": history(one), "norms": norms(one), "predictions": predictions}
     torch.save(expected, tmp_path / "one.pt")
     run_in_processes(2, spread_in_other_ways, tmp_path)
 
@@ -230,3 +241,124 @@ def test_other_shapes_of_the_mesh(tmp_path):
         resumed.train(resume_from_checkpoint=str(tmp_path / saved / "checkpoint-4"))
         assert resumed.state.global_step == 6
         assert np.isfinite(resumed.state.log_history[-1]["train_loss"])
+
+
+def resumed(trainer, checkpoint):
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    return trainer
+
+
+def as_transformers_saves(folder):
+    """Resume what `transformers.Trainer` writes under FSDP, with either type of state dict."""
+    options = {"save_strategy": "no", "eval_strategy": "no"}
+    first = classifier(folder / "first", **{**SHARDED, "max_steps": 4, "eval_strategy": "no", "save_steps": 4})
+    first.train()
+    expected = resumed(classifier(folder, **SHARDED, **options), folder / "first" / "checkpoint-4")
+    accelerator = SimpleNamespace(
+        process_index=first.args.process_index,
+        num_processes=2,
+        is_main_process=first.args.process_index == 0,
+        is_fsdp2=True,
+        wait_for_everyone=first.accelerator.wait_for_everyone,
+    )
+    for kind in ("FULL_STATE_DICT", "SHARDED_STATE_DICT"):
+        theirs = folder / kind / "checkpoint-4"
+        if accelerator.is_main_process:
+            shutil.copytree(folder / "first" / "checkpoint-4", theirs)
+            shutil.rmtree(theirs / "optimizer_0")
+            for file in (theirs / "model.safetensors", theirs / MANIFEST_FILE):
+                file.unlink()
+        first.accelerator.wait_for_everyone()
+        plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type=kind)
+        accelerate.utils.save_fsdp_model(plugin, accelerator, first.model, str(theirs))
+        accelerate.utils.save_fsdp_optimizer(plugin, accelerator, first.optimizer, first.model, str(theirs))
+        assert_same_weights(resumed(classifier(folder, **SHARDED, **options), theirs), expected)
+        if kind == "FULL_STATE_DICT":
+            assert_same_weights(resumed(classifier(folder, **WHOLE, **options), theirs), expected)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_transformers_under_fsdp(tmp_path):
+    run_in_processes(2, as_transformers_saves, tmp_path)
+
+
+def other_models(folder):
+    """Models that transformers spreads, that only the first process has, of users' own, and in half precision."""
+    warnings.filterwarnings("ignore", message=VIEWS)
+    warnings.filterwarnings("ignore", message=".*torch_dtype.*")
+    config = DistributedConfig(fsdp_size=2)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(folder / "model", distributed_config=config)
+    split_config = DistributedConfig(tp_size=2)
+    split = transformers.LlamaForCausalLM.from_pretrained(folder / "model", distributed_config=split_config)
+    own = tiny_llama()
+    with torch.device("meta" if os.environ["RANK"] == "1" else "cpu"):
+        own = transformers.LlamaForCausalLM(own.config) if os.environ["RANK"] == "1" else own
+    trainers = {
+        "loaded": causal(folder / "loaded", loaded, max_steps=4),
+        "first": causal(folder / "first", own, max_steps=4, **SHARDED),
+        "whole": causal(folder / "whole", tiny_llama(), max_steps=4, **WHOLE),
+        "split": causal(folder / "split", split, max_steps=4),
+        "half": causal(folder / "half", tiny_llama(), max_steps=4, bf16=True, **SHARDED),
+        "half whole": causal(folder / "half-whole", tiny_llama(), max_steps=4, bf16=True, **WHOLE),
+    }
+    for trainer in trainers.values():
+        trainer.train()
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    for name in ("loaded", "first"):
+        torch.testing.assert_close(weights(trainers[name]), weights(trainers["whole"]), **near, msg=name)
+    torch.testing.assert_close(weights(trainers["split"]), torch.load(folder / "one.pt"), **near)
+    np.testing.assert_allclose(*(losses(history(trainers[name])) for name in ("half", "half whole")), rtol=2e-2)
+    for name in ("loaded", "split"):
+        files = [file.name for file in (folder / name / "checkpoint-4").iterdir()]
+        assert "model.safetensors" in files
+    # A model of one's own, in which `fully_shard` finds no layers.
+    lines = [toy_trainer(folder / "line", max_grad_norm=0, **how) for how in (SHARDED, WHOLE)]
+    for trainer in lines:
+        trainer.train()
+        trainer.save_model(str(folder / f"line-{is_spread(trainer.model)}"))
+    assert_same_weights(*lines)
+
+
+@pytest.mark.slow
+def test_models_of_other_kinds(tmp_path):
+    tiny_llama().save_pretrained(tmp_path / "model")
+    one = causal(tmp_path / "one", max_steps=4)
+    one.train()
+    torch.save(weights(one), tmp_path / "one.pt")
+    run_in_processes(2, other_models, tmp_path)
+    assert "distributed_config" not in json.loads((tmp_path / "loaded/checkpoint-4/config.json").read_text())
+    lines = [(tmp_path / f"line-{kind}/model.safetensors").read_bytes() for kind in (True, False)]
+    assert lines[0] == lines[1]
+
+
+def reading_comprehension(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    sets = small_readers.source(num_validation=40)
+    made = small_readers.reader(sets.train)
+    features = small_readers.featurized(sets, made.tokenizer)
+    answered = {}
+    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
+        trainer = small_readers.make_trainer(
+            portico.MRCTrainer,
+            SimpleNamespace(model=small_readers.reader(sets.train).model, tokenizer=made.tokenizer),
+            folder / name,
+            arguments={**strategy, "max_steps": 3, "save_steps": 2, "max_grad_norm": 0},
+            train_dataset=features.train,
+            eval_dataset=features.validation,
+            eval_examples=sets.validation,
+        )
+        trainer.train()
+        metrics = trainer.evaluate()
+        answered[name] = {
+            key: value for key, value in metrics.items() if "per_second" not in key and "time" not in key
+        }
+    assert answered["sharded"] == answered["whole"]
+
+
+@pytest.mark.slow
+def test_a_sharded_reader_gives_the_same_answers(tmp_path):
+    run_in_processes(2, reading_comprehension, tmp_path)
+    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("whole", "sharded")]
+    assert files[0] == files[1]
+    weights_of = [(tmp_path / name / "checkpoint-2/model.safetensors").read_bytes() for name in ("whole", "sharded")]
+    assert weights_of[0] == weights_of[1]
