@@ -569,7 +569,7 @@ class LeanEvaluationLoop(_EvaluationLoop):
 # Only a strategy that defines none of these, in full precision, leaves the steps to the loops above.
 _TRAINING_STEPS = (
     *("batch_to_device", "training_step", "post_training_step", "pre_backward", "backward", "post_backward"),
-    *("optimizer_step", "handles_gradient_accumulation"),
+    *("optimizer_step", "handles_gradient_accumulation", "block_backward_sync"),
 )
 _EVALUATION_STEPS = ("batch_to_device", "validation_step", "test_step")
 
@@ -581,7 +581,7 @@ def _is_plain(strategy: Strategy, steps: tuple[str, ...]) -> bool:
 
 def _defines(name: str, owner: object, base: type) -> bool:
     """Return whether ``owner``, or its class, replaces the attribute ``name`` of ``base``."""
-    return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name)
+    return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
 
 
 class _DefinedHooks:

@@ -38,6 +38,7 @@ from transformers import (
 from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
+from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
@@ -217,6 +218,7 @@ class Trainer:
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
+        self._background = BackgroundWriter()
         self._seed_everything()
         added = options().make_callbacks()
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
@@ -621,6 +623,9 @@ class Trainer:
             fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
+            with contextlib.suppress(Exception):
+                # A run that failed still completes its last checkpoint; its own error is raised.
+                self._background.wait()
             # Lightning's `Strategy.teardown` moves the module to the CPU; back by the same call, since quantised
             # models refuse theirs.
             if self.place_model_on_device:
@@ -665,6 +670,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
+        writer.finish_checkpoint(self)
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
@@ -1252,7 +1258,8 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
         unwrapped = self.accelerator.unwrap_model(self.model)
-        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, is_writer=is_writer)
+        options: dict[str, Any] = {"is_writer": is_writer, "background": self._background}
+        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, **options)
         if not is_writer:
             return
         tokenizer = getattr(self.data_collator, "tokenizer", None)

@@ -241,6 +241,7 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
     refuse_unsupported(args)
     apply_accelerator_settings(args)
     check_numbers(args)
+    check_async_save(args)
     apply_log_level(args)
     warn_about_ignored_arguments(args)
     check_requirements(args)
@@ -262,6 +263,16 @@ def refuse_unsupported(args: TrainingArguments) -> None:
     if DebugOption.TPU_METRICS_DEBUG in args.debug:
         raise InputError(
             f"`debug={args.debug!r}` is not supported by this version of portico; {REFUSALS['debug'][1]}."
+        )
+
+
+def check_async_save(args: TrainingArguments) -> None:
+    """Refuse checkpoints that are uploaded when their folder does not exist yet."""
+    if args.async_save and args.push_to_hub and args.save_strategy != "no" and args.hub_strategy != "end":
+        raise InputError(
+            "`async_save=True` completes a checkpoint after training has gone on, but `hub_strategy="
+            f"{str(getattr(args.hub_strategy, 'value', args.hub_strategy))!r}` uploads it at once; set "
+            "`hub_strategy='end'`, or leave `async_save` out."
         )
 
 

@@ -43,14 +43,15 @@ _Optimizer = torch.optim.Optimizer
 # ---- Weights ----
 
 
-def save_weight_shards(model: nn.Module, folder: Path, *, is_writer: bool) -> None:
-    """Write the weights of ``model`` into ``folder``, gathering one file of at most 5 GB at a time.
+def save_weight_shards(
+    model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path, *, is_writer: bool
+) -> None:
+    """Write the :func:`stored_tensors` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
 
     All processes call this; those with ``is_writer`` write and hold one file in memory, the others one tensor.
     """
-    tensors = _stored_tensors(model)
     plan = split_state_dict_into_shards_factory(
-        tensors,
+        dict(tensors),
         get_storage_size=lambda tensor: tensor.numel() * tensor.element_size(),
         get_storage_id=lambda tensor: None,
         filename_pattern=SAFE_WEIGHTS_NAME.replace(".", "{suffix}."),
@@ -80,7 +81,7 @@ def save_weight_shards(model: nn.Module, folder: Path, *, is_writer: bool) -> No
         (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
 
 
-def _stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors, still spread, that a file of weights holds: of tied ones the first."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -183,17 +184,16 @@ def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
 # ---- The optimizer ----
 
 
-def save_optimizer_shards(model: nn.Module, optimizer: _Optimizer, folder: Path) -> None:
-    """Write each process's part of the optimizer's state into ``folder``; all processes call this.
-
-    The keys are those of ``transformers.distributed.save_optimizer_distributed``: state and options of a parameter by
-    its name.
-    """
-    save({"optimizer": optimizer_by_name(model, optimizer)}, checkpoint_id=folder / OPTIMIZER_FOLDER)
+def save_optimizer_shards(state: dict[str, Any], folder: Path, group: Any = None) -> None:
+    """Write each process's part of the optimizer's :func:`optimizer_by_name`; all processes of ``group`` call this."""
+    save({"optimizer": state}, checkpoint_id=folder / OPTIMIZER_FOLDER, process_group=group)
 
 
 def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]:
-    """Return state and options of every parameter under ``state.NAME.KEY`` and ``param_groups.NAME.KEY``."""
+    """Return state and options of every parameter under ``state.NAME.KEY`` and ``param_groups.NAME.KEY``.
+
+    These are the keys of ``transformers.distributed.save_optimizer_distributed``.
+    """
     names = _names(model)
     saved, flat = optimizer.state_dict(), {}
     for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):

@@ -12,8 +12,9 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
+from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import reading
-from portico.checkpoint.spread import FSDP_WEIGHTS_FILE, load_weight_slices, save_weight_shards
+from portico.checkpoint.spread import FSDP_WEIGHTS_FILE, load_weight_slices, save_weight_shards, stored_tensors
 from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError
 from portico.hf_compat import (
@@ -35,32 +36,46 @@ def save_weights(
     *,
     state_dict: dict[str, Any] | None = None,
     is_writer: bool = True,
+    background: BackgroundWriter | None = None,
 ) -> None:
     """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
     The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A model that is spread
-    over processes is gathered by all of them, and written by ``is_writer``.
+    over processes is gathered by all of them, and written by ``is_writer``. Files are written by ``background``, if it
+    is given, at the time that it chooses.
     """
+    background = background or BackgroundWriter()
+    path = Path(folder)
     if state_dict is None and is_spread(unwrapped):
         if has_adapters(unwrapped):
             raise InputError(
                 "Adapters of PEFT are not saved from a model that is spread over processes; set `strategy='ddp'`, or "
                 "set `save_strategy='no'` and save with `trainer.lightning_trainer.save_checkpoint(...)`."
             )
-        save_weight_shards(unwrapped, Path(folder), is_writer=is_writer)
-        if not is_writer or not isinstance(unwrapped, PreTrainedModel):
-            return
-        state_dict = {}  # no more than the configuration
+        tensors = background.copied(stored_tensors(unwrapped))
+        background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
+        if is_writer and isinstance(unwrapped, PreTrainedModel):
+            _save_pretrained(unwrapped, folder, {})  # no more than the configuration
+        return
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
-        if state_dict is None and model is not unwrapped:
+        if state_dict is None and (model is not unwrapped or background.copies):
             state_dict = model.state_dict()
-        # A bar over one file would only break the bar of the training.
-        with _without_progress_bars(), _not_gathering(unwrapped):
-            cast(PreTrainedModel, unwrapped).save_pretrained(folder, state_dict=state_dict)
+        held = background.copied(state_dict)
+        background.run(lambda group: _save_pretrained(unwrapped, folder, held))
     else:
         logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
-        weights = model.state_dict() if state_dict is None else state_dict
-        safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        weights = background.copied(model.state_dict() if state_dict is None else state_dict)
+        background.run(
+            lambda group: safetensors.torch.save_file(
+                _storable(weights), path / SAFE_WEIGHTS_NAME, metadata={"format": "pt"}
+            )
+        )
+
+
+def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
+    # A bar over one file would only break the bar of the training.
+    with _without_progress_bars(), _not_gathering(model):
+        cast(PreTrainedModel, model).save_pretrained(folder, state_dict=state_dict)
 
 
 def holds_weights(folder: str) -> bool:

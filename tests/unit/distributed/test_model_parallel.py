@@ -362,3 +362,44 @@ def test_a_sharded_reader_gives_the_same_answers(tmp_path):
     assert files[0] == files[1]
     weights_of = [(tmp_path / name / "checkpoint-2/model.safetensors").read_bytes() for name in ("whole", "sharded")]
     assert weights_of[0] == weights_of[1]
+
+
+def saved_in_the_background(folder):
+    """Checkpoints written while training goes on, windows of several batches, and an optimizer of the user's."""
+    waits, goes_on = {}, {}
+    for name, given in {"at-once": False, "later": True}.items():
+        goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
+        goes_on[name].train()
+    assert_same_weights(goes_on["later"], goes_on["at-once"])
+    both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
+    both.train()
+    for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():
+        for each in (False, True):
+            config = {"gradient_accumulation_kwargs": {"sync_each_batch": each}}
+            options = {"gradient_accumulation_steps": 3, "accelerator_config": config, "save_strategy": "no"}
+            model = tiny_bert()
+            trainer = classifier(folder / name, model, **options, **strategy)
+            trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            trainer.train()
+            waits[name, each] = trainer
+    assert_same_weights(waits["sharded", False], waits["whole", False])
+    # DDP averages what it has averaged before once more with each batch.
+    assert_same_weights(waits["sharded", True], waits["whole", True], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
+    run_in_processes(2, saved_in_the_background, tmp_path)
+    for step in (2, 10):
+        later, at_once = (tmp_path / name / f"checkpoint-{step}" for name in ("later", "at-once"))
+        assert {path.name for path in later.rglob("*")} == {path.name for path in at_once.rglob("*")}
+        assert (later / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
+        assert damage(later) is None
+        states = []
+        for folder in (later, at_once):
+            trainer = classifier(tmp_path / "read", save_strategy="no")
+            torch.manual_seed(0)
+            states.append(resumed(trainer, folder).optimizer.state_dict()["state"])
+        torch.testing.assert_close(*states, rtol=0, atol=0)
+    assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-2").dtype == torch.float32
+    assert damage(tmp_path / "split/checkpoint-2") is None
