@@ -35,6 +35,7 @@ EFFECTS = {
     # Loss and gradients
     "average_tokens_across_devices": "divide a token loss by the labels of all processes instead of one process",
     "corrections": "names of [deviations of transformers](corrections.md) to correct, or `all`; default: none",
+    "async_save": "write checkpoints while training goes on, from a copy of the state in host memory",
     "stop_on_nan": "end training with an error at a loss that is NaN or infinite",
     "max_grad_norm": "clip the total gradient norm to this value; 0: no clipping",
     "label_smoothing_factor": "smooth the labels; the loss is computed from the logits by the trainer",
@@ -143,10 +144,13 @@ EFFECTS = {
         "how processes share data (`split_batches`, `dispatch_batches`, `even_batches`, `use_seedable_sampler`, "
         "`non_blocking`) and when they average gradients (`gradient_accumulation_kwargs`)"
     ),
-    "fsdp": "train with Lightning's `FSDPStrategy`; needs CUDA",
-    "fsdp_config": "options of that strategy",
+    "fsdp": "shard the model over the processes with torch's FSDP2, on GPUs or CPUs ([scale](scale.md))",
+    "fsdp_config": "which layers are gathered one at a time, when their weights are freed, offloading, recomputation",
     "deepspeed": "train with Lightning's `DeepSpeedStrategy` and this configuration; needs CUDA and DeepSpeed",
-    "parallelism_config": "refused in favour of Lightning's `strategy=ModelParallelStrategy(...)`",
+    "parallelism_config": (
+        "sizes of the mesh of processes: `dp_replicate_size`, `dp_shard_size`, `tp_size`, in an object or a dict; "
+        "`cp_size` and `sp_size` are refused"
+    ),
     # Diagnosis
     "debug": "`underflow_overflow`: stop at the first value that is NaN or infinite, and report where",
     "skip_memory_metrics": "`False`: add memory use to the metrics",
@@ -168,7 +172,7 @@ _HEAD = """\
 
 The effect of every field of `TrainingArguments` and `Seq2SeqTrainingArguments`. Meaning and default are those of
 `transformers`, except for the Lightning fields `accelerator`, `strategy`, `devices`, `num_nodes` and `precision`, and
-for `corrections` and `stop_on_nan`, which are portico's own.
+for `corrections`, `stop_on_nan` and `async_save`, which are portico's own.
 Setting a field without effect logs a warning; a refused value raises an error before any work.
 
 This page is generated: `python docs/training_arguments.py`.

@@ -169,6 +169,21 @@ def tiny_gpt2() -> transformers.GPT2LMHeadModel:
     )
 
 
+def tiny_llama() -> transformers.LlamaForCausalLM:
+    torch.manual_seed(7)
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=50,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=32,
+        )
+    )
+
+
 def tiny_masked_lm() -> transformers.BertForMaskedLM:
     torch.manual_seed(7)
     return transformers.BertForMaskedLM(tiny_bert_config())

@@ -32,6 +32,7 @@ class LightningPlacement:
     precision: str | None = None
     corrections: str | list[str] | None = None
     stop_on_nan: bool = False
+    async_save: bool = False
 
     @property
     def lightning_strategy(self) -> "Strategy":
@@ -123,6 +124,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         corrections: Names of deviations of transformers to correct (:data:`portico.corrections.CORRECTIONS`), in a
             list or a string with commas, or ``"all"``; by default none.
         stop_on_nan: End training with an error at a loss that is NaN or infinite.
+        async_save: Write checkpoints while training goes on, from a copy of the state in host memory.
 
     Arguments of ``transformers`` 4 are accepted too, with a warning: :mod:`portico.deprecated`.
     """
@@ -142,6 +144,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         default=None, metadata={"help": "Deviations of transformers to correct, separated by commas, or 'all'."}
     )
     stop_on_nan: bool = field(default=False, metadata={"help": "End training at a loss that is NaN or infinite."})
+    async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training goes on."})
 
     def __post_init__(self) -> None:
         options().fill(self)

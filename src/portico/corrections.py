@@ -123,7 +123,7 @@ class Corrections:
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
-        return num_batches == 1 and self._trainer.accelerator.num_processes == 1
+        return num_batches == 1 and self._trainer.accelerator.data_parallel_size == 1
 
     @contextmanager
     def _applied(self, share: BatchShare | None, num_summed: int, inputs: Any) -> Iterator[Any]:
@@ -141,7 +141,7 @@ class Corrections:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
         is_nested = trainer.is_in_train and trainer.module.evaluation is not None
-        is_multiplied = num_summed * trainer.accelerator.num_processes > 1 and not trainer.loss_is_scaled_for_ga
+        is_multiplied = num_summed * trainer.accelerator.data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
         if num_items is None:
@@ -156,7 +156,7 @@ class Corrections:
 
     def process_factor(self) -> int:
         """Return what ``compute_loss`` multiplies a loss by that is divided by the labels of all processes."""
-        self._factor = 1 if self.share is not None else self._trainer.accelerator.num_processes
+        self._factor = 1 if self.share is not None else self._trainer.accelerator.data_parallel_size
         return self._factor
 
     def _explain(self, num_summed: int, num_processes: int) -> None:
@@ -211,7 +211,7 @@ class Corrections:
         counts = [self.num_items(batch, size) for batch, size in zip(batches, sizes, strict=True)]
         total = torch.stack(counts).sum()
         if trainer.args.average_tokens_across_devices:
-            num_averaged = trainer.accelerator.num_processes
+            num_averaged = trainer.accelerator.data_parallel_size
             total = trainer.accelerator.gather(total).sum()
         weights = [count * num_averaged / total.clamp(min=1) for count in counts]
         return [BatchShare(*share) for share in zip(counts, sizes, weights, strict=True)]
@@ -233,7 +233,7 @@ class Corrections:
         if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
             return False
         self._has_diverged = True
-        if self._trainer.accelerator.num_processes == 1:
+        if self._trainer.accelerator.data_parallel_size == 1:
             self.stop_if_diverged()
         if self.filters_losses:
             self.warn(
@@ -268,7 +268,7 @@ class Corrections:
     def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
         """Return the sum of the losses since the last log: of all processes, or as transformers of this one."""
         own, mean = tr_loss.item(), self._trainer.accelerator.gather(tr_loss).mean().item()
-        if self._trainer.accelerator.num_processes > 1 and own != mean:
+        if self._trainer.accelerator.data_parallel_size > 1 and own != mean:
             self.warn(
                 "train_loss",
                 "`train_loss` takes the losses since the last log from the first process alone: their sum is "
@@ -300,8 +300,10 @@ class EvaluationLoss:
         names = ("loss_scale", "eval_duplicates", "eval_batch_means")
         self._is_corrected = any(name in trainer.corrections for name in names)
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
-        self._watches = trainer.accelerator.num_processes == 1 and trainer.corrections.is_first("eval_batch_means")
-        self._is_idle = trainer.accelerator.num_processes == 1 and not self._is_corrected
+        self._watches = trainer.accelerator.data_parallel_size == 1 and trainer.corrections.is_first(
+            "eval_batch_means"
+        )
+        self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None

@@ -81,7 +81,9 @@ CHECKED_VERSION = "5.23"
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import TrainingArguments
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from transformers import PreTrainedModel, TrainingArguments
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
     from transformers.models.xlm.modeling_xlm import XLMSQuADHead
@@ -119,6 +121,27 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
         raise ValueError(f"Trainer cannot instantiate unsupported optimizer: {args.optim}")
     chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
+
+
+def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
+    """Spread the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
+    module = import_module("transformers.distributed.tensor_parallel")
+    module.apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
+    # Read by `Trainer.get_tp_size`.
+    model._tp_size = mesh.size()  # type: ignore[assignment]  # None in the class
+
+
+def shard_operation(tensor: "DTensor") -> Any:
+    """Return what cuts this process's part of ``tensor`` out of a whole one, or reads it from a file."""
+    return import_module("transformers.distributed.sharding_utils").DtensorShardOperation(tensor)
+
+
+def revert_weight_conversion(model: "PreTrainedModel", weights: dict[str, Any]) -> dict[str, Any]:
+    """Return ``weights`` under the names, and in the pieces, in which ``save_pretrained`` writes them."""
+    reverted: dict[str, Any] = import_module("transformers.core_model_loading").revert_weight_conversion(
+        model, weights
+    )
+    return reverted
 
 
 def products_of_experts(name: str) -> list[Any]:

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import GreedyLR, get_scheduler
 
 from portico import hf_compat
+from portico.distributed.model_parallel import by_mesh
 from portico.errors import InputError, InputTypeError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -52,13 +53,19 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 
 
 def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
-    """Split the trainable parameters into those with weight decay and those without, in the model's order."""
+    """Split the trainable parameters into those with weight decay and those without, in the model's order.
+
+    Parameters that are spread over different processes are split further: kernels take tensors of one mesh.
+    """
     chosen = set(decayed)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return [
+    groups: list[dict[str, Any]] = [
         {"params": [parameter for name, parameter in trainable if name in chosen], "weight_decay": weight_decay},
         {"params": [parameter for name, parameter in trainable if name not in chosen], "weight_decay": 0.0},
     ]
+    if len(by_mesh(parameter for _, parameter in trainable)) == 1:
+        return groups
+    return [{**group, "params": same} for group in groups for same in by_mesh(group["params"]).values()]
 
 
 def build_optimizer(

@@ -38,11 +38,13 @@ from transformers import (
 from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
+from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
 from portico.corrections import Corrections
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import given_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
+from portico.distributed.model_parallel import ShardedStrategy, is_empty, is_spread
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
@@ -216,6 +218,7 @@ class Trainer:
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
+        self._background = BackgroundWriter()
         self._seed_everything()
         added = options().make_callbacks()
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
@@ -228,9 +231,9 @@ class Trainer:
         self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
         self.is_in_train = False
+        self.model = model  # type: ignore[assignment]  # None until `model_init` has made one
         self._use_lightning_trainer()
         connect_early(self.lightning_trainer.strategy)
-        self.model = model  # type: ignore[assignment]  # None until `model_init` has made one
         self.create_accelerator_and_postprocess()
         self._init_model(model, model_init)
         processing_class = deprecated.newer_processing_class(processing_class, tokenizer)
@@ -260,8 +263,10 @@ class Trainer:
         self.model = self.call_model_init() if model is None else model
         refuse_untrainable_quantized(self.model)
         self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
+        # A model that is spread over processes is moved in parts.
+        is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
         placed = self.args.place_model_on_device
-        self.place_model_on_device = not self.is_model_parallel if placed is None else placed
+        self.place_model_on_device = is_whole if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
             self._place_model()
@@ -327,7 +332,7 @@ class Trainer:
         )
         strategy = self.lightning_trainer.strategy
         self.is_deepspeed_enabled = isinstance(strategy, DeepSpeedStrategy)
-        self.is_fsdp_enabled = isinstance(strategy, FSDPStrategy)
+        self.is_fsdp_enabled = isinstance(strategy, FSDPStrategy | ShardedStrategy)
 
     # ---- Data Loading ----
 
@@ -618,6 +623,9 @@ class Trainer:
             fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
+            with contextlib.suppress(Exception):
+                # A run that failed still completes its last checkpoint; its own error is raised.
+                self._background.wait()
             # Lightning's `Strategy.teardown` moves the module to the CPU; back by the same call, since quantised
             # models refuse theirs.
             if self.place_model_on_device:
@@ -662,6 +670,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
+        writer.finish_checkpoint(self)
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
@@ -1189,6 +1198,8 @@ class Trainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
+        # First, so that no process reads more than its part.
+        self._spread_model(self.lightning_trainer.strategy, fill=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -1240,13 +1251,17 @@ class Trainer:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if not self.args.should_save:
+        is_writer = self.args.should_save
+        if not is_writer and not is_spread(self.model):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
         unwrapped = self.accelerator.unwrap_model(self.model)
-        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict)
+        options: dict[str, Any] = {"is_writer": is_writer, "background": self._background}
+        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, **options)
+        if not is_writer:
+            return
         tokenizer = getattr(self.data_collator, "tokenizer", None)
         if self.processing_class is None and tokenizer is not None:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
@@ -1536,6 +1551,18 @@ class Trainer:
 
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
+
+    def _spread_model(self, strategy: Strategy, *, fill: bool = True) -> None:
+        """Spread the model over the processes, if ``strategy`` does so, before its weights are loaded or trained.
+
+        A model on the meta device is filled from the folder that its configuration names.
+        """
+        if not isinstance(strategy, ShardedStrategy):
+            return
+        connect(strategy)
+        strategy.spread(self.model, self.optimizer)
+        if fill and is_empty(self.model):
+            weights.fill(self.model)
 
     def _place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
+from portico.distributed.model_parallel import check_model
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.hf_compat import (
@@ -240,6 +241,7 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
     refuse_unsupported(args)
     apply_accelerator_settings(args)
     check_numbers(args)
+    check_async_save(args)
     apply_log_level(args)
     warn_about_ignored_arguments(args)
     check_requirements(args)
@@ -261,6 +263,16 @@ def refuse_unsupported(args: TrainingArguments) -> None:
     if DebugOption.TPU_METRICS_DEBUG in args.debug:
         raise InputError(
             f"`debug={args.debug!r}` is not supported by this version of portico; {REFUSALS['debug'][1]}."
+        )
+
+
+def check_async_save(args: TrainingArguments) -> None:
+    """Refuse checkpoints that are uploaded when their folder does not exist yet."""
+    if args.async_save and args.push_to_hub and args.save_strategy != "no" and args.hub_strategy != "end":
+        raise InputError(
+            "`async_save=True` completes a checkpoint after training has gone on, but `hub_strategy="
+            f"{str(getattr(args.hub_strategy, 'value', args.hub_strategy))!r}` uploads it at once; set "
+            "`hub_strategy='end'`, or leave `async_save` out."
         )
 
 
@@ -364,5 +376,6 @@ def check_parts(trainer: "Trainer") -> None:
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)
+    check_model(trainer.lightning_trainer.strategy, trainer.model)
     if args.save_strategy != "no":
         refuse_sharded_weights(trainer.lightning_trainer.strategy)

@@ -143,9 +143,10 @@ ELSEWHERE = {
     "tests/unit/test_model_setup.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
     "tests/unit/test_corrections.py": "corrections stop_on_nan",
-    "refused in tests/unit/test_validation.py": "accelerator_config deepspeed fsdp parallelism_config",
+    "tests/unit/checkpoint/test_background.py": "async_save",
+    "refused in tests/unit/test_validation.py": "accelerator_config deepspeed",
     "tests/parity/test_hub.py": "push_to_hub",
-    "runs on several processes": "ddp_backend fsdp_config",
+    "runs on several processes": "ddp_backend fsdp fsdp_config parallelism_config",
     "the trainer that generates": (
         "predict_with_generate generation_max_length generation_num_beams generation_config"
     ),

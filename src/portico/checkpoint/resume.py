@@ -19,7 +19,14 @@ from transformers import CONFIG_NAME, TrainerState
 
 from portico import hf_compat
 from portico.checkpoint.manifest import check_complete, newest_complete, reading
+from portico.checkpoint.spread import (
+    OPTIMIZER_FOLDER,
+    holds_named_optimizer,
+    read_named_optimizer,
+    spread_optimizer_state,
+)
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
+from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import logger
 
@@ -121,10 +128,11 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     """Load the states of optimizer and scheduler from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
-    if optimizer_file.is_file() and scheduler_file.is_file():
+    is_named = holds_named_optimizer(Path(folder))
+    if (is_named or optimizer_file.is_file()) and scheduler_file.is_file():
         assert trainer.optimizer is not None
-        with reading(optimizer_file):
-            saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        with reading(Path(folder) / OPTIMIZER_FOLDER if is_named else optimizer_file):
+            saved = _read_optimizer(trainer, Path(folder))
         with reading(scheduler_file):
             saved_schedule = torch.load(scheduler_file, weights_only=True)
         with reading(optimizer_file, into_model=True):
@@ -143,6 +151,17 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
             trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
         logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
+
+
+def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:
+    """Return the optimizer state in ``folder`` as it is written there, or this process's part for a spread model."""
+    model, optimizer = trainer.model, trainer.optimizer
+    if holds_named_optimizer(folder):
+        return read_named_optimizer(model, optimizer, folder)
+    spread = is_spread(model)
+    place = "cpu" if spread else trainer.args.device
+    saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=place, weights_only=True, mmap=spread)
+    return spread_optimizer_state(model, optimizer, saved) if spread else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -12,7 +12,10 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
+from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import reading
+from portico.checkpoint.spread import FSDP_WEIGHTS_FILE, load_weight_slices, save_weight_shards, stored_tensors
+from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError
 from portico.hf_compat import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -27,27 +30,57 @@ from portico.hf_compat import (
 
 
 def save_weights(
-    model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None = None
+    model: nn.Module,
+    unwrapped: nn.Module,
+    folder: str,
+    *,
+    state_dict: dict[str, Any] | None = None,
+    is_writer: bool = True,
+    background: BackgroundWriter | None = None,
 ) -> None:
     """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
-    The configuration is written too, if ``unwrapped``, the model without wrappers, has one.
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A model that is spread
+    over processes is gathered by all of them, and written by ``is_writer``. Files are written by ``background``, if it
+    is given, at the time that it chooses.
     """
+    background = background or BackgroundWriter()
+    path = Path(folder)
+    if state_dict is None and is_spread(unwrapped):
+        if has_adapters(unwrapped):
+            raise InputError(
+                "Adapters of PEFT are not saved from a model that is spread over processes; set `strategy='ddp'`, or "
+                "set `save_strategy='no'` and save with `trainer.lightning_trainer.save_checkpoint(...)`."
+            )
+        tensors = background.copied(stored_tensors(unwrapped))
+        background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
+        if is_writer and isinstance(unwrapped, PreTrainedModel):
+            _save_pretrained(unwrapped, folder, {})  # no more than the configuration
+        return
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
-        if state_dict is None and model is not unwrapped:
+        if state_dict is None and (model is not unwrapped or background.copies):
             state_dict = model.state_dict()
-        # A bar over one file would only break the bar of the training.
-        with _without_progress_bars():
-            cast(PreTrainedModel, unwrapped).save_pretrained(folder, state_dict=state_dict)
+        held = background.copied(state_dict)
+        background.run(lambda group: _save_pretrained(unwrapped, folder, held))
     else:
         logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
-        weights = model.state_dict() if state_dict is None else state_dict
-        safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        weights = background.copied(model.state_dict() if state_dict is None else state_dict)
+        background.run(
+            lambda group: safetensors.torch.save_file(
+                _storable(weights), path / SAFE_WEIGHTS_NAME, metadata={"format": "pt"}
+            )
+        )
+
+
+def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
+    # A bar over one file would only break the bar of the training.
+    with _without_progress_bars(), _not_gathering(model):
+        cast(PreTrainedModel, model).save_pretrained(folder, state_dict=state_dict)
 
 
 def holds_weights(folder: str) -> bool:
     """Return whether ``folder`` holds weights of a model or adapters, as :func:`save_weights` writes them."""
-    weights = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME)
+    weights = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME, FSDP_WEIGHTS_FILE)
     path = Path(folder)
     return any((path / name).is_file() for name in weights) or any(map(_holds_adapter, [path, *path.glob("*/")]))
 
@@ -62,6 +95,8 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     if has_adapters(model):
         load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+    if is_spread(model):
+        return load_weight_slices(model, path)
     result = _load_by_name(model, path)
     if renames and are_renamed(model, result):
         pretrained = cast(PreTrainedModel, model)
@@ -71,6 +106,22 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
         model.load_state_dict(same.state_dict())
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     return result
+
+
+def fill(model: nn.Module) -> None:
+    """Load into a spread model on the meta device the weights that its configuration names, each process its part.
+
+    Raises:
+        InputError: If the configuration names no folder with weights.
+    """
+    name = str(getattr(getattr(model, "config", None), "name_or_path", ""))
+    if not name or not holds_weights(name):
+        raise InputError(
+            f"The weights of {type(model).__name__} are on the meta device, without values, and its configuration "
+            f"names no folder that has them (`config.name_or_path={name!r}`); make it from "
+            "`AutoConfig.from_pretrained(folder)` with a folder that holds a model, or make the model on the CPU."
+        )
+    warn_about_key_mismatch(model, load_weight_slices(model, Path(name)))
 
 
 def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
@@ -84,10 +135,11 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
         with reading(file):
             weights = safetensors.torch.load_file(file, device="cpu")
         return model.load_state_dict(weights, False)
-    if (file := path / WEIGHTS_NAME).is_file():
-        with reading(file):
-            weights = torch.load(file, map_location="cpu", weights_only=True)
-        return model.load_state_dict(weights, False)
+    for name in (WEIGHTS_NAME, FSDP_WEIGHTS_FILE):
+        if (file := path / name).is_file():
+            with reading(file):
+                weights = torch.load(file, map_location="cpu", weights_only=True)
+            return model.load_state_dict(weights, False)
     if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
         with reading(path, into_model=True):
             return load_sharded_checkpoint(model, folder, strict=False)
@@ -121,6 +173,21 @@ def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None
         logger.warning(f"There were missing keys in the checkpoint model loaded: {sorted(missing)}.")
     if result.unexpected_keys:
         logger.warning(f"There were unexpected keys in the checkpoint model loaded: {sorted(result.unexpected_keys)}.")
+
+
+@contextmanager
+def _not_gathering(model: nn.Module) -> Iterator[None]:
+    """Hide from ``save_pretrained`` that it spread the model, which it would gather whole."""
+    config: Any = getattr(model, "config", None)
+    before = getattr(config, "distributed_config", None)
+    if before is None:
+        yield
+        return
+    config.distributed_config = None
+    try:
+        yield
+    finally:
+        config.distributed_config = before
 
 
 @contextmanager

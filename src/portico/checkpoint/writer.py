@@ -16,6 +16,8 @@ from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
 from portico.checkpoint.manifest import write_manifest
+from portico.checkpoint.spread import optimizer_by_name, save_optimizer_shards
+from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
@@ -35,8 +37,13 @@ _NO_SPACE = 1 << 20  # bytes
 
 
 def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
-    """Write ``run_folder/name``: model, optimizer, scheduler, random states and trainer state; rotate old ones."""
+    """Write ``run_folder/name``: model, optimizer, scheduler, random states and trainer state; rotate old ones.
+
+    With ``async_save`` the weights and the optimizer are copied to host memory, written while training goes on, and
+    complete when :func:`finish_checkpoint` returns; there is no folder before.
+    """
     args, state = trainer.args, trainer.state
+    finish_checkpoint(trainer)
     final = Path(run_folder) / name
     with _staged(final, trainer) as staging:
         trainer.save_model(str(staging), _internal_call=True)
@@ -53,16 +60,40 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
             state.save_to_json(str(staging / STATE_FILE))
     if args.push_to_hub:
         trainer._push_from_checkpoint(str(final))
-    if args.should_save:
+    if args.should_save and not trainer._background.is_pending:
         trainer._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
 
 
+def finish_checkpoint(trainer: "Trainer") -> None:
+    """Wait for the checkpoint that is written in the background, if there is one; all processes call this."""
+    background = trainer._background
+    if not background.is_pending:
+        return
+    run_folder = trainer._last_checkpoint.parent if trainer._last_checkpoint else Path(trainer.args.output_dir)
+    try:
+        background.wait()
+    except BaseException as error:
+        _clean_up(error, run_folder / _PARTIAL, trainer._last_checkpoint or run_folder)
+        raise
+    trainer.accelerator.wait_for_everyone()
+    if trainer._last_checkpoint is not None:
+        _bring_from_other_machine(trainer, trainer._last_checkpoint)
+    if trainer.args.should_save:
+        trainer._rotate_checkpoints(use_mtime=True, output_dir=str(run_folder))
+
+
 def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
-    """Write the states of optimizer and scheduler into ``folder``."""
+    """Write the states of optimizer and scheduler into ``folder``; all processes call this."""
+    assert trainer.optimizer is not None
+    background = trainer._background
+    if is_spread(trainer.model):
+        parts = background.copied(optimizer_by_name(trainer.model, trainer.optimizer))
+        background.run(lambda group: save_optimizer_shards(parts, Path(folder), group))
+    elif trainer.args.should_save:
+        state = background.copied(trainer.optimizer.state_dict())
+        background.run(lambda group: torch.save(state, Path(folder) / OPTIMIZER_FILE))
     if not trainer.args.should_save:
         return
-    assert trainer.optimizer is not None
-    torch.save(trainer.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
@@ -172,29 +203,61 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
     trainer.accelerator.wait_for_everyone()
+    background = trainer._background
+    if trainer.args.async_save:
+        background.collect()
     try:
         yield staging
     except BaseException as error:
-        is_full = _is_out_of_space(error, partial)
-        shutil.rmtree(partial, ignore_errors=True)
-        if is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
+        background.discard()
+        _clean_up(error, partial, final)
         raise
     trainer.accelerator.wait_for_everyone()
-    if trainer.args.should_save:
-        write_manifest(staging)
-        replaced = final.with_name(f".{final.name}{_REPLACED}")
-        shutil.rmtree(replaced, ignore_errors=True)
-        if final.exists():
-            final.rename(replaced)
-        staging.rename(final)
-        shutil.rmtree(replaced, ignore_errors=True)
-        # A user's `_save` may have written next to the checkpoint.
-        shutil.copytree(partial, final.parent, dirs_exist_ok=True)
-        shutil.rmtree(partial)
+    if background.copies:
+        spread = is_spread(trainer.model)
+
+        def finish(group: Any) -> None:
+            if spread:
+                torch.distributed.barrier(group)
+            _complete(trainer, staging, final)
+
+        background.start(uses_collectives=spread, finish=finish)
+        return
+    _complete(trainer, staging, final)
     trainer.accelerator.wait_for_everyone()
+    _bring_from_other_machine(trainer, final)
+
+
+def _clean_up(error: BaseException, partial: Path, final: Path) -> None:
+    """Remove what a failed write has left; raise ``OSError`` in place of ``error`` if there was no space left."""
+    is_full = _is_out_of_space(error, partial)
+    shutil.rmtree(partial, ignore_errors=True)
+    if is_full:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
+
+
+def _complete(trainer: "Trainer", staging: Path, final: Path) -> None:
+    """List the files of a checkpoint that is written, and give it its name."""
+    if not trainer.args.should_save:
+        return
+    partial = staging.parent
+    write_manifest(staging)
+    replaced = final.with_name(f".{final.name}{_REPLACED}")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if final.exists():
+        final.rename(replaced)
+    staging.rename(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+    # A user's `_save` may have written next to the checkpoint.
+    shutil.copytree(partial, final.parent, dirs_exist_ok=True)
+    shutil.rmtree(partial)
+
+
+def _bring_from_other_machine(trainer: "Trainer", final: Path) -> None:
+    """Move files of another machine's processes (their random states), which the first process cannot see."""
+    partial = final.with_name(_PARTIAL)
+    staging = partial / final.name
     if trainer.accelerator.is_local_main_process and staging.exists():
-        # Files of another machine's processes (their random states), which the first process cannot see.
         final.mkdir(parents=True, exist_ok=True)
         for file in staging.iterdir():
             file.replace(final / file.name)

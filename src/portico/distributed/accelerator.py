@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from portico.accelerate_compat import (
@@ -25,6 +26,7 @@ from portico.accelerate_compat import (
 )
 from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
 from portico.data.sharding import DataLoaderConfig
+from portico.distributed.model_parallel import clip_grad_norm_, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig, logger
@@ -195,6 +197,15 @@ class Accelerator:
         return int(getattr(self._strategy(), "local_rank", 0))
 
     @property
+    def data_parallel_size(self) -> int:
+        """How many processes, or groups of processes that share each layer, train on examples of their own."""
+        return self.num_processes // self._tensor_parallel_size
+
+    @property
+    def _tensor_parallel_size(self) -> int:
+        return int(getattr(self._strategy(), "tensor_parallel_size", 1))
+
+    @property
     def is_main_process(self) -> bool:
         return self.process_index == 0
 
@@ -239,11 +250,14 @@ class Accelerator:
         return data if self.num_processes == 1 else self._connected().broadcast(data)
 
     def gather(self, tensor: "Nested") -> Any:
-        """Concatenate a (nested) tensor of every process along dimension 0."""
+        """Concatenate a (nested) tensor of every process along dimension 0.
+
+        Processes that share each layer have the same tensor, which is taken once; so in the other collectives.
+        """
         if self.num_processes == 1:
             return tensor
-        strategy = self._connected()
-        return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item)).flatten(0, 1), tensor)
+        strategy, once = self._connected(), slice(None, None, self._tensor_parallel_size)
+        return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item))[once].flatten(0, 1), tensor)
 
     def gather_object(self, data: "Nested") -> Any:
         """Concatenate the lists of every process; on one process, return ``data`` unchanged."""
@@ -252,7 +266,7 @@ class Accelerator:
         self._connected()
         gathered: list[Any] = [None] * self.num_processes
         torch.distributed.all_gather_object(gathered, data)
-        return [item for items in gathered for item in items]
+        return [item for items in gathered[:: self._tensor_parallel_size] for item in items]
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
@@ -285,8 +299,9 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy = self._connected()
-        return map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
+        strategy, copies = self._connected(), self._tensor_parallel_size if reduction == "sum" else 1
+        reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
+        return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
     @contextmanager
     def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
@@ -489,6 +504,9 @@ class Accelerator:
         if isinstance(spread, FullyShardedDataParallel):
             # Each process has a part of the gradients; their norm is that of all parts.
             return spread.clip_grad_norm_(max_norm, norm_type)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if any(isinstance(parameter, DTensor) for parameter in parameters):
+            return clip_grad_norm_(parameters, max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
     def maybe_context_parallel(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
@@ -497,6 +515,8 @@ class Accelerator:
 
     def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Keep the gradients of ``model``, if several processes train it, to this one inside the block."""
+        if isinstance(model, FSDPModule):
+            return without_reduction(model)
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -510,8 +530,8 @@ class Accelerator:
         config = replace(
             self.dataloader_config,
             device=self.device,
-            num_processes=self.num_processes,
-            process_index=self.process_index,
+            num_processes=self.data_parallel_size,
+            process_index=self.process_index // self._tensor_parallel_size,
             broadcast=self.from_first_process,
         )
         prepared = [prepare_data_loader(item, config) for item in objects]

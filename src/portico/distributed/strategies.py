@@ -1,28 +1,34 @@
 """Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, Strategy
+from lightning.pytorch.strategies import (
+    DDPStrategy,
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    Strategy,
+)
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
-from torch.distributed.fsdp import BackwardPrefetch
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico.distributed.accelerator import accelerator_settings
+from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.errors import InputError
-from portico.lightning_compat import wrap_in_ddp
+from portico.hf_compat import logger
+from portico.lightning_compat import mesh_options, wrap_in_ddp
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -132,64 +138,58 @@ def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) 
     return bool(args.gradient_checkpointing or getattr(model, name, False))
 
 
-_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
-_SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
-_SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
-_STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
+# Keys of `fsdp_config` by what becomes of them. transformers fills the last ones in with False.
+_FSDP1_ONLY = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
+_XLA = ("xla", "xla_fsdp_grad_ckpt", "xla_fsdp_settings", "xla_fsdp_v2")
+_SWITCHES = ("cpu_offload", "activation_checkpointing")
+# Read where the files are written, and where the weights are sent to the other processes: both happen in any case.
+_SETTLED = ("cpu_ram_efficient_loading", "state_dict_type", "version")
 _KNOWN = {
-    *(*_SWITCHES, "activation_checkpointing", "backward_prefetch", "cpu_offload", "reshard_after_forward"),
-    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap", "state_dict_type", "version"),
+    *(*_SWITCHES, *_SETTLED, *_FSDP1_ONLY, "reshard_after_forward"),
+    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap"),
 }
-# Filled in by transformers with False; they matter only when true.
-_OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
+_STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
+# Words of FSDP 1 by whether weights are freed after the forward pass.
+_WORDS = {"full_shard": True, "shard_grad_op": False, "hybrid_shard": True, "hybrid_shard_zero2": False}
 
 
-def fsdp_options(
-    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None", model: nn.Module | None
-) -> dict[str, Any]:
-    """Return options of ``FSDPStrategy``; refuse settings without a counterpart there.
+def fsdp_sharding(
+    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
+) -> tuple[Sharding, bool]:
+    """Return what ``fsdp`` and ``fsdp_config`` say of the shards, and whether each machine has a copy of the model.
 
     ``fsdp`` may be the older words (``"full_shard auto_wrap offload"``), also in a list; ``fsdp_config`` may be the
-    path of a JSON file. The layers to wrap are looked up in ``model``.
+    path of a JSON file. Settings without a counterpart in FSDP2 are refused, or announced where they have no effect.
     """
     config = _normalised(fsdp, fsdp_config)
-    unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))
+    unknown = sorted(name for name in config if name not in _KNOWN and (name not in _XLA or _is_on(config[name])))
     if unknown:
         raise InputError(
-            f"`fsdp_config` sets {', '.join(unknown)}, which Lightning's FSDPStrategy does not have; leave it out "
-            f"(known are {', '.join(sorted(_KNOWN))}), or pass a strategy object as `strategy`."
+            f"`fsdp_config` sets {', '.join(unknown)}, which torch's FSDP2 does not have; leave it out (known are "
+            f"{', '.join(sorted(_KNOWN))}), or pass a strategy object as `strategy`."
         )
-    reshards = config.get("reshard_after_forward", True)
-    sharding = {"true": "full_shard", "false": "shard_grad_op"}.get(str(reshards).lower(), str(reshards).lower())
-    if sharding not in _SHARDING:
-        raise InputError(
-            f"`reshard_after_forward={reshards!r}` in `fsdp_config` is not known; use true, false or one of "
-            f"{', '.join(_SHARDING)}."
-        )
-    options: dict[str, Any] = {
-        "sharding_strategy": sharding.upper(),
-        "cpu_offload": _is_on(config.get("cpu_offload", False)),
-        "state_dict_type": _STATE_DICTS[config.get("state_dict_type", "FULL_STATE_DICT")],
-    }
-    layers = _layers_to_wrap(config, model)
-    policy = config.get("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
-    if policy == "SIZE_BASED_WRAP":
-        num_parameters = int(config.get("min_num_params", 0))
-        options["auto_wrap_policy"] = partial(size_based_auto_wrap_policy, min_num_params=num_parameters)
-    elif policy == "TRANSFORMER_BASED_WRAP" and layers:
-        options["auto_wrap_policy"] = layers
-    elif policy not in ("TRANSFORMER_BASED_WRAP", "NO_WRAP"):
-        raise InputError(
-            f"`auto_wrap_policy={policy!r}` in `fsdp_config` is not known; use 'TRANSFORMER_BASED_WRAP', "
-            "'SIZE_BASED_WRAP' or 'NO_WRAP'."
-        )
-    if _is_on(config.get("activation_checkpointing", False)):
-        options["activation_checkpointing_policy"] = layers
-    options |= {name: _is_on(config[name]) for name in _SWITCHES if name in config}
-    prefetch = str(config.get("backward_prefetch", "no_prefetch")).upper()
-    if prefetch != "NO_PREFETCH":
-        options["backward_prefetch"] = BackwardPrefetch[prefetch]
-    return options
+    idle = [name for name in _FSDP1_ONLY if name in config] + ["version"] * (str(config.get("version", 2)) != "2")
+    if idle:
+        logger.warning("FSDP2 has no %s; `fsdp_config` sets them for FSDP 1, without effect here.", ", ".join(idle))
+    _one_of("state_dict_type", config.get("state_dict_type", "FULL_STATE_DICT"), _STATE_DICT_TYPES)
+    reshards = str(config.get("reshard_after_forward", True)).lower()
+    _one_of("reshard_after_forward", reshards, ("true", "false", *_WORDS))
+    policy = config.get("auto_wrap_policy") or WRAP_POLICIES[0]
+    _one_of("auto_wrap_policy", policy, WRAP_POLICIES)
+    layers = config.get("transformer_layer_cls_to_wrap") or ()
+    sharding = Sharding(
+        auto_wrap_policy=policy,
+        transformer_layer_cls_to_wrap=frozenset(layers.split(",") if isinstance(layers, str) else layers),
+        min_num_params=int(config.get("min_num_params", 0)),
+        reshard_after_forward=_WORDS.get(reshards, reshards == "true"),
+        **{name: _is_on(config.get(name, False)) for name in _SWITCHES},
+    )
+    return sharding, reshards.startswith("hybrid")
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InputError(f"`{name}={value!r}` in `fsdp_config` is not known; use one of {', '.join(allowed)}.")
 
 
 def _normalised(
@@ -199,13 +199,15 @@ def _normalised(
     config = {name.removeprefix("fsdp_"): value for name, value in given.items()}
     words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
     for word in (str(getattr(word, "value", word)) for word in words):
-        if word in _SHARDING:
+        if word in _WORDS:
             config.setdefault("reshard_after_forward", word)
         elif word == "offload":
             config.setdefault("cpu_offload", True)
+        elif word == "no_shard":
+            raise InputError(f"`fsdp={fsdp!r}` does not shard the model; set `strategy='ddp'` instead.")
         elif word not in ("auto_wrap", "true", "True"):
             raise InputError(
-                f"`fsdp={fsdp!r}` has the word {word!r}; use {', '.join(_SHARDING)}, offload and auto_wrap, or "
+                f"`fsdp={fsdp!r}` has the word {word!r}; use {', '.join(_WORDS)}, offload and auto_wrap, or "
                 "`fsdp=True` with `fsdp_config`."
             )
     return config
@@ -216,29 +218,19 @@ def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
     return dict(config) if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
 
 
-def _layers_to_wrap(config: Mapping[str, Any], model: nn.Module | None) -> set[type[nn.Module]]:
-    """Return the layer classes that ``fsdp_config`` names, by default the model's ``_no_split_modules``."""
-    names = config.get("transformer_layer_cls_to_wrap") or getattr(model, "_no_split_modules", None) or []
-    names = {names} if isinstance(names, str) else set(names)
-    modules = model.modules() if model is not None else ()
-    return {type(module) for module in modules if type(module).__name__ in names}
-
-
 def _is_on(value: object) -> bool:
-    return str(value).lower() in ("true", "1", "yes", "on", "y", "t")
+    return bool(value) and str(value).lower() not in ("false", "0", "no", "off", "n", "f")
 
 
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set; refuse what cannot run here."""
-    if args.parallelism_config is not None:
-        raise InputError(
-            f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "
-            "parallelism; leave it out, and set Lightning's `strategy=ModelParallelStrategy(...)` with the same sizes."
-        )
-    names = [name for name in _NAMES if getattr(args, name)]
-    if not names:
-        return None
-    if getattr(args, "strategy", None) is not None:
+    """Return the strategy that spreads the model as the arguments say, or as it is; ``None`` to keep it whole.
+
+    Contradictions, and what cannot run here, are refused.
+    """
+    strategy = getattr(args, "strategy", None)
+    by_name = strategy == "fsdp"
+    names = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
+    if names and strategy is not None and not (by_name and names == ["fsdp"]):
         names.append("strategy")
     if len(names) > 1:
         both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
@@ -246,24 +238,83 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
             f"{both if {'fsdp', 'deepspeed'} <= {*names} else ''}{' and '.join(f'`{name}`' for name in names)} each "
             "choose a strategy; set one of them."
         )
+    if names == ["deepspeed"]:
+        return _deepspeed_strategy(args)
+    if type(strategy) is ModelParallelStrategy:
+        return _fsdp_strategy(args, Sharding(), **mesh_options(strategy))
+    sizes = _mesh_sizes(args, model)
+    shards = bool(names) or by_name
+    if not shards and (sizes is None or isinstance(strategy, Strategy)):
+        return None
+    sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config) if shards else (Sharding(), False)
+    if sizes is None:
+        replicas = _num_machines(args) if copies_per_machine else 1
+        return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
+    replicas, num_shards, tensor = sizes
+    if not shards:
+        num_shards = num_shards or 1
+        if num_shards * tensor == 1:
+            return None
+    return _fsdp_strategy(args, sharding, replicas=replicas, shards=num_shards, tensor_parallel_size=tensor)
+
+
+def _fsdp_strategy(
+    args: "TrainingArguments", sharding: Sharding, *, is_alone_refused: bool = False, **options: Any
+) -> ShardedStrategy:
+    accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
+    return ShardedStrategy(
+        sharding,
+        is_alone_refused=is_alone_refused,
+        sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
+        **{"process_group_backend": args.ddp_backend, "timeout": timedelta(seconds=args.ddp_timeout), **options},
+    )
+
+
+def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int, int | None, int] | None:
+    """Return replicas, shards and tensor-parallel ranks that the arguments or the model set, ``None`` if neither does.
+
+    The model has them if ``from_pretrained(distributed_config=...)`` has spread it.
+    """
+    loaded = getattr(getattr(model, "config", None), "distributed_config", None)
+    if getattr(model, "is_distributed_loading_by_transformers", False) and loaded is not None:
+        if loaded.pp_size > 1 or loaded.ep_size > 1:
+            raise InputError(
+                f"The model was loaded with `pp_size={loaded.pp_size}` and `ep_size={loaded.ep_size}`, but neither "
+                "pipeline nor expert parallelism is trained here; load it with `fsdp_size`, `dp_replicate_size` and "
+                "`tp_size`."
+            )
+        return loaded.dp_replicate_size, loaded.fsdp_size, loaded.tp_size
+    config = args.parallelism_config
+    if config is None:
+        return None
+    given = config if isinstance(config, Mapping) else vars(config)
+    for name, what in (("cp_size", "Context"), ("sp_size", "Sequence")):
+        if (given.get(name) or 1) > 1:
+            raise InputError(
+                f"`{name}={given[name]}` in `parallelism_config`: {what} parallelism is not supported, since no model "
+                "of transformers splits its sequences by itself; leave it out, and set `dp_shard_size` or `tp_size`."
+            )
+    return given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), given.get("tp_size") or 1
+
+
+def _num_machines(args: "TrainingArguments") -> int:
+    return int(getattr(args, "num_nodes", None) or os.environ.get("GROUP_WORLD_SIZE", "1"))
+
+
+def _deepspeed_strategy(args: "TrainingArguments") -> DeepSpeedStrategy:
     accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
     if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
         raise InputError(
-            f"{'Using fsdp only works in distributed training. ' if names == ['fsdp'] else ''}"
-            f"`{names[0]}` becomes Lightning's {_NAMES[names[0]]}, which needs CUDA devices, and the run is placed on "
+            "`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA devices, and the run is placed on "
             f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
-            "out, or set `strategy='ddp'` to train on several processes without it."
+            "out, or set `fsdp=True` to spread the model without it."
         )
-    timeout = timedelta(seconds=args.ddp_timeout)
-    if names == ["fsdp"]:
-        options = fsdp_options(args.fsdp, args.fsdp_config, model)
-        return FSDPStrategy(process_group_backend=args.ddp_backend, timeout=timeout, **options)
     if find_spec("deepspeed") is None:
         raise InputError(
             "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
-            "`pip install deepspeed`, or set `strategy='fsdp'`."
+            "`pip install deepspeed`, or set `fsdp=True`."
         )
-    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timeout)
+    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
 
 
 def refuse_sharded_weights(strategy: "Strategy") -> None:

@@ -66,6 +66,10 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         """Return a module around a copy of the model: callbacks that average weights copy the module they average."""
         return type(self)(deepcopy(self.model, memo), self.hf_trainer)
 
+    def spread_model(self, strategy: Any) -> None:
+        """Spread the model as ``strategy`` does; called for each run, before the optimizer is made."""
+        self.hf_trainer._spread_model(strategy)
+
     @property
     def closes_window(self) -> bool:
         """Whether the batch being trained on is the last of its accumulation window."""

@@ -5,18 +5,18 @@ from datetime import timedelta
 import pytest
 import torch
 import transformers
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
-from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 
 import portico
 from models import Line, tiny_bert, toy_arguments, toy_trainer
 from portico.distributed import strategies as sharded
+from portico.distributed.model_parallel import ShardedStrategy, Sharding
 from portico.distributed.placement import resolve_strategy, run_placement
 from portico.distributed.strategies import (
     ModelDDPStrategy,
     ddp_strategy,
     deepspeed_config,
-    fsdp_options,
+    fsdp_sharding,
     refuse_sharded_weights,
     sharded_strategy,
 )
@@ -147,93 +147,132 @@ def test_no_sharding_by_default(args):
 
 
 @pytest.mark.parametrize(
-    ("fsdp", "config", "sharding", "offload"),
+    ("fsdp", "config", "reshards", "offload"),
     [
-        (True, None, "FULL_SHARD", False),
-        ("full_shard auto_wrap", None, "FULL_SHARD", False),
-        ("shard_grad_op offload", None, "SHARD_GRAD_OP", True),
-        (["hybrid_shard"], {"version": 1}, "HYBRID_SHARD", False),
-        (True, {"reshard_after_forward": False, "fsdp_cpu_offload": "true"}, "SHARD_GRAD_OP", True),
-        (True, {"reshard_after_forward": "no_shard", "version": 1}, "NO_SHARD", False),
+        (True, None, True, False),
+        ("full_shard auto_wrap", None, True, False),
+        ("shard_grad_op offload", None, False, True),
+        (["hybrid_shard"], {}, True, False),
+        (True, {"reshard_after_forward": False, "fsdp_cpu_offload": "true"}, False, True),
     ],
 )
-def test_fsdp_strategy(fsdp, config, sharding, offload, args):
-    args.fsdp, args.fsdp_config = fsdp, config
-    strategy = sharded_strategy(args, tiny_bert())
-    assert isinstance(strategy, FSDPStrategy)
-    assert strategy.sharding_strategy is ShardingStrategy[sharding]
-    assert strategy.cpu_offload.offload_params is offload
+def test_fsdp_sharding(fsdp, config, reshards, offload):
+    sharding, has_copies = fsdp_sharding(fsdp, config)
+    assert (sharding.reshard_after_forward, sharding.cpu_offload) == (reshards, offload)
+    assert has_copies is (fsdp == ["hybrid_shard"])
 
 
-def test_fsdp_settings(tmp_path):
+def test_fsdp_settings(tmp_path, caplog):
     config = {
-        "transformer_layer_cls_to_wrap": "BertLayer",
+        "transformer_layer_cls_to_wrap": "BertLayer,BertEmbeddings",
         "activation_checkpointing": True,
         "state_dict_type": "SHARDED_STATE_DICT",
+        "version": 1,
         "backward_prefetch": "backward_pre",
-        "forward_prefetch": "true",
         "use_orig_params": "false",
-        "limit_all_gathers": True,
-        "sync_module_states": True,
         "xla": False,
         "cpu_ram_efficient_loading": "false",
     }
     file = tmp_path / "fsdp.json"
     file.write_text(json.dumps(config))
-    options = fsdp_options(True, str(file), tiny_bert())
-    (layer,) = options.pop("auto_wrap_policy")
-    assert layer.__name__ == "BertLayer"
-    assert options.pop("activation_checkpointing_policy") == {layer}
-    assert options == {
-        "sharding_strategy": "FULL_SHARD",
-        "cpu_offload": False,
-        "state_dict_type": "sharded",
-        "backward_prefetch": BackwardPrefetch.BACKWARD_PRE,
-        "forward_prefetch": True,
-        "use_orig_params": False,
-        "limit_all_gathers": True,
-        "sync_module_states": True,
-    }
+    sharding, _ = fsdp_sharding(True, str(file))
+    names = frozenset({"BertLayer", "BertEmbeddings"})
+    assert sharding == Sharding(transformer_layer_cls_to_wrap=names, activation_checkpointing=True)
+    assert "FSDP2 has no backward_prefetch, use_orig_params, version" in caplog.text
 
 
-def test_fsdp_wrapping_policy():
-    assert "auto_wrap_policy" not in fsdp_options(True, {"auto_wrap_policy": "NO_WRAP"}, tiny_bert())
-    assert {layer.__name__ for layer in fsdp_options(True, {}, tiny_bert())["auto_wrap_policy"]} >= {"BertLayer"}
-    policy = fsdp_options(True, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 7}, None)["auto_wrap_policy"]
-    assert policy.keywords == {"min_num_params": 7}
+def test_layers_that_are_gathered_one_at_a_time():
+    bert = tiny_bert()
+
+    def layers(**config):
+        return [type(layer).__name__ for layer in fsdp_sharding(True, config)[0].layers(bert)]
+
+    assert layers(auto_wrap_policy="NO_WRAP") == []
+    assert layers() == ["BertLayer", "BertLayer", "BertEmbeddings"]
+    assert layers(transformer_layer_cls_to_wrap=["BertPooler"]) == ["BertPooler"]
+    # Inner ones first; a list of layers has no forward pass of its own to gather it for.
+    by_size = layers(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=2000)
+    assert by_size == ["BertLayer", "BertLayer", "BertEncoder", "BertModel"]
 
 
 @pytest.mark.parametrize(
     ("fsdp", "config", "match"),
     [
         ("half_shard", None, "has the word 'half_shard'; use full_shard"),
-        (True, {"xla": True}, "sets xla, which Lightning's FSDPStrategy does not have"),
+        ("no_shard", None, "does not shard the model; set `strategy='ddp'`"),
+        (True, {"xla": True}, "sets xla, which torch's FSDP2 does not have"),
         (True, {"colour": 1}, "sets colour"),
-        (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known"),
+        (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known; use one of true"),
         (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
+        (True, {"state_dict_type": "LOCAL_STATE_DICT"}, "`state_dict_type='LOCAL_STATE_DICT'` .* is not known"),
     ],
 )
 def test_unsupported_fsdp_setting_is_rejected(fsdp, config, match):
     with pytest.raises(InputError, match=match):
-        fsdp_options(fsdp, config, None)
+        fsdp_sharding(fsdp, config)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("fsdp", "FSDPStrategy"), ("deepspeed", "DeepSpeedStrategy")])
-def test_sharding_without_devices_is_rejected(name, kind, tmp_path):
-    value = {"fsdp": "full_shard", "deepspeed": {"zero_optimization": {"stage": 2}}}[name]
-    with pytest.raises(InputError, match=rf"`{name}` becomes Lightning's {kind}, which needs CUDA.*'cpu'"):
-        toy_arguments(tmp_path, **{name: value})
+def test_layer_class_that_the_model_lacks_is_rejected():
+    with pytest.raises(InputError, match="names LlamaDecoderLayer, of which BertForSequenceClassification has no"):
+        fsdp_sharding(True, {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]})[0].layers(tiny_bert())
+
+
+def test_fsdp_in_one_process_is_rejected(tmp_path):
+    with pytest.raises(InputError, match=r"Using fsdp only works in distributed training\. The run has one process"):
+        toy_arguments(tmp_path, fsdp=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ({"fsdp": True}, (1, 4, 1)),
+        ({"strategy": "fsdp"}, (1, 4, 1)),
+        ({"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=2)}, (1, 2, 2)),
+        ({"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}, (2, 2, 1)),
+        ({"parallelism_config": {"tp_size": 4}}, (1, 1, 4)),
+        ({"fsdp": True, "parallelism_config": {"tp_size": 2}}, (1, 2, 2)),
+        ({"fsdp": "hybrid_shard"}, (1, 4, 1)),
+    ],
+)
+def test_mesh_of_processes(given, shape, tmp_path):
+    strategy = toy_arguments(tmp_path, devices=4, **given).lightning_strategy
+    assert isinstance(strategy, ShardedStrategy)
+    assert strategy.mesh_shape == shape
+    assert strategy.tensor_parallel_size == shape[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"parallelism_config": {"dp_shard_size": 3}}, "1 replicate x 3 shard x 1 tensor has 3 places, but .* 4 proc"),
+        ({"fsdp": True, "parallelism_config": {"tp_size": 8}}, "has 8 places, but the run has 4 processes; start 8"),
+        ({"strategy": ModelParallelStrategy(2, 3)}, "1 replicate x 2 shard x 3 tensor has 6 places"),
+        ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),
+        ({"parallelism_config": {"sp_size": 2}}, "`sp_size=2` .*: Sequence parallelism is not supported"),
+    ],
+)
+def test_mesh_that_does_not_fit_is_rejected(given, match, tmp_path):
+    with pytest.raises(InputError, match=match):
+        toy_arguments(tmp_path, devices=4, **given)
+
+
+def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
+    args = toy_arguments(tmp_path, devices=2, parallelism_config={"tp_size": 2})
+    with pytest.raises(InputError, match=r"`tp_size=2` .* `tp_plan`, which BertForSequenceClassification does not"):
+        toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+
+
+def test_deepspeed_without_devices_is_rejected(tmp_path):
+    with pytest.raises(
+        InputError, match=r"`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA.*'cpu'"
+    ):
+        toy_arguments(tmp_path, deepspeed={"zero_optimization": {"stage": 2}})
 
 
 def test_two_strategies_are_rejected(args):
     args.fsdp, args.strategy = True, "ddp"
     with pytest.raises(InputError, match="`fsdp` and `strategy` each choose a strategy"):
         sharded_strategy(args)
-
-
-def test_parallelism_config_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"set Lightning's `strategy=ModelParallelStrategy\(...\)`"):
-        toy_arguments(tmp_path, parallelism_config=object())
 
 
 def test_missing_deepspeed_is_rejected(args, monkeypatch):

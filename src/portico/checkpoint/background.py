@@ -1,0 +1,123 @@
+"""Write the large files of a checkpoint while training goes on (``async_save``), from copies in host memory."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from portico.tree import map_tensors
+
+Job = Callable[["dist.ProcessGroup | None"], None]
+
+
+class BackgroundWriter:
+    """Runs the jobs that write a checkpoint: at once, or after :meth:`start` in a thread of their own.
+
+    A job gets the process group for its collectives: ``None``, the usual one, unless it runs in the background,
+    where the collectives of the training would be mixed up with them.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._groups: tuple[Any, dist.ProcessGroup, dict[tuple[int, ...], DeviceMesh]] | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether jobs have been started, and not yet waited for."""
+        return self._thread is not None
+
+    @property
+    def copies(self) -> bool:
+        """Whether jobs run later, so that they need copies."""
+        return self._jobs is not None
+
+    def collect(self) -> None:
+        """Keep the jobs that come until :meth:`start`, and copy what they write."""
+        self._jobs = []
+
+    def run(self, job: Job) -> None:
+        """Run ``job``, or keep it."""
+        if self._jobs is None:
+            job(None)
+        else:
+            self._jobs.append(job)
+
+    def copied(self, state: Any) -> Any:
+        """Return nested tensors as a job should hold them: copied to host memory if the job runs later.
+
+        Tensors that share memory share the copy.
+        """
+        return state if self._jobs is None else map_tensors(self._on_host, state)
+
+    def start(self, *, uses_collectives: bool, finish: Job) -> None:
+        """Run the jobs, and ``finish`` after them, in a thread; all processes call this."""
+        assert self._jobs is not None
+        jobs, self._jobs, self._storages = [*self._jobs, finish], None, {}
+        group = self._background_groups()[0] if uses_collectives else None
+
+        def work() -> None:
+            try:
+                for job in jobs:
+                    job(group)
+            except BaseException as error:  # raised by `wait`
+                self._error = error
+
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=False)
+        self._thread.start()
+
+    def discard(self) -> None:
+        """Forget the jobs kept since :meth:`collect`."""
+        self._jobs, self._storages = None, {}
+
+    def wait(self) -> None:
+        """Wait for the jobs; raise the error that ended them."""
+        if self._thread is not None:
+            self._thread.join()
+        error, self._thread, self._error = self._error, None, None
+        if error is not None:
+            raise error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # nothing is pending in the process that unpickles a trainer
+
+    def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DTensor):
+            local, mesh = self._on_host(tensor.to_local()), self._background_groups()[1](tensor.device_mesh)
+            return DTensor.from_local(
+                local, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+            )
+        tensor = tensor.detach()
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr()
+        if key not in self._storages:
+            self._storages[key] = storage.clone() if tensor.device.type == "cpu" else storage.cpu()
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(self._storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def _background_groups(self) -> tuple[dist.ProcessGroup, Callable[[DeviceMesh], DeviceMesh]]:
+        """Return a group of all processes, and a function that makes a mesh like another of groups of its own."""
+        world = dist.group.WORLD
+        if self._groups is None or self._groups[0] is not world:
+            self._groups = world, dist.new_group(backend="gloo"), {}
+        _, group, meshes = self._groups
+
+        def like(mesh: DeviceMesh) -> DeviceMesh:
+            whole = mesh._get_root_mesh()
+            key = tuple(whole.mesh.shape)
+            names = whole.mesh_dim_names or ()
+            if key not in meshes:
+                own = dict.fromkeys(names, "gloo")
+                meshes[key] = init_device_mesh("cpu", key, mesh_dim_names=names, backend_override=own)  # type: ignore[arg-type]
+            return meshes[key][mesh.mesh_dim_names]  # type: ignore[index]
+
+        return group, like

@@ -1,0 +1,334 @@
+"""Models that are spread over processes: sharded by torch's ``fully_shard`` (FSDP2), split by a ``tp_plan``, or both.
+
+The processes form a mesh of replicas x shards x tensor-parallel ranks. Processes that differ in the last coordinate
+train on the same examples; all others train on examples of their own.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+from torch.distributed._composable.checkpoint_activation import checkpoint as recompute_activations
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from portico import hf_compat
+from portico.errors import InputError
+from portico.lightning_compat import MeshStrategy
+
+_AXES = ("replicate", "shard", "tensor")
+_LAYERS, _BY_SIZE, _WHOLE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"
+WRAP_POLICIES = (_LAYERS, _BY_SIZE, _WHOLE)
+# The mesh of each shape, with the process group it was made in: a mesh makes further groups, which live as long.
+_meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """What ``fsdp_config`` says of a model's shards; names and defaults are transformers'."""
+
+    auto_wrap_policy: str = _LAYERS
+    transformer_layer_cls_to_wrap: frozenset[str] = frozenset()
+    """Names of the layer classes that are gathered one at a time; by default the model's ``_no_split_modules``."""
+    min_num_params: int = 0
+    reshard_after_forward: bool = True
+    cpu_offload: bool = False
+    activation_checkpointing: bool = False
+
+    def layers(self, model: nn.Module) -> list[nn.Module]:
+        """Return the modules that are sharded and gathered by themselves, inner ones first.
+
+        Raises:
+            InputError: If the model has none of the layer classes that are named.
+        """
+        inner = [module for module in model.modules() if module is not model]
+        if self.auto_wrap_policy == _WHOLE:
+            return []
+        if self.auto_wrap_policy == _BY_SIZE:
+            sizes = {module: sum(parameter.numel() for parameter in module.parameters()) for module in inner}
+            lists = (nn.ModuleList, nn.ModuleDict)
+            chosen = [one for one in inner if sizes[one] >= max(self.min_num_params, 1) and not isinstance(one, lists)]
+        else:
+            names = self.transformer_layer_cls_to_wrap or set(getattr(model, "_no_split_modules", None) or ())
+            chosen = [module for module in inner if type(module).__name__ in names]
+            missing = self.transformer_layer_cls_to_wrap - {type(module).__name__ for module in inner}
+            if missing:
+                raise InputError(
+                    f"`transformer_layer_cls_to_wrap` in `fsdp_config` names {', '.join(sorted(missing))}, of which "
+                    f"{type(model).__name__} has no layer; use {', '.join(_repeated_classes(inner)) or 'none'}, or "
+                    "leave it out."
+                )
+        return chosen[::-1]
+
+
+class ShardedStrategy(MeshStrategy):
+    """Lightning's ``ModelParallelStrategy`` that spreads the user's model in place, as ``fsdp`` or a ``tp_plan`` says.
+
+    Args:
+        sharding: How the model is sharded.
+        replicas: Copies of the sharded model (HSDP).
+        shards: Processes that share a copy; by default all that are left.
+        tensor_parallel_size: Processes that share each layer, by the model's ``tp_plan``.
+        sync_each_batch: Whether gradients are averaged after each batch of an accumulation window.
+        is_alone_refused: Whether a run in one process is refused, as transformers does under ``fsdp``.
+        options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
+    """
+
+    def __init__(
+        self,
+        sharding: Sharding | None = None,
+        *,
+        replicas: int = 1,
+        shards: int | None = None,
+        tensor_parallel_size: int | str = 1,
+        sync_each_batch: bool = False,
+        is_alone_refused: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)  # type: ignore[arg-type]
+        self.sharding = sharding or Sharding()
+        self.sync_each_batch = sync_each_batch
+        self._replicas, self._shards, self._is_alone_refused = replicas, shards, is_alone_refused
+        self._follows_lightning = "data_parallel_size" in options
+
+    @property
+    def mesh_shape(self) -> tuple[int, int, int]:
+        """Replicas, shards and tensor-parallel ranks."""
+        data, tensor = self.lightning_sizes
+        if self._follows_lightning:
+            return 1, data, tensor
+        shards = self._shards or max(self.world_size // (self._replicas * tensor), 1)
+        return self._replicas, shards, tensor
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """How many processes train on the same examples."""
+        return self.mesh_shape[2]
+
+    @override
+    def set_world_ranks(self) -> None:
+        super().set_world_ranks()
+        shape = self.mesh_shape
+        if self._is_alone_refused and self.world_size == 1:
+            raise InputError(
+                "Using fsdp only works in distributed training. The run has one process; start several with "
+                "`torchrun` or `devices`, or leave `fsdp` out."
+            )
+        if prod(shape) != self.world_size:
+            sizes = " x ".join(f"{size} {axis}" for size, axis in zip(shape, _AXES, strict=True))
+            raise InputError(
+                f"The mesh of {sizes} has {prod(shape)} places, but the run has {self.world_size} processes; start "
+                f"{prod(shape)}, or set sizes whose product is {self.world_size}."
+            )
+
+    @override
+    def make_mesh(self) -> DeviceMesh:
+        key, world = (self.root_device.type, *self.mesh_shape), dist.group.WORLD
+        if key not in _meshes or _meshes[key][0] is not world:
+            _meshes[key] = world, init_device_mesh(self.root_device.type, self.mesh_shape, mesh_dim_names=_AXES)
+        return _meshes[key][1]
+
+    def spread(self, model: nn.Module, optimizer: Any = None) -> None:
+        """Spread ``model`` over the processes, in place, unless it is; ``optimizer`` gets the new parameters.
+
+        All processes get the weights of the first, layer by layer, so that none needs room for more than its shards
+        and the largest layer; the others may have made theirs on the meta device. Where the first has too, the
+        weights are left empty, to be loaded.
+        """
+        if is_spread(model):
+            return
+        old = dict(model.named_parameters())
+        mesh, has_values = self.make_mesh(), self.broadcast(not is_empty(model))
+        if self.tensor_parallel_size > 1:
+            _synchronise(model.modules(), self.root_device, has_values=has_values)
+            hf_compat.split_layers(model, mesh["tensor"])  # type: ignore[arg-type]  # `check_model` has seen its plan
+        if prod(self.mesh_shape[:2]) > 1 or self.tensor_parallel_size == 1:
+            shards = mesh["replicate", "shard"] if self.mesh_shape[0] > 1 else mesh["shard"]
+            self._shard(model, shards, has_values=has_values)
+        if isinstance(model, PreTrainedModel):
+            model.tie_weights(recompute_mapping=False)
+        new = dict(model.named_parameters())
+        if optimizer is not None:
+            renewed = {parameter: new[name] for name, parameter in old.items() if name in new}
+            for group in optimizer.param_groups:
+                group["params"] = [renewed.get(parameter, parameter) for parameter in group["params"]]
+
+    def _shard(self, model: nn.Module, mesh: DeviceMesh, *, has_values: bool) -> None:
+        sharding, device = self.sharding, self.root_device
+        layers = sharding.layers(model)
+        policies: dict[str, Any] = {
+            "mesh": mesh,
+            "reshard_after_forward": sharding.reshard_after_forward,
+            "mp_policy": _mixed_precision(str(self.precision_plugin.precision)),
+            "offload_policy": CPUOffloadPolicy(pin_memory=device.type != "cpu")
+            if sharding.cpu_offload
+            else OffloadPolicy(),
+        }
+        if sharding.activation_checkpointing:
+            for layer in layers:
+                recompute_activations(layer)
+        for unit in [*layers, model]:
+            done = {module for layer in unit.modules() if isinstance(layer, FSDPModule) for module in layer.modules()}
+            own = (module for module in unit.modules() if module not in done)
+            _synchronise(own, device, has_values=has_values)
+            fully_shard(unit, **policies)
+            # Checkpoints, and whatever else names a class, say what the user gave: `fully_shard` made a subclass.
+            type(unit).__name__ = type(unit).__mro__[2].__name__
+        if hasattr(model, "generate"):
+            register_fsdp_forward_method(model, "generate")
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        # Lightning's demands that the module overrides `configure_model`, of which callbacks warn.
+        module: Any = self.lightning_module
+        assert self.accelerator is not None
+        self.accelerator.setup(trainer)
+        module.spread_model(self)
+        self.precision_plugin.convert_module(module)
+        if not self.sharding.cpu_offload:
+            self.model_to_device()
+        self.barrier()
+        if trainer.state.fn is TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    @override
+    def on_validation_end(self) -> None:
+        module: Any = self.lightning_module
+        # No backward pass does so.
+        free_whole_weights(module.model)
+
+    on_test_end = on_validation_end
+
+    @override
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Do not reduce gradients before the last batch of the window, unless ``sync_each_batch`` is set."""
+        module: Any = self.lightning_module
+        model = module.model
+        syncs = self.sync_each_batch or module.closes_window or not isinstance(model, FSDPModule)
+        with nullcontext() if syncs else without_reduction(model):
+            yield
+
+
+@contextmanager
+def without_reduction(model: FSDPModule) -> Iterator[None]:
+    """Inside the block, add up whole gradients in each process instead of reducing them to shards."""
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Return whether a part of ``model`` is spread over processes."""
+    return isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def free_whole_weights(model: nn.Module) -> None:
+    """Free what a forward pass has gathered and kept, so that the parameters are the shards again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Return whether a weight of ``model`` is on the meta device."""
+    return any(parameter.is_meta for parameter in model.parameters())
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, gathered if it is spread; to be called on all processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
+    """Sort ``tensors`` by the mesh they are spread over, ``None`` for whole ones: kernels take tensors of one."""
+    sorted_: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        sorted_.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
+    return sorted_
+
+
+def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_type: float = 2) -> torch.Tensor:
+    """Clip the gradients of parameters that may be spread; return the norm of all, the same on every process."""
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    kinds = list(by_mesh(parameters).values())
+    norms = [
+        whole(nn.utils.get_total_norm([one.grad for one in same if one.grad is not None], norm_type)) for same in kinds
+    ]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    for same in kinds:
+        nn.utils.clip_grads_with_norm_(same, max_norm, norm)
+    return norm
+
+
+def check_model(strategy: object, model: nn.Module) -> None:
+    """Raise ``InputError`` if ``model`` cannot be spread as ``strategy`` says."""
+    if not isinstance(strategy, ShardedStrategy) or is_spread(model):
+        return
+    if strategy.tensor_parallel_size > 1 and not getattr(model, "tp_plan", None):
+        raise InputError(
+            f"`tp_size={strategy.tensor_parallel_size}` splits layers by the model's `tp_plan`, which "
+            f"{type(model).__name__} does not have; leave it out and set `fsdp=True`, or give the configuration a "
+            "`base_model_tp_plan`."
+        )
+    strategy.sharding.layers(model)
+
+
+def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_values: bool) -> None:
+    """Give the own parameters and buffers of ``modules`` to all processes as the first one has them, on ``device``.
+
+    They are put on the meta device if the first process has no values.
+    """
+    renewed: dict[Any, Any] = {}
+    for module in modules:
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or isinstance(tensor, DTensor):
+                    continue
+                if tensor not in renewed:
+                    renewed[tensor] = _from_first_process(tensor, device) if has_values else _like(tensor, "meta")
+                tensors[name] = renewed[tensor]
+
+
+def _from_first_process(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    moved = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach().to(device)
+    data = moved.contiguous()
+    dist.broadcast(data, 0)
+    return tensor if data.data_ptr() == tensor.data_ptr() else _like(tensor, data)
+
+
+def _like(tensor: torch.Tensor, data: "torch.Tensor | str") -> torch.Tensor:
+    moved = tensor.detach().to(data) if isinstance(data, str) else data
+    return nn.Parameter(moved, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
+
+
+def _mixed_precision(precision: str) -> MixedPrecisionPolicy:
+    # As `fsdp_mixed_precision` of transformers 5.23 (`distributed/fsdp.py`): gathered in half precision, reduced in
+    # full.
+    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if dtype else MixedPrecisionPolicy()
+
+
+def _repeated_classes(modules: list[nn.Module]) -> list[str]:
+    names = [type(module).__name__ for module in modules if any(True for _ in module.children())]
+    return sorted({name for name in names if names.count(name) > 1})

@@ -1,0 +1,405 @@
+"""Models spread over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
+
+import json
+import os
+import shutil
+import warnings
+from types import SimpleNamespace
+
+import accelerate
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.distributed import DistributedConfig
+
+import portico
+from forked import run_in_processes
+from models import (
+    Pairs,
+    Sequences,
+    ToyDataset,
+    pad_everything,
+    tiny_bert,
+    tiny_llama,
+    tiny_t5,
+    tiny_tokenizer,
+    toy_arguments,
+    toy_trainer,
+)
+from portico.checkpoint.manifest import MANIFEST_FILE, damage
+from portico.distributed.model_parallel import is_spread, whole
+from unit.mrc import small_readers
+
+# Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
+# equal. The learning rate is small enough for differences in the last bits to stay there.
+EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+SHARDED = {"fsdp": True}
+# Some layers, and the heads for batches of one, return views, which nothing changes in place.
+VIEWS = r"FSDP2-wrapped module \(.*\) returned a view tensor"
+WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
+
+
+def classifier(folder, model=None, **changes):
+    return portico.Trainer(
+        tiny_bert() if model is None else model,
+        toy_arguments(folder, **{**EXACT, **changes}),
+        train_dataset=ToyDataset(20),
+        eval_dataset=ToyDataset(7, seed=4),
+    )
+
+
+def causal(folder, model=None, **changes):
+    return portico.Trainer(
+        tiny_llama() if model is None else model,
+        toy_arguments(folder, **{**EXACT, "learning_rate": 0.01, **changes}),
+        data_collator=pad_everything,
+        train_dataset=Sequences(19, ragged=True),
+        eval_dataset=Sequences(7, ragged=True, seed=4),
+    )
+
+
+def weights(trainer):
+    return {name: whole(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def share_of_weights(model):
+    parts = [(parameter.to_local().numel(), parameter.numel()) for parameter in model.parameters()]
+    return sum(own for own, _ in parts) / sum(total for _, total in parts)
+
+
+def history(trainer):
+    varying = ("runtime", "per_second", "grad_norm")
+    logs = trainer.state.log_history
+    return [{key: value for key, value in row.items() if not key.endswith(varying)} for row in logs]
+
+
+def norms(trainer):
+    return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
+
+
+def assert_same_weights(one, other, **tolerance):
+    torch.testing.assert_close(weights(one), weights(other), **{"rtol": 0, "atol": 0, **tolerance})
+
+
+def sharded_equals_whole(folder):
+    """Train, evaluate, predict and save under both; resume each from the other's checkpoint."""
+    trainers = {}
+    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
+        trainers[name] = trainer = classifier(folder / name, **strategy)
+        trainer.train()
+    ddp, fsdp = trainers["whole"], trainers["sharded"]
+    assert is_spread(fsdp.model)
+    assert not is_spread(ddp.model)
+    assert type(fsdp.model).__name__ == "BertForSequenceClassification"
+    assert share_of_weights(fsdp.model) < 0.52
+    assert history(fsdp) == history(ddp)
+    np.testing.assert_allclose(norms(fsdp), norms(ddp), rtol=1e-6)
+    assert_same_weights(fsdp, ddp)
+    theirs = ddp.predict(ToyDataset(7, seed=4))
+    mine = fsdp.predict(ToyDataset(7, seed=4))
+    np.testing.assert_array_equal(mine.predictions, theirs.predictions)
+    assert mine.metrics["test_loss"] == theirs.metrics["test_loss"] == pytest.approx(fsdp.evaluate()["eval_loss"])
+    for strategy, checkpoint in ((SHARDED, "whole"), (WHOLE, "sharded"), (SHARDED, "sharded")):
+        resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
+        resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
+        assert_same_weights(resumed, ddp)
+    for best in (ddp, fsdp):
+        best._load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
+    assert_same_weights(ddp, fsdp)
+
+
+def test_sharded_training_equals_whole_training(tmp_path):
+    run_in_processes(2, sharded_equals_whole, tmp_path)
+    whole_files, sharded_files = (
+        {file.name for file in (tmp_path / name / "checkpoint-10").iterdir()} for name in ("whole", "sharded")
+    )
+    assert sharded_files ^ whole_files == {"optimizer.pt", "optimizer_0"}
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "sharded/checkpoint-10" / name).read_bytes() == (
+            tmp_path / "whole/checkpoint-10" / name
+        ).read_bytes()
+    listed = json.loads((tmp_path / "sharded/checkpoint-10" / MANIFEST_FILE).read_text())
+    assert {"model.safetensors", "optimizer_0/.metadata", "optimizer_0/__1_0.distcp"} <= listed.keys()
+    assert damage(tmp_path / "sharded/checkpoint-10") is None
+    loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "sharded/checkpoint-10")
+    assert loaded.num_labels == 3
+    # One process resumes what two have saved, sharded or not, to the same weights.
+    resumed = []
+    for name in ("sharded", "whole"):
+        trainer = classifier(tmp_path / "one", save_strategy="no")
+        torch.manual_seed(0)
+        trainer.train(resume_from_checkpoint=str(tmp_path / name / "checkpoint-4"))
+        resumed.append(trainer)
+    assert_same_weights(*resumed)
+
+
+def generator(folder, **changes):
+    options = {"max_grad_norm": 0, "predict_with_generate": True, **changes}
+    tokenizer = tiny_tokenizer()
+    return portico.Seq2SeqTrainer(
+        tiny_t5(),
+        toy_arguments(folder, portico.Seq2SeqTrainingArguments, **options),
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer),
+        train_dataset=Pairs(),
+    )
+
+
+def losses(rows):
+    return [row[key] for row in rows for key in ("loss", "eval_loss") if key in row]
+
+
+def spread_in_other_ways(folder):
+    near, some = {"rtol": 1e-4, "atol": 1e-5}, Sequences(7, ragged=True, seed=4)
+    # Each layer in two processes, by the model's plan.
+    split, expected = causal(folder / "split", parallelism_config={"tp_size": 2}), torch.load(folder / "one.pt")
+    split.train()
+    assert split.model.model.layers[0].mlp.up_proj.weight.to_local().shape == (16, 16)
+    torch.testing.assert_close(weights(split), expected["weights"], **near)
+    np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
+    np.testing.assert_allclose(norms(split), expected["norms"], rtol=1e-4)
+    np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
+    # Weights on the meta device, of which each process reads its part.
+    checkpoint = str(folder / "split" / "checkpoint-2")
+    with torch.device("meta"):
+        empty = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(checkpoint))
+    filled = causal(folder, empty, **SHARDED)
+    read = causal(folder, transformers.LlamaForCausalLM.from_pretrained(checkpoint), **WHOLE)
+    assert filled.evaluate()["eval_loss"] == pytest.approx(read.evaluate()["eval_loss"], rel=1e-6)
+    assert_same_weights(filled, read)
+    # Text from shards.
+    warnings.filterwarnings("ignore", message=VIEWS)
+    trainers = [generator(folder, **strategy) for strategy in (SHARDED, WHOLE)]
+    for trainer in trainers:
+        trainer.train()
+    texts = [trainer.predict(Pairs(5, seed=3), max_length=9).predictions for trainer in trainers]
+    np.testing.assert_array_equal(*texts)
+
+
+def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_path):
+    one = causal(tmp_path / "one")
+    one.train()
+    predictions = torch.from_numpy(one.predict(Sequences(7, ragged=True, seed=4)).predictions)
+    expected = {"weights": weights(one), "history": history(one), "norms": norms(one), "predictions": predictions}
+    torch.save(expected, tmp_path / "one.pt")
+    run_in_processes(2, spread_in_other_ways, tmp_path)
+
+
+def other_shapes(folder):
+    """Four processes: copies of shards, shards of split layers, and checkpoints of two processes and of one."""
+    warnings.filterwarnings("ignore", message=VIEWS)
+    expected = torch.load(folder / "one.pt")
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    hybrid = {"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}
+    runs = {
+        "hybrid": hybrid,
+        "hybrid by name": {"fsdp": "hybrid_shard", "fsdp_config": {"auto_wrap_policy": "NO_WRAP"}},
+        "offloaded": {"fsdp": True, "fsdp_config": {"cpu_offload": True, "reshard_after_forward": False}},
+        "recomputed": {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}},
+        "by size": {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 500}},
+        "both": {"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}},
+        "whole": WHOLE,
+    }
+    by_four = {}
+    for name, strategy in runs.items():
+        trainer = causal(folder / name.replace(" ", "-"), per_device_train_batch_size=1, **strategy)
+        trainer.train()
+        by_four[name] = trainer
+    for name in runs:
+        if name != "both":
+            torch.testing.assert_close(weights(by_four[name]), weights(by_four["whole"]), **near, msg=name)
+    # Two groups of two processes: each group sees what one process of two does.
+    torch.testing.assert_close(weights(by_four["both"]), expected["both"], **near)
+    # What two processes, or one, have saved.
+    for saved in ("two", "one"):
+        resumed = causal(folder / "resumed", save_strategy="no", max_steps=6, **hybrid)
+        resumed.train(resume_from_checkpoint=str(folder / saved / "checkpoint-4"))
+        other = causal(folder / "resumed", save_strategy="no", max_steps=6, **WHOLE)
+        other.train(resume_from_checkpoint=str(folder / saved / "checkpoint-4"))
+        torch.testing.assert_close(weights(resumed), weights(other), **near, msg=saved)
+
+
+def two_shards(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    reference = causal(folder / "two-whole", per_device_train_batch_size=1, **WHOLE)
+    reference.train()
+    both = weights(reference)
+    sharded = causal(folder / "two", **SHARDED)
+    sharded.train()
+    if sharded.args.process_index == 0:
+        torch.save({"both": both}, folder / "one.pt")
+
+
+@pytest.mark.slow
+def test_other_shapes_of_the_mesh(tmp_path):
+    one = causal(tmp_path / "one")
+    one.train()
+    run_in_processes(2, two_shards, tmp_path)
+    run_in_processes(4, other_shapes, tmp_path)
+    for saved in ("both", "hybrid"):
+        resumed = causal(tmp_path / "resumed", save_strategy="no", max_steps=6)
+        resumed.train(resume_from_checkpoint=str(tmp_path / saved / "checkpoint-4"))
+        assert resumed.state.global_step == 6
+        assert np.isfinite(resumed.state.log_history[-1]["train_loss"])
+
+
+def resumed(trainer, checkpoint):
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    return trainer
+
+
+def as_transformers_saves(folder):
+    """Resume what `transformers.Trainer` writes under FSDP, with either type of state dict."""
+    options = {"save_strategy": "no", "eval_strategy": "no"}
+    first = classifier(folder / "first", **{**SHARDED, "max_steps": 4, "eval_strategy": "no", "save_steps": 4})
+    first.train()
+    expected = resumed(classifier(folder, **SHARDED, **options), folder / "first" / "checkpoint-4")
+    accelerator = SimpleNamespace(
+        process_index=first.args.process_index,
+        num_processes=2,
+        is_main_process=first.args.process_index == 0,
+        is_fsdp2=True,
+        wait_for_everyone=first.accelerator.wait_for_everyone,
+    )
+    for kind in ("FULL_STATE_DICT", "SHARDED_STATE_DICT"):
+        theirs = folder / kind / "checkpoint-4"
+        if accelerator.is_main_process:
+            shutil.copytree(folder / "first" / "checkpoint-4", theirs)
+            shutil.rmtree(theirs / "optimizer_0")
+            for file in (theirs / "model.safetensors", theirs / MANIFEST_FILE):
+                file.unlink()
+        first.accelerator.wait_for_everyone()
+        plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type=kind)
+        accelerate.utils.save_fsdp_model(plugin, accelerator, first.model, str(theirs))
+        accelerate.utils.save_fsdp_optimizer(plugin, accelerator, first.optimizer, first.model, str(theirs))
+        assert_same_weights(resumed(classifier(folder, **SHARDED, **options), theirs), expected)
+        if kind == "FULL_STATE_DICT":
+            assert_same_weights(resumed(classifier(folder, **WHOLE, **options), theirs), expected)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_transformers_under_fsdp(tmp_path):
+    run_in_processes(2, as_transformers_saves, tmp_path)
+
+
+def other_models(folder):
+    """Models that transformers spreads, that only the first process has, of users' own, and in half precision."""
+    warnings.filterwarnings("ignore", message=VIEWS)
+    warnings.filterwarnings("ignore", message=".*torch_dtype.*")
+    config = DistributedConfig(fsdp_size=2)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(folder / "model", distributed_config=config)
+    split_config = DistributedConfig(tp_size=2)
+    split = transformers.LlamaForCausalLM.from_pretrained(folder / "model", distributed_config=split_config)
+    own = tiny_llama()
+    with torch.device("meta" if os.environ["RANK"] == "1" else "cpu"):
+        own = transformers.LlamaForCausalLM(own.config) if os.environ["RANK"] == "1" else own
+    trainers = {
+        "loaded": causal(folder / "loaded", loaded, max_steps=4),
+        "first": causal(folder / "first", own, max_steps=4, **SHARDED),
+        "whole": causal(folder / "whole", tiny_llama(), max_steps=4, **WHOLE),
+        "split": causal(folder / "split", split, max_steps=4),
+        "half": causal(folder / "half", tiny_llama(), max_steps=4, bf16=True, **SHARDED),
+        "half whole": causal(folder / "half-whole", tiny_llama(), max_steps=4, bf16=True, **WHOLE),
+    }
+    for trainer in trainers.values():
+        trainer.train()
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    for name in ("loaded", "first"):
+        torch.testing.assert_close(weights(trainers[name]), weights(trainers["whole"]), **near, msg=name)
+    torch.testing.assert_close(weights(trainers["split"]), torch.load(folder / "one.pt"), **near)
+    np.testing.assert_allclose(*(losses(history(trainers[name])) for name in ("half", "half whole")), rtol=2e-2)
+    for name in ("loaded", "split"):
+        files = [file.name for file in (folder / name / "checkpoint-4").iterdir()]
+        assert "model.safetensors" in files
+    # A model of one's own, in which `fully_shard` finds no layers.
+    lines = [toy_trainer(folder / "line", max_grad_norm=0, **how) for how in (SHARDED, WHOLE)]
+    for trainer in lines:
+        trainer.train()
+        trainer.save_model(str(folder / f"line-{is_spread(trainer.model)}"))
+    assert_same_weights(*lines)
+
+
+@pytest.mark.slow
+def test_models_of_other_kinds(tmp_path):
+    tiny_llama().save_pretrained(tmp_path / "model")
+    one = causal(tmp_path / "one", max_steps=4)
+    one.train()
+    torch.save(weights(one), tmp_path / "one.pt")
+    run_in_processes(2, other_models, tmp_path)
+    assert "distributed_config" not in json.loads((tmp_path / "loaded/checkpoint-4/config.json").read_text())
+    lines = [(tmp_path / f"line-{kind}/model.safetensors").read_bytes() for kind in (True, False)]
+    assert lines[0] == lines[1]
+
+
+def reading_comprehension(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    sets = small_readers.source(num_validation=40)
+    made = small_readers.reader(sets.train)
+    features = small_readers.featurized(sets, made.tokenizer)
+    answered = {}
+    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
+        trainer = small_readers.make_trainer(
+            portico.MRCTrainer,
+            SimpleNamespace(model=small_readers.reader(sets.train).model, tokenizer=made.tokenizer),
+            folder / name,
+            arguments={**strategy, "max_steps": 3, "save_steps": 2, "max_grad_norm": 0},
+            train_dataset=features.train,
+            eval_dataset=features.validation,
+            eval_examples=sets.validation,
+        )
+        trainer.train()
+        metrics = trainer.evaluate()
+        answered[name] = {
+            key: value for key, value in metrics.items() if "per_second" not in key and "time" not in key
+        }
+    assert answered["sharded"] == answered["whole"]
+
+
+@pytest.mark.slow
+def test_a_sharded_reader_gives_the_same_answers(tmp_path):
+    run_in_processes(2, reading_comprehension, tmp_path)
+    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("whole", "sharded")]
+    assert files[0] == files[1]
+    weights_of = [(tmp_path / name / "checkpoint-2/model.safetensors").read_bytes() for name in ("whole", "sharded")]
+    assert weights_of[0] == weights_of[1]
+
+
+def saved_in_the_background(folder):
+    """Checkpoints written while training goes on, windows of several batches, and an optimizer of the user's."""
+    waits, goes_on = {}, {}
+    for name, given in {"at-once": False, "later": True}.items():
+        goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
+        goes_on[name].train()
+    assert_same_weights(goes_on["later"], goes_on["at-once"])
+    both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
+    both.train()
+    for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():
+        for each in (False, True):
+            config = {"gradient_accumulation_kwargs": {"sync_each_batch": each}}
+            options = {"gradient_accumulation_steps": 3, "accelerator_config": config, "save_strategy": "no"}
+            model = tiny_bert()
+            trainer = classifier(folder / name, model, **options, **strategy)
+            trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            trainer.train()
+            waits[name, each] = trainer
+    assert_same_weights(waits["sharded", False], waits["whole", False])
+    # DDP averages what it has averaged before once more with each batch.
+    assert_same_weights(waits["sharded", True], waits["whole", True], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
+    run_in_processes(2, saved_in_the_background, tmp_path)
+    for step in (2, 10):
+        later, at_once = (tmp_path / name / f"checkpoint-{step}" for name in ("later", "at-once"))
+        assert {path.name for path in later.rglob("*")} == {path.name for path in at_once.rglob("*")}
+        assert (later / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
+        assert damage(later) is None
+        states = []
+        for folder in (later, at_once):
+            trainer = classifier(tmp_path / "read", save_strategy="no")
+            torch.manual_seed(0)
+            states.append(resumed(trainer, folder).optimizer.state_dict()["state"])
+        torch.testing.assert_close(*states, rtol=0, atol=0)
+    assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-2").dtype == torch.float32
+    assert damage(tmp_path / "split/checkpoint-2") is None
