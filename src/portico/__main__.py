@@ -22,7 +22,7 @@ COMMANDS = {
     "run": SubCommand("portico.run.script:main", "run a script of transformers, unchanged, in Lightning's loops"),
     "verify": SubCommand("portico.run.verify:main", "prove that a script gives the same numbers in Lightning's loops"),
     "replay": SubCommand("portico.run.replay:main", "run a training to one step again, and show what happened there"),
-    "report": SubCommand("portico.mrc.report.command:main", "write the report of a run, or compare two runs"),
+    "report": SubCommand("portico.mrc.report.command:main", "write the report of a run, or compare several"),
     "sweep": SubCommand("portico.cli.sweeps:main", "write the table and the page of a sweep again"),
 }
 

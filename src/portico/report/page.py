@@ -19,7 +19,7 @@ GENERATOR = Markup('<meta name="generator" content="portico-report">')
 
 # Joined in the order in which they build on each other.
 _STYLES = ("page.css", "figures.css", "charts.css", "explorer.css", "sweep.css", "narrow.css", "print.css")
-_SCRIPTS = ("charts.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js", "sweep.js")
+_SCRIPTS = ("charts.js", "copy.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js", "sweep.js")
 
 # HTML allows no control characters but tab, newline and carriage return.
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
@@ -147,15 +147,16 @@ def settings_panels(settings: Mapping[str, Any]) -> Markup:
     return panels(macros("parts.html.j2").settings_tables(shown), small=True)
 
 
-def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the settings that differ between two runs as "first → second", grouped as they are."""
+def differing_settings(*runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the settings that differ as "first → second", of several runs as "a | b | c", grouped as they are."""
     groups: dict[str, dict[str, str]] = {}
-    flat_first, flat_second = _flattened(first), _flattened(second)
-    for name in dict.fromkeys([*flat_first, *flat_second]):
-        values = [_shown(flat[name]) if name in flat else "not set" for flat in (flat_first, flat_second)]
-        if values[0] != values[1]:
+    flats = [_flattened(settings) for settings in runs]
+    separator = " \u2192 " if len(runs) == 2 else " | "
+    for name in dict.fromkeys(name for flat in flats for name in flat):
+        values = [_shown(flat[name]) if name in flat else "not set" for flat in flats]
+        if len(set(values)) > 1:
             group, _, key = name.rpartition(".")
-            groups.setdefault(group or "run", {})[key] = " \u2192 ".join(values)
+            groups.setdefault(group or "run", {})[key] = separator.join(values)
     return groups
 
 

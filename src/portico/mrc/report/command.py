@@ -1,4 +1,4 @@
-"""The command `portico-report`: reads runs back from their folders, and writes the report of one or compares two."""
+"""The command `portico-report`: reads runs from their folders, and writes the report of one or compares several."""
 
 import argparse
 import json
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
     parser = argparse.ArgumentParser(
         prog="portico-report",
-        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
-        "fixed or broken, and whether the difference is significant.",
+        description="Write the report of a reading comprehension run again, or compare runs with the first: which "
+        "answers were fixed or broken, and whether the differences are significant.",
     )
     parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
+    parser.add_argument("others", type=Path, nargs="*", help="folders of the runs to compare with it")
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
     )
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="call the class that config.yaml names to load the data; only for a run that you trust",
     )
     try:
-        print(write_page(**vars(parser.parse_args(arguments))))
+        options = vars(parser.parse_args(arguments))
+        print(write_page(options.pop("run"), *options.pop("others"), **options))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -74,17 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def write_page(
     run: Path,
-    other: Path | None = None,
-    *,
+    *others: Path,
     data: Path | None = None,
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
 ) -> Path:
-    """Write the report of a run, or the comparison with another, and return the file; the arguments are the command's.
+    """Write the report of a run, or the comparison with others, and return the file; the arguments are the command's.
 
-    By default it is ``report.html`` in the folder of the run, and for a comparison ``comparison-with-<run>.html`` in
-    that of the other.
+    By default it is ``report.html`` in the folder of the run, for a comparison with one ``comparison-with-<run>.html``
+    in that one's folder, and with several ``comparison-of-<number>-runs.html`` in the folder of the last.
 
     Raises:
         InputError: If a run cannot be read, the runs cannot be compared or the file cannot be written. Only pages of
@@ -92,7 +92,7 @@ def write_page(
     """
     if not max_megabytes > 0:
         raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
-    path = output or (run / REPORT_PAGE if other is None else other / f"comparison-with-{run.resolve().name}.html")
+    path = output or _default_page(run, others)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
     if path.exists() and not _is_ours(path):
@@ -102,16 +102,22 @@ def write_page(
         )
     read = partial(read_run, data=data, trust_config=trust_config)
     try:
-        if other is None:
-            write_report(path, read(run), max_megabytes=max_megabytes)
+        if others:
+            write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
         else:
-            first, second = align_runs(read(run), read(other))
-            write_comparison(path, first, second, max_megabytes=max_megabytes)
+            write_report(path, read(run), max_megabytes=max_megabytes)
     except RecursionError as error:
         raise InputError(f"{run}: something in its files is nested too deeply to be shown; restore them.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); name another with --output.") from error
     return path
+
+
+def _default_page(run: Path, others: Sequence[Path]) -> Path:
+    if not others:
+        return run / REPORT_PAGE
+    what = f"of-{len(others) + 1}-runs" if len(others) > 1 else f"with-{run.resolve().name}"
+    return others[-1] / f"comparison-{what}.html"
 
 
 def _is_ours(path: Path) -> bool:

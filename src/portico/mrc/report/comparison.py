@@ -1,26 +1,40 @@
-"""Two runs compared: which answers were fixed or broken, and whether the difference is significant."""
+"""Runs compared: which answers were fixed or broken, and whether the differences are significant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from portico.errors import InputError
 from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer
 from portico.mrc.report.figures import (
+    Agreement,
     Change,
     Difference,
+    Group,
     Grouping,
+    Kind,
     Significance,
+    agreement,
     change,
-    count_kinds,
     difference,
     groupings,
+    score,
     significance,
 )
-from portico.mrc.report.results import RunRecord
-from portico.mrc.report.run_page import group_tables, num_questions, picked
+from portico.mrc.report.results import QuestionResult, RunRecord
+from portico.mrc.report.run_page import (
+    baselines,
+    baselines_of,
+    group_tables,
+    kinds_bar,
+    num_questions,
+    picked,
+)
+from portico.mrc.report.statistics import holm
 from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels, write_text
 
 # By convention, a difference with a p-value below is not due to chance.
@@ -29,12 +43,19 @@ _SIGNIFICANT = 0.05
 _COMPARED_FIELDS = {"question": "wording", "context": "passage", "golds": "set of accepted answers"}
 
 
-def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecord]:
-    """Return both runs with the questions in the order of the first, under short names that differ.
+def align_runs(*runs: RunRecord) -> list[RunRecord]:
+    """Return the runs with the questions in the order of the first, under short names that differ.
 
     Raises:
         InputError: If they did not answer the same questions.
     """
+    first, *others = runs
+    aligned = [first, *(_in_order_of(first, other) for other in others)]
+    names = _distinct_ends([run.name for run in runs])
+    return [replace(run, name=name) for run, name in zip(aligned, names, strict=True)]
+
+
+def _in_order_of(first: RunRecord, second: RunRecord) -> RunRecord:
     of_second = {result.id: result for result in second.results}
     ids = [result.id for result in first.results]
     only_first = [key for key in ids if key not in of_second]
@@ -53,17 +74,24 @@ def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecor
                     f"{first.name} and {second.name} were evaluated on different data: question {before.id!r} "
                     f"has a different {description} in each; evaluate both on the same data."
                 )
-    names = _distinct_ends(first.name, second.name)
-    return replace(first, name=names[0]), replace(second, name=names[1])
+    return second
 
 
-def _distinct_ends(first: str, second: str) -> tuple[str, str]:
-    """Return the last parts of two paths, as few as make them differ."""
-    parts, other_parts = Path(first).parts, Path(second).parts
-    for count in range(1, min(len(parts), len(other_parts)) + 1):
-        if parts[-count] != other_parts[-count]:
-            return "/".join(parts[-count:]), "/".join(other_parts[-count:])
-    return f"{first} (first)", f"{second} (second)"
+def _distinct_ends(names: Sequence[str]) -> list[str]:
+    """Return the last parts of paths, as few as make them differ."""
+    parts = [Path(name).parts for name in names]
+    for count in range(1, max(map(len, parts)) + 1):
+        ends = [str(Path(*one[-count:])) for one in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return [f"{name} ({ordinal(place)})" for place, name in enumerate(names)]
+
+
+def ordinal(place: int) -> str:
+    """Return what the tables call the run at this place, counted from 0: "1st"."""
+    number = place + 1
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _count(ids: Iterable[str]) -> str:
@@ -72,39 +100,142 @@ def _count(ids: Iterable[str]) -> str:
 
 
 def write_comparison(
-    path: str | Path, first: RunRecord, second: RunRecord, *, max_megabytes: float = MAX_MEGABYTES
+    path: str | Path, first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> None:
     """Write what changed from one run to another: one HTML file that needs no network and no other file.
 
-    ``first`` is the baseline; the results of both are of the same questions in the same order, at least one. The
+    ``first`` is the baseline; the results of all runs are of the same questions in the same order, at least one. The
     other arguments are those of `write_report`.
     """
-    write_text(path, comparison_page(first, second, max_megabytes=max_megabytes))
+    write_text(path, comparison_page(first, second, *others, max_megabytes=max_megabytes))
 
 
-def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return what changed from one run to another as one HTML page; the arguments are those of `write_comparison`."""
+def comparison_page(
+    first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
+) -> str:
+    """Return what changed from one run to others as one HTML page; the arguments are those of `write_comparison`."""
+    runs = [first, second, *others]
+    return (_page_of_several if others else _page_of_two)(runs, round(max_megabytes * BYTES))
+
+
+def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
+    first, second = runs
     whole = difference("", first.results, second.results)
     tested = significance(first.results, second.results)
     ways = groupings(second.results)
     parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
-    changes = count_kinds(map(change, first.results, second.results))
-    tables = group_tables(parts.difference_table, difference, ways, first.results, second.results)
-    settings = differing_settings(first.settings, second.settings)
-    significances = templates.significance(_verdict(tested), whole, tested)
+    kinds = list(map(change, first.results, second.results))
+    changed = [index for index, kind in enumerate(kinds) if kind is not Change.UNCHANGED]
     return render_page(
         f"{first.name} and {second.name}",
         _lead(whole),
-        templates.scoreboard(first.name, second.name, whole),
+        templates.scoreboard(_scores(runs), whole),
         [
-            Section("Fixed and broken answers", parts.share_bar(changes), "Changes"),
-            Section("Statistical significance", significances, "Significance"),
-            Section("Changes by group", tables, "Groups"),
-            Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
-            Section("Different settings", settings_panels(settings), "Settings"),
-            Section("How to read these figures", render("methods.html.j2"), "Methods"),
+            Section("Fixed and broken answers", kinds_bar(kinds, list(Change), Change.UNCHANGED), "Changes"),
+            Section(
+                "Statistical significance", templates.significance(_verdict(tested), whole, tested), "Significance"
+            ),
+            Section(
+                "Changes by group",
+                group_tables(parts.difference_table, difference, ways, first.results, second.results),
+                "Groups",
+            ),
+            Section("Changed questions", _questions(runs, kinds, changed, list(Change), ways, max_bytes), "Questions"),
+            *_closing_sections(runs),
         ],
     )
+
+
+def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
+    first, *others = runs
+    results = [run.results for run in runs]
+    changes = _changes(first, others)
+    ways = groupings(first.results)
+    templates = macros("comparison.html.j2")
+    kinds = [agreement(answers) for answers in zip(*results, strict=True)]
+    table_of_groups = partial(templates.several_table, headings=[ordinal(place) for place in range(len(runs))])
+    best = max(runs, key=lambda run: score("", run.results).f1)
+    lead = (
+        f"{num_questions(len(first.results))}, {len(runs)} runs: the best F1, {score('', best.results).f1:.1f}, is "
+        f"that of {best.name}; changes are from {first.name}."
+    )
+    return render_page(
+        f"{len(runs)} runs from {first.name}",
+        lead,
+        templates.scoreboard(_scores(runs), None),
+        [
+            Section("Agreement of the runs", kinds_bar(kinds, list(Agreement)), "Agreement"),
+            Section(
+                f"Changes from {first.name}",
+                templates.changes_table(_verdict_on_several(first.name, changes), changes),
+                "Changes",
+            ),
+            Section("F1 by group", group_tables(table_of_groups, _several, ways, *results), "Groups"),
+            Section(
+                "Individual questions",
+                _questions(runs, kinds, range(len(kinds)), list(Agreement), ways, max_bytes),
+                "Questions",
+            ),
+            *_closing_sections(runs),
+        ],
+    )
+
+
+def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
+    settings = differing_settings(*(run.settings for run in runs))
+    return [
+        Section("Different settings", settings_panels(settings), "Settings"),
+        Section("How to read these figures", render("methods.html.j2"), "Methods"),
+    ]
+
+
+class _Score(NamedTuple):
+    """A row of the scoreboard: a run's scores, and those of answering trivially in its place."""
+
+    place: str
+    group: Group
+    f1_baselines: dict[str, float]
+    exact_baselines: dict[str, float]
+
+
+def _scores(runs: Sequence[RunRecord]) -> list[_Score]:
+    rows = []
+    for place, run in enumerate(runs):
+        trivial = baselines(run)
+        exact = baselines_of(trivial, "exact_match", "exact")
+        rows.append(_Score(ordinal(place), score(run.name, run.results), baselines_of(trivial, "f1"), exact))
+    return rows
+
+
+class _ChangeOfRun(NamedTuple):
+    """What changed from the first run to another; the p-values are adjusted for the number of runs."""
+
+    name: str
+    whole: Difference
+    tested: Significance
+
+
+def _changes(first: RunRecord, others: Sequence[RunRecord]) -> list[_ChangeOfRun]:
+    tested = [significance(first.results, other.results) for other in others]
+    exact, f1 = holm([one.exact for one in tested]), holm([one.f1 for one in tested])
+    return [
+        _ChangeOfRun(other.name, difference("", first.results, other.results), Significance(*adjusted))
+        for other, *adjusted in zip(others, exact, f1, strict=True)
+    ]
+
+
+class _Several(NamedTuple):
+    """F1 of a group of questions in the first run, and its difference in each of the others."""
+
+    name: str
+    num_questions: int
+    first_f1: float
+    others: list[Difference]
+
+
+def _several(name: str, first: Sequence[QuestionResult], *others: Sequence[QuestionResult]) -> _Several:
+    differences = [difference(name, first, other) for other in others]
+    return _Several(name, len(first), differences[0].first_f1, differences)
 
 
 def _lead(whole: Difference) -> str:
@@ -123,16 +254,30 @@ def _verdict(tested: Significance) -> str:
     return f"The {noun} in {' and '.join(real)} {verb} statistically significant (p < {_SIGNIFICANT})."
 
 
-def _questions(first: RunRecord, second: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
-    changes = list(map(change, first.results, second.results))
-    changed = [index for index, kind in enumerate(changes) if kind is not Change.UNCHANGED]
-    if not changed:
+def _verdict_on_several(first: str, changes: Sequence[_ChangeOfRun]) -> str:
+    better = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.low > 0]
+    worse = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.high < 0]
+    if not (better or worse):
+        return f"No F1 differs significantly from that of {first}: equally good runs would often differ by as much."
+    parts = [f"better: {', '.join(better)}"] * bool(better) + [f"worse: {', '.join(worse)}"] * bool(worse)
+    return f"In F1, significantly different from {first} (p < {_SIGNIFICANT}) are, {'; '.join(parts)}."
+
+
+def _questions(
+    runs: Sequence[RunRecord],
+    kinds: Sequence[Kind],
+    shown: Sequence[int],
+    ranking: Sequence[Kind],
+    ways: Sequence[Grouping],
+    max_bytes: int,
+) -> Markup:
+    if not shown:
         return Markup("<p>Both runs gave the same answer to every question.</p>")
     return Explorer(
-        runs=[first.name, second.name],
-        answered=[picked(first.results, changed), picked(second.results, changed)],
-        kinds=[changes[index] for index in changed],
-        ranking=list(Change),
+        runs=[run.name for run in runs],
+        answered=[picked(run.results, shown) for run in runs],
+        kinds=[kinds[index] for index in shown],
+        ranking=ranking,
         groupings=ways,
-        max_bytes=round(max_megabytes * BYTES),
+        max_bytes=max_bytes,
     ).html()

@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """Questions to read, each answered by one run or by two: the same questions in the same order.
+    """Questions to read, each answered by one run or by several: the same questions in the same order.
 
     ``kinds`` has the kind of each question, ``ranking`` all of them: questions of the first ones are the last to be
     left out where there are more than ``max_bytes`` of them.
@@ -127,6 +127,11 @@ class Explorer:
 def group_link(grouping: int, name: str) -> str:
     """Return the address on the page of the questions of a group."""
     return f"#g={quote(f'{grouping}.{name}', safe='')}"
+
+
+def kind_link(number: int) -> str:
+    """Return the address on the page of the questions of a kind, by its place in the explorer's ranking."""
+    return f"#k={number}"
 
 
 def _answer(result: QuestionResult) -> Record:

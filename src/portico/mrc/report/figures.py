@@ -1,4 +1,4 @@
-"""The questions in numbers: what kind of result each is, and the scores of groups of them, of one run or of two.
+"""The questions in numbers: what kind of result each is, and the scores of groups of them, of one run or of several.
 
 Shape suffixes: Q questions.
 """
@@ -82,6 +82,12 @@ class Change(Kind):
     UNCHANGED = ("unchanged", "the same answer")
 
 
+class Agreement(Kind):
+    DISPUTED = ("some correct", "correct in some of the runs")
+    UNSOLVED = ("none correct", "incorrect in every run")
+    SOLVED = ("all correct", "correct in every run")
+
+
 KindT = TypeVar("KindT", bound=Kind)
 
 
@@ -106,6 +112,14 @@ def change(first: QuestionResult, second: QuestionResult) -> Change:
     if first.f1 != second.f1:
         return Change.BETTER if second.f1 > first.f1 else Change.WORSE
     return Change.UNCHANGED if first.predicted_text == second.predicted_text else Change.OTHER_ANSWER
+
+
+def agreement(results: Sequence[QuestionResult]) -> Agreement:
+    """Return how the runs agree on one question, given the result of each."""
+    num_right = sum(bool(result.exact) for result in results)
+    if num_right == len(results):
+        return Agreement.SOLVED
+    return Agreement.DISPUTED if num_right else Agreement.UNSOLVED
 
 
 def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:

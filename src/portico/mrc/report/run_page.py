@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
-from portico.mrc.report.figures import Difference, Group, Grouping, Outcome, count_kinds, groupings, outcome, score
+from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link, kind_link
+from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
 from portico.report.charts import Frame, Mark, Series, curve, line_chart
@@ -72,7 +72,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
-        breakdown = parts.share_bar(count_kinds(map(outcome, results)))
+        breakdown = kinds_bar(list(map(outcome, results)), _RANKING)
         breakdown += group_tables(parts.score_table, score, ways, results)
     explorer = Explorer(
         runs=[record.title],
@@ -123,6 +123,11 @@ def baselines(record: RunRecord) -> Mapping[str, Mapping[str, float]]:
     return {way: {"f1": float(ends.f1_T[row]), "exact": float(ends.exact_T[row])} for way, row in rows.items()}
 
 
+def baselines_of(trivial: Mapping[str, Mapping[str, float]], *names: str) -> dict[str, float]:
+    """Return one score of each baseline, under the first of the names that it has."""
+    return {way: reached[key] for way, reached in trivial.items() for key in names if key in reached}
+
+
 def remark(headline: Sequence[Tile]) -> str:
     """Return a sentence on the first score that does not exceed the best of its baselines; empty if all do."""
     for tile in headline:
@@ -164,8 +169,7 @@ def tiles(
             is_mean = mean is not None and abs(percent - mean) < _SAME
             interval = getattr(group, f"{name}_interval") if is_mean else None
             trivial = baselines if scored is results else {}
-            known = {way: reached[key] for way, reached in trivial.items() for key in names if key in reached}
-            scores.append(Tile(label, f"{percent:.1f}", percent, interval, known))
+            scores.append(Tile(label, f"{percent:.1f}", percent, interval, baselines_of(trivial, *names)))
     loss = _metric(metrics, "loss")
     loss = last_value(log_history, "eval_loss") if loss is None else loss
     training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
@@ -197,9 +201,20 @@ def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[Qu
     return [results[index] for index in indices]
 
 
+def kinds_bar(kinds: Sequence[Kind], ranking: Sequence[Kind], unlisted: Kind | None = None) -> Markup:
+    """Return a bar with the share of each kind; all but the unlisted one lead to their questions in the explorer.
+
+    ``ranking`` is that of the explorer.
+    """
+    counts = count_kinds(kinds)
+    links = {kind: kind_link(ranking.index(kind)) for kind in counts if kind is not unlisted}
+    bar: Markup = macros("parts.html.j2").share_bar(counts, links)
+    return bar
+
+
 def group_tables(
     table: Callable[..., Markup],
-    figures_of: Callable[..., Group | Difference],
+    figures_of: Callable[..., Any],
     ways: Sequence[Grouping],
     *runs: Sequence[QuestionResult],
 ) -> Markup:

@@ -75,6 +75,17 @@ def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = S
     return (num_as_large + 1) / (NUM_ROUNDS + 1)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values raised for the number of tests: without any effect, the least is below 0.05 in 1 case of 20.
+
+    Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", 1979.
+    """
+    ascending = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    raised = (p_values[index] * (len(p_values) - place) for place, index in enumerate(ascending))
+    by_index = dict(zip(ascending, accumulate(raised, max), strict=True))
+    return [min(1.0, by_index[index]) for index in range(len(p_values))]
+
+
 @dataclass(frozen=True, slots=True)
 class ConfidenceBin:
     """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.

@@ -79,9 +79,9 @@ const makeDetail = (data, question) => {
     const name = data.runs.length > 1 ? makeElement("bdi", "", data.runs[run]) : "answered";
     const term = makeElement("dt");
     term.append(name);
-    lines.append(term, answeredLine(data, answer, LAYERS[run + 1]));
+    lines.append(term, answeredLine(data, answer, layerOf(run + 1)));
   });
-  const parts = [badge(data.kinds[question.kind]), heading, lines, makePassage(data.contexts[question.context], question.marks)];
+  const parts = [badge(data.kinds[question.kind]), heading, lines, makePassage(data.contexts[question.context], question.marks, data.runs)];
   question.answers.forEach((answer, run) => {
     const title = data.runs.length > 1 ? `Candidates of ${data.runs[run]}` : "Candidates";
     if (answer.candidates.length) parts.push(candidateTable(title, answer.candidates));

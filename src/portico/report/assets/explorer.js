@@ -1,5 +1,6 @@
 // The explorer: the filters, the list of the questions that pass them, and the selected question.
-// `#q=<id>` in the address selects a question, `#g=<grouping>.<group>` a group.
+// `#q=<id>` in the address selects a question; `#g=<grouping>.<group>`, `#k=<kinds>` and `#s=<words>`, joined by "&", the
+// questions to list.
 const startExplorer = (explorer) => {
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
   const query = querier(data);
@@ -9,8 +10,10 @@ const startExplorer = (explorer) => {
   const group = find(".group");
   const order = find(".order");
   const detail = find(".detail");
+  const link = find(".slice");
   const indexOfId = new Map(data.questions.map((question, index) => [question.id, index]));
   let current = null;
+  let found = [];
 
   const isPressed = (button) => button.getAttribute("aria-pressed") === "true";
 
@@ -27,7 +30,11 @@ const startExplorer = (explorer) => {
       kinds: filters.filter(isPressed).map((button) => Number(button.dataset.kind)),
       search: search.value, group: group.value, order: order.value,
     };
-    const found = query(criteria);
+    found = query(criteria);
+    const address = { g: criteria.group, k: criteria.kinds.join(), s: criteria.search.trim() };
+    const parts = Object.entries(address).filter(([, value]) => value);
+    link.hidden = parts.length === 0;
+    link.href = `#${parts.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}`;
     const total = data.questions.length;
     const count = (number) => number.toLocaleString("en");
     find(".matches").textContent = found.length === total
@@ -43,11 +50,14 @@ const startExplorer = (explorer) => {
   };
 
   const followAddress = (behavior) => {
-    const [, name, value] = /^#([qg])=(.*)$/.exec(location.hash) ?? [];
-    if (!name) return;
+    if (!/^#[qgks]=/.test(location.hash)) return;
+    const wanted = new URLSearchParams(location.hash.slice(1));
     clear();
-    if (name === "g") group.value = decodeURIComponent(value);
-    else current = indexOfId.get(decodeURIComponent(value)) ?? current;
+    group.value = wanted.get("g") ?? "";
+    search.value = wanted.get("s") ?? "";
+    const kinds = (wanted.get("k") ?? "").split(",");
+    for (const button of filters) button.setAttribute("aria-pressed", String(kinds.includes(button.dataset.kind)));
+    current = indexOfId.get(wanted.get("q")) ?? current;
     refresh();
     explorer.closest("section").scrollIntoView({ behavior });
   };
@@ -72,6 +82,7 @@ const startExplorer = (explorer) => {
     event.preventDefault();
   });
 
+  find(".state").append(makeCopyButton(() => toCsv(questionRows(data, found))));
   explorer.hidden = false;
   refresh();
   followAddress("instant");

@@ -27,8 +27,22 @@ const orderings = (data) => {
     sure: (question) => -sure(question),
     unsure: (question) => last(question).sure ?? 2,
     long: (question) => -data.contexts[question.context].length,
-    moved: (question) => -Math.abs(last(question).f1 - question.answers[0].f1),
+    moved: (question) => {
+      const scores = question.answers.map((answer) => answer.f1);
+      return Math.min(...scores) - Math.max(...scores);
+    },
   };
+};
+
+// The questions as rows of a table, the names of its columns first.
+const questionRows = (data, indices) => {
+  const ofRun = (name) => (data.runs.length > 1 ? data.runs.map((run) => `${name} (${run})`) : [name]);
+  const head = ["id", "kind", "question", "expected", ...["answer", "F1", "probability"].flatMap(ofRun)];
+  return [head, ...indices.map((index) => {
+    const { id, kind, asked, golds, answers } = data.questions[index];
+    const values = ["text", "f1", "sure"].flatMap((field) => answers.map((answer) => answer[field]));
+    return [id, data.kinds[kind].label, asked, golds.join(" | "), ...values];
+  })];
 };
 
 // Returns a function that maps the settings of the filters to the indices of the questions to show.

@@ -202,6 +202,21 @@ def test_both_answers_are_marked_in_a_comparison(browse):
     assert marks == [["in ", "predicted"], ["Turku", "gold predicted second"]]
 
 
+def test_answers_of_several_runs_are_told_apart(browse):
+    runs = [record([result(predicted=text, f1=0.5)], name=text) for text in ("in Turku", "1901", "Turku")]
+    script = """
+    const marks = all(".passage mark").map((mark) => [mark.textContent, mark.className, mark.title]);
+    return [marks, all(".detail dt").map((term) => term.textContent)];
+    """
+    marks, terms = browse(comparison_page(*runs), script)
+    assert marks == [
+        ["in ", "predicted", "answered by in Turku"],
+        ["Turku", "gold predicted second", "expected, answered by in Turku, answered by Turku"],
+        ["1901", "second", "answered by 1901"],
+    ]
+    assert terms == ["expected", "in Turku", "1901", "Turku"]
+
+
 def test_long_passages_are_folded_until_clicked(browse):
     script = """
     const folds = all(".fold").map((fold) => fold.textContent);
@@ -252,28 +267,86 @@ def test_colours_follow_the_system_and_the_reader(browse, dark):
     assert browse(run_page(record()), script, dark=dark) == [own, night, light, own, False]
 
 
-@pytest.mark.parametrize("page", ["run", "comparison"])
-def test_nothing_overflows_a_narrow_window(browse, page):
+@pytest.mark.parametrize("page", ["run", "two", "several"])
+def test_nothing_overflows_or_is_cut_off(browse, page):
     # A browser's window is at least 500 wide, a frame is not.
     script = """
-    const frame = document.createElement("iframe");
-    const copy = document.documentElement.cloneNode(true);
-    copy.querySelector("#driver").remove();
-    frame.style.cssText = "width:390px;height:800px";
-    frame.srcdoc = copy.outerHTML;
-    document.body.append(frame);
-    await new Promise((done) => frame.addEventListener("load", () => setTimeout(done, 100)));
-    const inner = frame.contentDocument;
-    const room = inner.documentElement.clientWidth;
-    const isWide = (element) => element.getBoundingClientRect().right > room && !element.closest(".wide, nav");
-    const name = (element) => `${element.tagName} ${element.className}`;
-    const wide = [...inner.querySelectorAll("body *")].filter(isWide).map(name);
-    return [room <= 390, inner.documentElement.scrollWidth - room, wide];
+    const seen = [];
+    for (const width of [390, 1280]) {
+      const frame = document.createElement("iframe");
+      const copy = document.documentElement.cloneNode(true);
+      copy.querySelector("#driver").remove();
+      for (const button of copy.querySelectorAll(".copy")) button.remove();
+      frame.style.cssText = `width:${width}px;height:800px`;
+      frame.srcdoc = copy.outerHTML;
+      document.body.append(frame);
+      await new Promise((done) => frame.addEventListener("load", () => setTimeout(done, 100)));
+      const inner = frame.contentDocument;
+      const room = inner.documentElement.clientWidth;
+      const isWide = (element) => element.getBoundingClientRect().right > room && !element.closest(".wide, nav");
+      const name = (element) => `${width}: ${element.tagName} ${element.className} ${element.textContent}`;
+      const wide = [...inner.querySelectorAll("body *")].filter(isWide);
+      seen.push(inner.documentElement.scrollWidth - room, ...wide.map(name));
+      // A table that scrolls in its box hides its last columns.
+      const tables = [...inner.querySelectorAll(".wide")].filter((box) => !box.closest("details, .explorer"));
+      seen.push(tables.length, ...tables.filter((box) => box.scrollWidth > box.clientWidth).map(name));
+      frame.remove();
+    }
+    return seen;
     """
-    first = record(RESULTS, log_history=HISTORY, settings={"args": {"x" * 60: "y" * 80}})
-    second = record([result(number) if number < 4 else RESULTS[number] for number in range(6)], name="z" * 90)
-    html_page = run_page(first) if page == "run" else comparison_page(first, second)
-    assert browse(html_page, script) == [True, 0, []]
+    first = record(RESULTS * 20, log_history=HISTORY, settings={"args": {"x" * 60: "y" * 80}})
+    others = [
+        [result(number) if number < rights else RESULTS[number] for number in range(6)] * 20 for rights in (4, 5)
+    ]
+    second, third = (record(results, name=f"/runs/{'z' * 40}-{place}") for place, results in enumerate(others))
+    pages = {"run": [first], "two": [first, second], "several": [first, second, third]}
+    html_page = run_page(first) if page == "run" else comparison_page(*pages[page])
+    num_tables = {"run": 4, "two": 5, "several": 6}[page]
+    assert browse(html_page, script) == [0, num_tables, 0, num_tables]
+
+
+def test_tables_and_questions_are_copied_as_csv(browse):
+    script = """
+    const copied = [];
+    Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => copied.push(text) } });
+    one("#breakdown .copy").click();
+    type("Why");
+    one(".state .copy").click();
+    await pause();
+    return [copied, one(".state .copy").textContent];
+    """
+    odd = result(7, question='=HYPERLINK("x")', title="Why", predicted="", golds=(("Turku", 0), ("a, b", -1)))
+    copied, label = browse(run_page(record([*RESULTS, odd, result(8)])), script)
+    table, questions = (text.split("\r\n") for text in copied)
+    assert table[0] == "word,questions,F1,F1 low,F1 high,exact,exact low,exact high"
+    name, count, f1, low, high, *_ = table[1].split(",")
+    assert (name, count, f1) == ("where", "7", "52.4")
+    assert float(low) < float(f1) < float(high)
+    assert questions == [
+        "id,kind,question,expected,answer,F1,probability",
+        'q7,false no-answer,"\'=HYPERLINK(""x"")","Turku | a, b",,0,0.9',
+        "",
+    ]
+    assert label == "Copied"
+
+
+def test_an_address_leads_to_a_slice_and_the_page_gives_it(browse):
+    script = """
+    const seen = [one(".slice").hidden];
+    all(".share-legend a").find((link) => link.textContent === "wrong span").click();
+    await pause();
+    seen.push(listed(), count());
+    choose(".group", "0.where"); type("tornio & 100%");
+    seen.push(one(".slice").getAttribute("href"), count());
+    one(".slice").click();
+    await pause();
+    return [...seen, count(), one("input[type=search]").value, one(".group").value];
+    """
+    wrong = result(7, predicted="1901", question="Where is Tornio & 100%?")
+    hidden, names, shown, address, *after = browse(run_page(record([*RESULTS, wrong])), script)
+    assert (hidden, names, shown) == (True, ["Where was Zoë born?", wrong.question], "2 of 7 questions")
+    assert address == "#g=0.where&k=1&s=tornio%20%26%20100%25"
+    assert after == ["1 of 7 questions", "1 of 7 questions", "tornio & 100%", "0.where"]
 
 
 def test_every_control_is_reachable_by_the_tab_key(browse):

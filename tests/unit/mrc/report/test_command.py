@@ -169,6 +169,14 @@ def test_two_runs(make_run, tmp_path):
     assert write_page(first, second, output=tmp_path / "page.html") == tmp_path / "page.html"
 
 
+def test_three_runs(make_run, capsys):
+    runs = [make_run("first", {"a": "Turku", "b": "Zoë", "c": "1901"}), make_run("second"), make_run("third")]
+    main([str(run) for run in runs])
+    assert capsys.readouterr().out.strip() == str(runs[2] / "comparison-of-3-runs.html")
+    page = Page((runs[2] / "comparison-of-3-runs.html").read_text(encoding="utf-8"))
+    assert "3 runs from first" in page.text
+
+
 def refused(match, *arguments, **options):
     with pytest.raises(InputError, match=match) as caught:
         write_page(*arguments, **options)

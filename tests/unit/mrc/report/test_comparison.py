@@ -47,6 +47,34 @@ def test_a_clear_difference_is_named():
     assert "".join(page.text).count("p < 0.001") == 2
 
 
+def test_several_runs_are_compared_with_the_first():
+    clear = [[result(number, predicted=text) for number in range(40)] for text in ("1901", "Turku", "in Turku")]
+    runs = [record(results, name=name) for results, name in zip(clear, ("base", "good", "same"), strict=True)]
+    page = Page(comparison_page(*runs))
+    assert page.sections == ["agreement", "changes", "groups", "questions", "methods"]
+    text = "".join(page.text)
+    assert "40 questions, 3 runs: the best F1, 100.0, is that of good; changes are from base." in text
+    assert "In F1, significantly different from base (p < 0.05) are, better: good." in text
+    data = json.loads(page.data[0])
+    assert data["runs"] == ["base", "good", "same"]
+    assert {data["kinds"][question["kind"]]["label"] for question in data["questions"]} == {"some correct"}
+    assert [answer["text"] for answer in data["questions"][0]["answers"]] == ["1901", "Turku", "in Turku"]
+    assert len(page.having("several")) == 4
+
+
+def test_several_equal_runs_and_their_settings():
+    runs = [record(FIRST, name=str(seed), settings={"seed": seed}) for seed in range(3)]
+    text = Page(comparison_page(*runs)).text
+    assert any("No F1 differs significantly from that of 0" in part for part in text)
+    assert "0 | 1 | 2" in text
+
+
+def test_scores_of_answering_trivially_are_shown_for_every_run():
+    text = compared().text
+    assert text.count("answering nothing: 25.0") == 4
+    assert "always answering: 25.0" in text
+
+
 def test_hostile_names_are_shown_as_text():
     page = Page(comparison_page(record(FIRST, name=HOSTILE), record(SECOND, name="two")))
     assert HOSTILE in "".join(page.text)
@@ -60,8 +88,10 @@ def test_runs_are_aligned_and_get_short_distinct_names():
     assert (first.name, second.name) == ("a/today/10-00", "b/today/10-00")
     first, second = align_runs(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/b"))
     assert (first.name, second.name) == ("a", "b")
+    names = [run.name for run in align_runs(*(record(FIRST, name=f"/{end}") for end in ("b/x", "a/x", "a/y", "c")))]
+    assert names == ["b/x", "a/x", "a/y", "/c"]
     first, second = align_runs(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/a"))
-    assert (first.name, second.name) == ("/runs/a (first)", "/runs/a (second)")
+    assert (first.name, second.name) == ("/runs/a (1st)", "/runs/a (2nd)")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from portico.mrc.report.statistics import (
     NUM_RESAMPLES,
     NUM_ROUNDS,
     calibration,
+    holm,
     mcnemar,
     mean_intervals,
     randomisation,
@@ -140,3 +141,10 @@ def test_the_curve_has_the_scores_of_each_threshold():
 def test_there_is_no_curve_if_a_question_lacks_its_scores(lacks):
     assert threshold_curve([result(), result(**lacks)]) is None
     assert threshold_curve([]) is None
+
+
+def test_holm_raises_p_values_by_the_number_of_tests():
+    # Worked by hand: 0.01 * 3, 0.03 * 2 and at least that for 0.04.
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([0.2]) == [0.2]

@@ -1,0 +1,275 @@
+"""The catalogue of errors and warnings, gathered from the source; running it writes the page next to this file.
+
+A message is what is raised or logged, with its values replaced by their names. By the rule of the project it says what
+was received and what to set; it is split there. A test fails if a module with messages has no topic below.
+"""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).with_suffix(".md")
+SOURCES = Path(__file__).parents[1] / "src"
+
+
+class Topic(NamedTuple):
+    """A section: its heading, what to know first, and its modules, by the start of their path."""
+
+    heading: str
+    text: str
+    modules: tuple[str, ...]
+
+
+# The topic with the longest match of a module's path gets its messages.
+TOPICS = (
+    Topic(
+        "Training arguments and trainers",
+        "Raised when the arguments or the trainer are created, before any work. [Training arguments]"
+        "(training_arguments.md) lists the refused values of every field and what the fields without effect announce; "
+        "[corrections](corrections.md) has the warnings about numbers of transformers that are wrong.",
+        (
+            "portico/__init__.py",
+            "portico/annotations.py",
+            "portico/arguments.py",
+            "portico/corrections.py",
+            "portico/deprecated.py",
+            "portico/errors.py",
+            "portico/hf_compat.py",
+            "portico/lazy.py",
+            "portico/lightning_compat.py",
+            "portico/loop/",
+            "portico/loss_spike.py",
+            "portico/memory.py",
+            "portico/model_setup.py",
+            "portico/optim.py",
+            "portico/plan.py",
+            "portico/profiling.py",
+            "portico/seq2seq.py",
+            "portico/trainer.py",
+            "portico/tree.py",
+            "portico/validation.py",
+        ),
+    ),
+    Topic(
+        "Data sets and loaders",
+        "Raised when a file is read or a loader is made. A record that cannot be used is named by its file and line; "
+        "`skip_invalid=True` (`data.skip_invalid=true`) leaves such records out.",
+        ("portico/data/",),
+    ),
+    Topic(
+        "Checkpoints and resuming",
+        "A damaged checkpoint is refused when it is named, and passed over for the one before when the last one is "
+        "looked for.",
+        ("portico/checkpoint/",),
+    ),
+    Topic(
+        "Devices and processes",
+        "What several processes, a strategy or a precision cannot do, and what `trainer.accelerator` refuses.",
+        ("portico/accelerate_compat.py", "portico/distributed/", "portico/registration.py"),
+    ),
+    Topic("Hyperparameter search and uploads", "", ("portico/hp_search.py", "portico/hub.py")),
+    Topic(
+        "Command line and configuration",
+        "`python train.py ... --help` lists the keys of an experiment. The command line prints one paragraph and no "
+        "traceback; `HYDRA_FULL_ERROR=1` shows one.",
+        (
+            "portico/__main__.py",
+            "portico/cli/",
+            "portico/experiment.py",
+            "portico/from_scratch.py",
+            "portico/settings.py",
+        ),
+    ),
+    Topic("Sweeps", "", ("hydra_plugins/", "portico/cli/jobs.py", "portico/cli/sweeps.py", "portico/report/")),
+    Topic(
+        "Scripts: run, verify, replay",
+        "",
+        ("portico/replacement.py", "portico/run/"),
+    ),
+    Topic("Other tasks", "Classification, language modeling, generation and images.", ("portico/tasks/",)),
+    Topic(
+        "Reading comprehension: data",
+        "What a question or a context must look like is in [reading comprehension](mrc.md).",
+        ("portico/mrc/corpus/", "portico/mrc/datasets/", "portico/mrc/multi_source.py"),
+    ),
+    Topic(
+        "Reading comprehension: models and training",
+        "",
+        ("portico/mrc/", "portico/mrc/features/", "portico/mrc/models/"),
+    ),
+    Topic(
+        "Reading comprehension: answers and metrics",
+        "",
+        ("portico/mrc/inference.py", "portico/mrc/metrics/", "portico/mrc/postprocess/"),
+    ),
+    Topic("Reading comprehension: reports", "", ("portico/mrc/report/", "portico/mrc/question_results.py")),
+    Topic("AllenNLP's trainer", "", ("portico/gradient_descent/",)),
+    Topic("IPUs", "See [IPUs](ipu.md).", ("portico/ipu/",)),
+    Topic("ONNX Runtime", "See [ONNX Runtime](ort.md).", ("portico/ort/",)),
+)
+
+_HEAD = """\
+# Errors and warnings
+
+Every message of portico, with what to do. Search this page for a few words of yours; *values*, which are in italics or
+between `<` and `>`, differ. Where transformers has the same error, the message begins with its sentence.
+
+An error in what you gave is a `portico.InputError`, raised as early as it can be known. It is a `ValueError` too, and
+where transformers raises another type, also of that type: `except ValueError` keeps working in existing scripts. A
+missing package is an `ImportError` as well, and names the extra to install. After a warning the run goes on as the
+warning says. Where the second column is empty, the message names all that there is to correct.
+
+This page is generated: `python docs/errors.py`.
+"""
+
+_PACKAGES = Topic("Missing packages", "", ())
+_WARNINGS = ("warn", "warning", "warning_once")
+# How a sentence begins that says what to do.
+_IMPERATIVES = (
+    "Add|Attach|Call|Change|Check|Choose|Consider|Correct|Define|Delete|Double-check|Either set|Evaluate|Fix|Give|If"
+    "|Install|Keep|Leave|Let|Load|Make|Move|Name|Pad|Pass|Remove|Restore|Return|Run|See|Set|Specify|Start|To fix this"
+    "|Train|Use|Write|You should|Did you mean"
+)
+_ADVICE = re.compile(rf"(?<=[.:;,>)]) (?=(?:{_IMPERATIVES})\b)")
+
+
+class Message(NamedTuple):
+    """A message: where it is, its text with names for values, and whether it is a warning or about a package."""
+
+    module: str
+    text: str
+    kind: str
+
+
+@cache
+def messages() -> list[Message]:
+    """Return the messages of all modules, those of one module as they stand in it."""
+    trees = {
+        path.relative_to(SOURCES).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for folder in ("hydra_plugins", "portico")
+        for path in sorted((SOURCES / folder).rglob("*.py"))
+    }
+    errors = _error_classes(trees.values())
+    return [message for module, tree in trees.items() for message in _messages_of(module, tree, errors)]
+
+
+def _messages_of(module: str, tree: ast.Module, errors: set[str]) -> Iterator[Message]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        kind = "warning" if name in _WARNINGS else "package" if name == "MissingPackageError" else "error"
+        if name in errors or name in _WARNINGS:
+            for text in _texts(node.args[0], tree):
+                yield Message(module, _with_arguments(text, node.args[1:]), kind)
+
+
+def _error_classes(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names of portico's own exceptions, found by their bases, and of Python's that users meet."""
+    found = {"AttributeError", "InvalidRecord", "KeyError", "RuntimeError", "TypeError", "ValueError"}
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    while added := {one.name for one in classes if found & {ast.unparse(base) for base in one.bases}} - found:
+        found |= added
+    return {name for name in found if name.endswith(("Error", "Record", "Exception")) or hasattr(builtins, name)}
+
+
+def _texts(node: ast.expr, tree: ast.Module) -> list[str]:
+    """Return the texts that an expression may be; empty if they come from elsewhere, as another error's do."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr(values=parts):
+            shown = (part.value if isinstance(part, ast.Constant) else f"<{_name(part.value)}>" for part in parts)
+            return ["".join(shown)]
+        case ast.BinOp(left=left, right=right):
+            return ["".join(text for side in (left, right) for text in _texts(side, tree)[:1])]
+        case ast.IfExp(body=body, orelse=orelse):
+            return [*_texts(body, tree), *_texts(orelse, tree)]
+        case ast.Name(id=name):
+            assigned = [one for one in ast.walk(tree) if isinstance(one, ast.Assign)]
+            values = [one.value for one in assigned if name in map(ast.unparse, one.targets)]
+            return [text for value in values if not isinstance(value, ast.Name) for text in _texts(value, tree)]
+        case ast.Call(func=ast.Name(id=name)):
+            functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == name]
+            parts = [part for function in functions for part in ast.walk(function)]
+            returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
+            return [text for value in returned for text in _texts(value, tree)]
+    return []
+
+
+def _name(node: ast.expr) -> str:
+    """Return a word for a value of a message."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.strip("_")
+        case ast.Constant(value=value):
+            return str(value)
+        case ast.Call(func=ast.Attribute(attr="join"), args=[values]):
+            return _name(values)
+        case ast.Call(args=[first, *_]) | ast.Subscript(value=first) | ast.GeneratorExp(elt=first):
+            return _name(first)
+        case ast.Call(func=ast.Attribute(value=inner)) | ast.FormattedValue(value=inner):
+            return _name(inner)
+    return "value"
+
+
+def _with_arguments(text: str, arguments: list[ast.expr]) -> str:
+    """Return a message of a logger with the names of its arguments in place of ``%s``."""
+    names = iter(arguments)
+    return re.sub(r"%[-.\d]*[sdrfg](?!\w)", lambda _: f"<{_name(next(names, ast.Constant('value')))}>", text)
+
+
+def topic_of(module: str) -> Topic:
+    matching = [(len(start), topic) for topic in TOPICS for start in topic.modules if module.startswith(start)]
+    if not matching:
+        raise LookupError(f"{module} has messages, but no topic of docs/errors.py names it; add it to one.")
+    return max(matching, key=lambda one: one[0])[1]
+
+
+def split(text: str) -> tuple[str, str]:
+    """Return the cause and the cure of a message; the cure is empty if the message is one statement."""
+    cause, semicolon, cure = text.partition("; ")
+    if not semicolon:
+        parts = _ADVICE.split(text, maxsplit=1)
+        cause, cure = (parts[0], parts[1]) if len(parts) > 1 else (text, "")
+    return cause.rstrip(" .;,") if cure else cause.strip(), cure[:1].upper() + cure[1:]
+
+
+def _markdown(text: str) -> str:
+    """Return a text as a cell: values in italics, code as it is, nothing else that Markdown would read."""
+    parts = " ".join(text.split()).split("`")
+    for place in range(0, len(parts), 2):
+        escaped = re.sub(r"([\\*\[\]]|\b_|_\b)", r"\\\1", parts[place])
+        parts[place] = re.sub(r"<([^<>]*)>", lambda value: f"*{value[1].strip()}*", escaped)
+    return "`".join(parts).replace("|", "\\|")
+
+
+def _table(title: str, texts: set[str]) -> str:
+    if not texts:
+        return ""
+    rows = sorted((_markdown(cause), _markdown(cure)) for cause, cure in map(split, texts))
+    rows.sort(key=lambda row: re.sub(r"[^a-z ]", "", row[0].lower()))
+    return f"\n| {title} | What to do |\n| --- | --- |\n" + "".join(f"| {cause} | {cure} |\n" for cause, cure in rows)
+
+
+def page() -> str:
+    """Return the page as Markdown: for each topic a table of its errors and one of its warnings."""
+    # A single word is a name that another module makes a message of.
+    found = [one for one in messages() if len(one.text.split()) > 2]
+    sections = [f"\n## {_PACKAGES.heading}\n{_table('Error', {one.text for one in found if one.kind == 'package'})}"]
+    for topic in TOPICS:
+        own = [one for one in found if one.kind != "package" and topic_of(one.module) is topic]
+        texts = {kind: {one.text for one in own if one.kind == kind} for kind in ("error", "warning")}
+        tables = [_table(kind.capitalize(), texts[kind]) for kind in texts]
+        if any(tables):
+            text = f"\n{topic.text}\n" if topic.text else ""
+            sections.append(f"\n## {topic.heading}\n{text}{''.join(tables)}")
+    return _HEAD + "".join(sections)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

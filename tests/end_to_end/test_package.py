@@ -1,0 +1,74 @@
+"""What a package index gets: complete distributions, and a page without links that lead nowhere."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import BytesParser
+from pathlib import Path
+
+import pytest
+
+import portico
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = SETTINGS["project"]["optional-dependencies"]
+# For working on portico, or for trying it with other libraries.
+NOT_FOR_USERS = {"all", "clients", "dev", "docs"}
+RELATIVE_LINK = re.compile(r"\]\((?!\w+://|#)[^)]*\)")
+
+
+def test_the_extra_all_has_every_extra_for_users():
+    (one,) = EXTRAS["all"]
+    named = re.fullmatch(r"portico\[(.*)\]", one)[1].split(",")
+    assert sorted(named) == named
+    assert set(named) == EXTRAS.keys() - NOT_FOR_USERS
+
+
+def test_the_long_description_has_no_relative_links():
+    readme = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert RELATIVE_LINK.search(text)
+    for rule in readme["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    assert RELATIVE_LINK.findall(text) == []
+    assert "`docs/run.md` has the details" in text
+    assert "the event table (`src/portico/loop/run.py`)" in text.replace("see the event", "the event")
+
+
+def test_the_version_stands_in_one_place():
+    assert SETTINGS["project"]["dynamic"] == ["readme", "version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", portico.__version__)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{portico.__version__}]" in changes
+
+
+@pytest.mark.slow
+def test_distributions_are_complete(tmp_path):
+    """The tools that build them come from the package index."""
+    tools, out = tmp_path / "tools", tmp_path / "out"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", tools]
+    subprocess.run([*install, *SETTINGS["build-system"]["requires"]], check=True)
+    builder = [sys.executable, "-W", "ignore", "-m", "hatchling", "build", "-d", out]
+    subprocess.run(builder, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tools)}, check=True)
+    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+
+    assert wheel.stat().st_size < 1_000_000
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        page = BytesParser().parsebytes(archive.read(metadata))
+    assert page["Version"] == portico.__version__
+    assert {"portico/py.typed", "portico/__init__.pyi", "portico/conf/config.yaml"} <= names
+    assert {"portico/report/assets/page.css", "portico/report/templates/page.html.j2"} <= names
+    assert not any(name.startswith(("tests", "docs")) for name in names)
+    assert RELATIVE_LINK.findall(page.get_payload()) == []
+
+    with tarfile.open(source) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert sorted(set(tracked.split()) - packed) == []
