@@ -134,6 +134,10 @@ class Experiment(ABC):
     def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
         """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
 
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the metrics of an evaluation during training by the names that :meth:`train` gives them."""
+        return metrics
+
     def placement(self) -> dict[str, Any]:
         """Return the training arguments that the strategy sets."""
         return {name: value for name, value in vars(self.strategy).items() if value is not None}

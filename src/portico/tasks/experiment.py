@@ -98,7 +98,9 @@ class TaskExperiment(TrainerExperiment):
 
     def evaluated(self, trainer: Any) -> dict[str, float]:
         """Evaluate and return the metrics; language models also have a ``perplexity``."""
-        metrics = super().evaluated(trainer)
+        return self.intermediate_metrics(super().evaluated(trainer))
+
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {**metrics, **self.task.further_scores(metrics)}
 
     def predict(self) -> dict[str, float]:
