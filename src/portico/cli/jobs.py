@@ -302,8 +302,8 @@ class JobProgress(TrainerCallback):
 
     @override
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        name = next(iter(self.job.goals), None)
-        if not self._is_training or not metrics or name not in (found := self.metrics_of(metrics)):
+        name, found = next(iter(self.job.goals), ""), self.metrics_of(metrics or {})
+        if not self._is_training or name not in found:
             return
         value = float(found[name])
         is_pruned = [False]

@@ -1,5 +1,6 @@
 """The group ``model`` of the tasks: small models of each family, trained from scratch, or pretrained ones."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from portico.from_scratch import (
 )
 from portico.settings import further_keys
 from portico.tasks.task import Task
+
+logger = logging.getLogger(__name__)
 
 # Pieces of a new tokenizer.
 _VOCAB_SIZE = 1500
@@ -70,6 +73,12 @@ class TaskModel(ABC):
         ):
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
+                if not all(str(known).startswith("LABEL_") for known in config.label2id):
+                    logger.warning(
+                        "%s was trained on the labels %s, and is now trained on %s.",
+                        name,
+                        *map(list, (config.label2id, labels)),
+                    )
                 for field_name, value in _label_fields(labels).items():
                     setattr(config, field_name, value)
             loads = AutoTokenizer if hasattr(config, "vocab_size") else AutoImageProcessor
