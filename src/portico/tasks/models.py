@@ -104,7 +104,7 @@ class SmallBert(TaskModel):
         **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256},
         "max_position_embeddings": 512,
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig, small))
     """Field of BertConfig, of a new small BERT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -118,7 +118,7 @@ class SmallGPT2(TaskModel):
     kind: ClassVar[str] = "small GPT-2"
     config_class: ClassVar[Any] = GPT2Config
     small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
-    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
     """Field of GPT2Config, of a new small GPT-2."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -142,7 +142,7 @@ class SmallT5(TaskModel):
         **{"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4},
         "dropout_rate": 0.0,
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
     """Field of T5Config, of a new small T5."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -163,7 +163,7 @@ class SmallViT(TaskModel):
         **{"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192},
         **{"image_size": 32, "patch_size": 8},
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig, small))
     """Field of ViTConfig, of a new small ViT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
