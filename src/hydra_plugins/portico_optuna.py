@@ -13,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, env_override
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import get_class, get_method, instantiate
@@ -241,7 +242,7 @@ class OptunaSweeper(Sweeper):
                     trials.append(trial)
             if trials:
                 overrides = [[*self._overrides(trial), f"hydra.sweep.subdir='{trial.number}'"] for trial in trials]
-                returned = self.launcher.launch(overrides, initial_job_idx=trials[0].number)
+                returned = self._launch(overrides, trials[0].number)
                 for trial, result in zip(trials, returned, strict=True):
                     self._tell(trial, result)
             elif running:
@@ -251,6 +252,15 @@ class OptunaSweeper(Sweeper):
                     self._tell(trial, ended.result())
             else:
                 return
+
+    def _launch(self, overrides: Sequence[Sequence[str]], number: int) -> Sequence[JobReturn]:
+        """Run trials in a launcher of Hydra; where it runs them at the same time, they share the cores as in ours."""
+        shared = {}
+        if len(overrides) > 1 and not isinstance(self.launcher, BasicLauncher):
+            shared["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(overrides)))
+        with env_override(shared | {name: os.environ[name] for name in shared if name in os.environ}):
+            returned: Sequence[JobReturn] = self.launcher.launch(overrides, initial_job_idx=number)
+        return returned
 
     def _next_trial(self) -> Any:
         """Return a trial that nobody runs any more, or a new one; None if the study has its trials."""

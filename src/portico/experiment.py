@@ -134,6 +134,10 @@ class Experiment(ABC):
     def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
         """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
 
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the metrics of an evaluation during training by the names that :meth:`train` gives them."""
+        return metrics
+
     def placement(self) -> dict[str, Any]:
         """Return the training arguments that the strategy sets."""
         return {name: value for name, value in vars(self.strategy).items() if value is not None}
@@ -402,10 +406,10 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
 
 
 def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with every key of their groups: with its default, or null where that is no plain value."""
+    """Return settings with every key of their groups: with what holds where it is left out, or null."""
     complete = dict(settings)
     for one in _groups(settings):
-        defaults = {key: each.default for key, each in one.settings.known.items()}
+        defaults = {key: each.shown_default for key, each in one.settings.known.items()}
         plain = {key: _plain(default) if _is_plain(default) else None for key, default in defaults.items()}
         complete[one.name] = {**plain, **(settings.get(one.name) or {})}
     return complete
@@ -417,7 +421,7 @@ def settings_help(settings: Mapping[str, Any]) -> str:
     for one in sorted(_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
         lines += ["", f"{one.name}: {path_of(one.target)}"]
         for name, each in one.settings.known.items():
-            value = _shown(one.values.get(name, each.default))
+            value = _shown(one.values.get(name, each.shown_default))
             lines.append(f"  {f'{one.name}.{name}{value}':<46} {each.help}".rstrip())
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import BertTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from portico.errors import InputError
+from portico.settings import NO_DEFAULT
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -53,9 +54,23 @@ def train_generator_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]")
 
 
-def fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
-    """Return the names of a configuration's fields, in alphabetical order."""
-    return sorted(key for key in config_class().to_dict() if not key.startswith("_"))
+# Fields that follow from the tokenizer and the labels.
+_OF_THE_DATA = (
+    *("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("id2label", "label2id", "architectures"),
+)
+
+
+def fields_of(
+    config_class: type[PreTrainedConfig], small: Mapping[str, Any], open_fields: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the fields of a new small model, in alphabetical order: those of ``small``, else the class's defaults.
+
+    Those that follow from the data, and the ``open_fields``, are `NO_DEFAULT`.
+    """
+    fields = {**config_class().to_dict(), **small}
+    fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
+    return {name: fields[name] for name in sorted(fields) if not name.startswith("_")}
 
 
 @contextmanager

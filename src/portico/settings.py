@@ -127,6 +127,13 @@ class Setting:
     default: Any = NO_DEFAULT  # `NO_DEFAULT` also where it is not known
     rule: Rule | None = None  # `None`: the class itself decides
     help: str = ""  # on one line
+    # What holds where the key is left out, if the class that makes the object decides it; `NO_DEFAULT`: `default`.
+    effective: Any = NO_DEFAULT
+
+    @property
+    def shown_default(self) -> Any:
+        """What help and completion show; `NO_DEFAULT` where it is not known."""
+        return self.default if self.effective is NO_DEFAULT else self.effective
 
 
 @dataclass(frozen=True)
@@ -142,12 +149,13 @@ def setting(default: Any, *, least: float | None = None) -> Any:
     return field(default=default, metadata={"least": least})
 
 
-def further_keys(names: Callable[[], Collection[str]]) -> Any:
+def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
     """Return a dataclass field for a mapping that collects further keys of the group.
 
-    ``names`` returns those that may be set, such as the fields of a model's configuration.
+    ``defaults`` returns those that may be set, such as the fields of a model's configuration, and what holds where one
+    is left out: `NO_DEFAULT` where that depends on the data.
     """
-    return field(default_factory=dict, metadata={"further_keys": names})
+    return field(default_factory=dict, metadata={"further_keys": defaults})
 
 
 def schema_of(target: Callable[..., Any]) -> GroupSchema:
@@ -198,7 +206,8 @@ def _settings_of_dataclass(target: type) -> GroupSchema:
     known: dict[str, Setting] = {}
     for one in _fields(target):
         if "further_keys" in one.metadata:
-            known |= {name: Setting(help=docs.get(one.name, "")) for name in one.metadata["further_keys"]()}
+            text, defaults = docs.get(one.name, ""), one.metadata["further_keys"]()
+            known |= {name: Setting(help=text, effective=value) for name, value in defaults.items()}
         else:
             rule = rule_of(hints[one.name], one.metadata.get("least"))
             known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))

@@ -22,13 +22,17 @@ NAME_THEIR_CLASS = ("trainer", "task", "data", "model", "preprocess", "postproce
 
 def override(file: Path) -> str:
     sign = "+" if file.parts[0] == "experiment" else ""
-    return f"{sign}{file.parent.as_posix()}={file.stem}"
+    # Debugging files of one experiment are in a folder of the group.
+    group, name = ("debug", file.relative_to("debug")) if file.parts[0] == "debug" else (file.parent, Path(file.name))
+    return f"{sign}{Path(group).as_posix()}={name.with_suffix('').as_posix()}"
 
 
 def experiment_of(file: Path) -> str:
     """The experiment that a file belongs to: the one that chooses it, else that of MRC, which takes any."""
     chosen = f"override /{file.parent.as_posix()}: {file.stem}\n"
     names = [file.stem] if file.parts[0] == "experiment" else experiment_names()
+    if file.parts[0] == "debug" and len(file.parts) == 3:
+        return file.parts[1]
     return next(
         (name for name in names if name == file.stem or chosen in (CONF / "experiment" / f"{name}.yaml").read_text()),
         "mrc",

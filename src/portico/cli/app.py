@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import re
 import signal
 import sys
 import traceback
@@ -27,9 +26,9 @@ from portico.cli.compose import (
     complete_all_settings,
     config_dir,
     experiment_of,
+    in_words_of_hydra,
     register_resolvers,
     to_plain,
-    with_plus,
 )
 from portico.cli.errors import CONFIG_ERRORS, explain
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
@@ -52,8 +51,6 @@ from portico.settings import suggestion
 log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-# These groups are in the defaults list, where Hydra takes no plus sign; `+experiment=` needs one.
-_WITHOUT_PLUS = re.compile(r"^\+(?=(sweep|launcher)=)")
 Task = Callable[[DictConfig], Any]
 
 
@@ -64,7 +61,7 @@ def main() -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_resolvers()
-    sys.argv = [sys.argv[0], *(with_plus(_WITHOUT_PLUS.sub("", argument)) for argument in sys.argv[1:])]
+    sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()
     if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:
@@ -152,7 +149,7 @@ def _trained(
         for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():
             experiment.check_objective(name)
         if job is not None:
-            experiment.callbacks = [*experiment.callbacks, JobProgress(job)]
+            experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
 

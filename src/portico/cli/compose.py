@@ -56,9 +56,10 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
         InputError: If an override cannot be read, or sets a key that does not exist.
     """
     register_resolvers()
-    chosen = list(map(with_plus, overrides or []))
-    if experiment is not None and not any(one.startswith("+experiment=") for one in chosen):
+    chosen = list(overrides or [])
+    if experiment is not None and not any(re.match(r"\+?experiment=", one) for one in chosen):
         chosen = [f"+experiment={experiment}", *chosen]
+    chosen = in_words_of_hydra(chosen)
     with explained(), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
         config = hydra.compose(CONFIG_NAME, chosen)
         # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
@@ -66,9 +67,17 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     return checked(settings)
 
 
-def with_plus(override: str) -> str:
-    """Return an override in Hydra's words: an experiment is added, which needs a plus sign."""
-    return f"+{override}" if override.startswith("experiment=") else override
+def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
+    """Return what the user wrote as Hydra takes it.
+
+    An experiment is added, which needs a plus sign; groups of the defaults list take none. The files of ``debug`` for
+    one experiment are in a folder named after it.
+    """
+    found = [re.sub(r"^\+(?=(sweep|launcher)=)", "", one) for one in arguments]
+    found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
+    name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
+    own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
+    return [f"debug={name}/{one[6:]}" if one.startswith("debug=") and one[6:] in own else one for one in found]
 
 
 def config_dir() -> Path:

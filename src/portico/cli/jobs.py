@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -280,10 +280,13 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 class JobProgress(TrainerCallback):
-    """Record the objective at each evaluation during training, and end the run if the search prunes it."""
+    """Record the objective at each evaluation during training, and end the run if the search prunes it.
 
-    def __init__(self, job: SweepJob) -> None:
-        self.job = job
+    ``metrics_of`` returns the metrics of such an evaluation by the names that those of the whole run have.
+    """
+
+    def __init__(self, job: SweepJob, metrics_of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
+        self.job, self.metrics_of = job, metrics_of
         self._trial: Any = None
         self._is_training = False
 
@@ -299,14 +302,15 @@ class JobProgress(TrainerCallback):
 
     @override
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        name = next(iter(self.job.goals), None)
-        if not self._is_training or name not in (metrics or {}):
+        name, found = next(iter(self.job.goals), ""), self.metrics_of(metrics or {})
+        if not self._is_training or name not in found:
             return
+        value = float(found[name])
         is_pruned = [False]
         if state.is_world_process_zero:
-            self.job.evaluations.append([state.global_step, float(metrics[name])])
+            self.job.evaluations.append([state.global_step, value])
             self.job.write()
-            is_pruned = [self._report(float(metrics[name]))]
+            is_pruned = [self._report(value)]
         import torch
 
         if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():

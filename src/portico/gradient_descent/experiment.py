@@ -124,6 +124,9 @@ class GradientDescentExperiment(Experiment):
         _log.info("Best epoch: %s. Everything else is in %s.", best, self.output_dir)
         return metrics
 
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {**metrics, **{f"best_{name}": value for name, value in metrics.items()}}
+
     def evaluate(self) -> dict[str, float]:
         """Return the loss and the metrics of the weights in ``args.weights`` on the validation batches."""
         started = time.time()

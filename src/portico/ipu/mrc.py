@@ -1,10 +1,10 @@
 """Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from typing import Any, ClassVar
+from typing import Any
 
 from transformers import DataCollatorWithPadding
 
@@ -16,13 +16,18 @@ from portico.ipu.pipelining.report import pipeline_picture
 from portico.ipu.trainer import IPUMixin
 from portico.mrc.collators import head_collator
 from portico.mrc.experiment import MRCExperiment
-from portico.mrc.models.loading import head_of
+from portico.mrc.inference import Inference
+from portico.mrc.models.loading import ModelAndTokenizer, head_of
 from portico.mrc.trainer import MRCTrainer
 from portico.settings import GroupSchema, Setting
 
 
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
+
+
+class IPUInference(Inference, IPUMRCTrainer):
+    """:class:`~portico.mrc.inference.Inference` on IPUs."""
 
 
 def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
@@ -32,9 +37,6 @@ def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
 @dataclass(kw_only=True)
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
-
-    # What was trained here answers with +experiment=mrc.
-    MODES: ClassVar[Sequence[str]] = ("train", "evaluate")
 
     args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
     trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
@@ -56,6 +58,10 @@ class IPUMRCExperiment(MRCExperiment):
     def _trainer(self) -> Any:
         return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)
 
+    def _inference(self, reader: ModelAndTokenizer, args: IPUTrainingArguments) -> IPUInference:
+        collator = _padding_collator(reader.model, reader.tokenizer, self.preprocess.max_seq_length)
+        return IPUInference(reader, args, data_collator=collator, ipu_config=self.strategy)
+
     def report_sections(self, trainer: IPUMRCTrainer) -> Mapping[str, str]:
         report = trainer.placement_report
         if report is None:
@@ -64,7 +70,10 @@ class IPUMRCExperiment(MRCExperiment):
 
 
 def _padding_trainer(trainer: Callable[..., IPUMRCTrainer], max_length: int, **parts: Any) -> IPUMRCTrainer:
-    tokenizer = parts["processing_class"]
-    padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
-    parts["data_collator"] = head_collator(head_of(parts["model"]), tokenizer, padded)
+    parts["data_collator"] = _padding_collator(parts["model"], parts["processing_class"], max_length)
     return trainer(**parts)
+
+
+def _padding_collator(model: Any, tokenizer: Any, max_length: int) -> Any:
+    padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    return head_collator(head_of(model), tokenizer, padded)

@@ -31,13 +31,14 @@ from portico.mrc.datasets.reader import format_named
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
+    SMALL_T5,
     GeneratedAnswerProcessing,
     GenerativeFeaturizer,
     load_generator,
     new_generator,
 )
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
-from portico.mrc.models.small_bert import new_reader
+from portico.mrc.models.small_bert import SMALL_BERT, new_reader
 from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
@@ -200,7 +201,9 @@ class EncoderModel:
     """Temperature of the scores of both."""
     distillation_weight: float | None = None
     """Weight of what is learned from the teacher."""
-    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig))
+    config: Mapping[str, Any] = further_keys(
+        partial(fields_of, BertConfig, SMALL_BERT, open_fields=["max_position_embeddings"])
+    )
     """Field of BertConfig, of a new small BERT."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
@@ -226,7 +229,7 @@ class EncoderDecoderModel:
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
-    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, SMALL_T5))
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from portico.errors import InputError
 from portico.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
+    TARGET,
     TrainerExperiment,
     group,
     key_of_group,
@@ -26,12 +27,12 @@ from portico.mrc.datasets.reader import read_questions
 from portico.mrc.distillation import teaching_parts
 from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
-from portico.mrc.inference import Answer, Inference, answers_in_order, question_windows
+from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.baselines import check_score, scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.metrics.squad import gold_texts
-from portico.mrc.models.loading import load_trained_reader
+from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
 from portico.mrc.question_results import question_results
@@ -217,17 +218,27 @@ class MRCExperiment(TrainerExperiment):
         `InputError` is raised if a setting, the model or the file cannot be used.
         """
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
-        if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):
+        if name is None or path is None or (self._gives_spans and not isinstance(self.postprocess, SpanAnswers)):
             raise InputError(
-                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={name or 'null'}` and "
-                f"`data.predict_file={path or 'null'}`; set both: the folder of a run of +experiment=mrc, or a hub "
-                "name, and a file of questions."
+                "`mode=predict` answers questions with a trained model and a post-processing of portico, but "
+                f"`model.name_or_path={name or 'null'}`, `data.predict_file={path or 'null'}` and "
+                f"`postprocess.{TARGET}={path_of(type(self.postprocess))}`; set the first to the folder of a run of "
+                "this experiment, or to a hub name, and the second to a file of questions."
             )
         named = {f"data.{name}": getattr(self.data, name) for name in ("train_file", "validation_file")}
         if unused := [f"`{name}={file}`" for name, file in named.items() if file is not None]:
             logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
         reading = ("format", "skip_invalid", "max_gzip_ratio")
         asked = read_questions(path, **{key: getattr(self.data, key) for key in reading if hasattr(self.data, key)})
+        started = time.time()
+        answered = self._found_spans(name, asked) if self._gives_spans else self._generated(asked)
+        seconds = time.time() - started
+        if answered is not None:
+            _write_readable(Path(self.output_dir), answered)
+        return {"predict_samples": len(asked), "predict_runtime": round(seconds, 4)}
+
+    def _found_spans(self, name: str, asked: Examples) -> list[dict[str, Any]] | None:
+        """Return the spans that answer the questions, in the first process; write all that is known of them."""
         reader = load_trained_reader(name)
         check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
         featurizer = window_featurizer(reader.tokenizer, self.preprocess)
@@ -235,13 +246,43 @@ class MRCExperiment(TrainerExperiment):
         examples, features = question_windows(featurizer, *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**NOT_WITHOUT_TRAINING)
-        started = time.time()
-        answered = Inference(reader, args).answers(post_processing, examples, features)
-        seconds = time.time() - started
-        if args.should_save:
-            answered.answers.write(self.output_dir, _PREFIX)
-            _write_readable(Path(self.output_dir), examples, list(answers_in_order(answered.answers)))
-        return {"predict_samples": len(examples), "predict_runtime": round(seconds, 4)}
+        answered = self._inference(reader, args).answers(post_processing, examples, features)
+        if not args.should_save:
+            return None
+        answered.answers.write(self.output_dir, _PREFIX)
+        shown = ("start", "end", "context_index", "score", "probability")
+        return [
+            {
+                **{"id": question["id"], "question": question["question"], "answer": answer.text},
+                **{key: getattr(answer, key) for key in shown},
+            }
+            for question, answer in zip(examples, answers_in_order(answered.answers), strict=True)
+        ]
+
+    def _inference(self, reader: ModelAndTokenizer, args: Any) -> Inference:
+        """Return what runs a reader over features."""
+        return Inference(reader, args)
+
+    def _generated(self, asked: Examples) -> list[dict[str, Any]] | None:
+        """Return the answers that the model writes, in the first process."""
+        args = self.training_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
+        model, tokenizer = self.model.load((), self.preprocess)
+        questions: list[Any] = [{**one, "answers": {"text": [], "answer_start": []}} for one in asked]
+        parts = self.preprocess.trainer_parts([Source(questions[:1], questions)], model, tokenizer)
+        features = [{key: row[key] for key in row if key != "labels"} for row in parts["eval_dataset"]]
+        trainer = self._trainer()(
+            model=model,
+            args=args,
+            data_collator=parts["data_collator"],
+            processing_class=tokenizer,
+            post_process_function=self.postprocess.build(model, tokenizer, False),
+            **self.callback_arguments(self.trainer),
+        )
+        answers = trainer.predict(features, asked, metric_key_prefix=_PREFIX).predictions
+        if not args.should_save:
+            return None
+        texts = {answer["id"]: answer["prediction_text"] for answer in answers}
+        return [{"id": one["id"], "question": one["question"], "answer": texts[one["id"]]} for one in asked]
 
     def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
@@ -255,17 +296,13 @@ class MRCExperiment(TrainerExperiment):
         return replace(processing, calibration=calibration)
 
 
-def _write_readable(folder: Path, questions: Examples, answers: Sequence[Answer]) -> None:
-    records = [
-        {
-            **{"id": asked["id"], "question": asked["question"], "answer": answer.text},
-            **{name: getattr(answer, name) for name in ("start", "end", "context_index", "score", "probability")},
-        }
-        for asked, answer in zip(questions, answers, strict=True)
-    ]
-    text = json.dumps(records, indent=4, ensure_ascii=False)
+def _write_readable(folder: Path, answered: Sequence[Mapping[str, Any]]) -> None:
+    text = json.dumps(answered, indent=4, ensure_ascii=False)
     (folder / f"{_PREFIX}_answers.json").write_text(text + "\n", encoding="utf-8")
-    lines = [f"{r['question']}\n    {r['answer'] or '(no answer)'}  ({r['probability']:.0%})\n" for r in records]
+    lines = []
+    for one in answered:
+        probability = f"  ({one['probability']:.0%})" if "probability" in one else ""
+        lines.append(f"{one['question']}\n    {one['answer'] or '(no answer)'}{probability}\n")
     readable = folder / f"{_PREFIX}_answers.txt"
     readable.write_text("\n".join(lines), encoding="utf-8")
     print(f"Answers: {readable}")

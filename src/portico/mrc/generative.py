@@ -172,7 +172,8 @@ class GeneratedAnswerStream:
     def compute(self) -> EvalPrediction:
         more = {"no_answer_probability": 0.0} if self.processing.version_2_with_negative else {}
         predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self.texts.items()]
-        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self.examples]
+        labelled = [example for example in self.examples if "answers" in example]
+        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in labelled] or None
         return EvalPrediction(predictions=predictions, label_ids=references)
 
 

@@ -349,13 +349,13 @@ class UnsavedAnswerSession(AnswerSession):
 
 
 class Inference(MRCTrainer):
-    """Runs a trained model over features; it writes no files."""
+    """Runs a trained model over features; it writes no files. ``parts`` are further arguments of the trainer."""
 
     _session_class = UnsavedAnswerSession
 
-    def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
-        collator = head_collator(head_of(loaded.model), loaded.tokenizer)
-        super().__init__(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
+    def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments, **parts: Any) -> None:
+        parts = {"data_collator": head_collator(head_of(loaded.model), loaded.tokenizer), **parts}
+        super().__init__(model=loaded.model, args=args, processing_class=loaded.tokenizer, **parts)
 
     @classmethod
     def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":

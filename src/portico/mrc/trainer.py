@@ -104,6 +104,8 @@ class AnswerSession(EvaluationSession):
             Path(folder).mkdir(parents=True, exist_ok=True)
             for name, attribute in self.file_attributes.items():
                 value = getattr(answered, attribute)
+                if value is None:  # questions without gold answers
+                    continue
                 text = json.dumps(value, indent=4, default=lambda array: np.asarray(array).tolist())
                 Path(folder, f"{stage}_{name}{self.file_suffix}.json").write_text(text, encoding="utf-8")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from markupsafe import Markup
@@ -49,6 +50,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     jobs, goals, templates = summary["jobs"], summary["goals"], macros("sweep.html.j2")
     best = [job for job in jobs if job["number"] in summary["best"]]
     charts = Markup().join(_objective_chart(summary, name) for name in goals) + _curves(summary)
+    tradeoffs = Markup().join(_tradeoff_chart(summary, *pair) for pair in combinations(goals, 2))
     shares = Markup().join(
         templates.importances(name, found) for name, found in summary["importances"].items() if found
     )
@@ -57,6 +59,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
         _lead(jobs, goals, best),
         templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
+            Section("Objectives against each other", panels(tradeoffs), "Objectives"),
             Section("Values and objective", _parallel(summary), "Values"),
             Section("Progress of the search", panels(charts), "Progress"),
             Section("Importance of the values", panels(shares), "Importance"),
@@ -152,9 +155,52 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
         kind="dots",
         x_name="run",
         x_labels=_whole_labels(frame, last),
-        best_so_far="".join(steps) + ("H100" if steps else ""),
+        limit="".join(steps) + ("H100" if steps else ""),
+        limit_name="best so far",
     )
     return chart
+
+
+def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Markup:
+    """Return a chart of two objectives with a dot for each run, and what can be had of one for the other."""
+    goals = {name: summary["goals"][name] for name in (x_name, y_name)}
+    jobs = [job for job in summary["jobs"] if _measured(job, goals)]
+    if not jobs:
+        return Markup()
+    xs, ys = ([job["objective"][name] for job in jobs] for name in goals)
+    across = ticks(min(xs), max(xs))
+    frame = Frame((across[0], across[-1]), ticks(min(ys), max(ys)))
+    places = [(frame.x(x), frame.y(y)) for x, y in zip(xs, ys, strict=True)]
+    dots = [
+        _line(job, summary, share, f"M{x:.2f} {y:.2f}h0")
+        for job, share, (x, y) in zip(jobs, _shares(jobs, summary["goals"]), places, strict=True)
+    ]
+    kept = [
+        place for place, job in zip(places, jobs, strict=True) if job["status"] == "finished" and job["is_feasible"]
+    ]
+    chart: Markup = macros("sweep.html.j2").chart(
+        f"{y_name} against {x_name}",
+        frame,
+        _best_last(dots),
+        kind="dots",
+        x_name=x_name,
+        x_labels=frame.x_labels,
+        limit=_front(kept, is_rightward=goals[x_name] == "max", is_upward=goals[y_name] == "max"),
+        limit_name="the best of both",
+    )
+    return chart
+
+
+def _front(places: Sequence[tuple[float, float]], *, is_rightward: bool, is_upward: bool) -> str:
+    """Return the path along the dots that no other one dominates; the directions are where a dot is better."""
+    x_sign, y_sign = (-1 if is_rightward else 1), (1 if is_upward else -1)  # y of the drawing points down
+    steps: list[str] = []
+    reached = math.inf
+    for x, y in sorted(places, key=lambda place: (x_sign * place[0], y_sign * place[1])):
+        if y_sign * y < reached:
+            steps.append(f"{'H' if steps else 'M'}{x:.2f}{'V' if steps else ' '}{y:.2f}")
+            reached = y_sign * y
+    return "".join(steps) + ((f"H{0 if is_rightward else 100}") if steps else "")
 
 
 def _curves(summary: Mapping[str, Any]) -> Markup:
@@ -176,7 +222,6 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
         kind="line",
         x_name="step",
         x_labels=frame.x_labels,
-        best_so_far="",
     )
     return chart
 

@@ -47,6 +47,7 @@ def _matthews(predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return matthews_corrcoef(predictions, labels, "multiclass", num_classes=num_classes)
 
 
+_OF_NUMBERS = ("mse", "pearson", "spearmanr")
 _METRICS: Mapping[str, Any] = {
     "accuracy": lambda predictions, labels: float((predictions == labels).mean()),
     "f1": _f1,
@@ -74,12 +75,24 @@ class TextClassification(Task):
     pad_to_max_length: bool = True
     """Pad all inputs to that length, instead of to the longest of their batch."""
     metrics: list[str] | None = None
-    """Any of accuracy, f1, matthews_correlation, mse, pearson, spearmanr; null: accuracy, or mse of numbers."""
+    """Of classes accuracy, f1 (of the second of two), matthews_correlation; of numbers mse, pearson, spearmanr."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.metrics or () if name not in _METRICS]
         if unknown:
             raise InputError(f"`task.metrics={self.metrics}` has {unknown[0]}; use any of {', '.join(_METRICS)}.")
+
+    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+        what, fitting = f"{len(self.labels)} classes", [name for name in _METRICS if name not in _OF_NUMBERS]
+        if self._is_regression:
+            what, fitting = "numbers", list(_OF_NUMBERS)
+        elif len(self.labels) > 2:
+            fitting.remove("f1")
+        if wrong := [name for name in self.metrics or () if name not in fitting]:
+            raise InputError(
+                f"`task.metrics={self.metrics}` has {wrong[0]}, which does not measure {what}; use any of "
+                f"{', '.join(fitting)}."
+            )
 
     def texts(self, record: Record) -> Iterable[str]:
         return [str(value_of(record, column, "text_columns")) for column in self._columns(record)]
@@ -93,8 +106,14 @@ class TextClassification(Task):
 
     def classes(self, records: Sequence[Record]) -> list[Any]:
         found = super().classes(records)
-        # One "class" is a number to be predicted.
-        return ["LABEL_0"] if any(isinstance(value, float) for value in found) else found
+        if any(isinstance(value, float) for value in found):
+            return ["LABEL_0"]  # one "class" is a number to be predicted
+        if len(found) == 1:
+            raise InputError(
+                f"All records to train on have the label {found[0]!r}; there have to be two or more classes. Correct "
+                "the data, or set `task.label_column`."
+            )
+        return found
 
     @property
     def _is_regression(self) -> bool:
@@ -181,7 +200,12 @@ class TokenClassification(Task):
         made = rows(encoded)
         for number, (row, record) in enumerate(zip(made, records, strict=True)):
             if self.label_column in record:
-                tags = [self.label_id(tag) for tag in record[self.label_column]]
+                tags, words = [self.label_id(tag) for tag in record[self.label_column]], self._words(record)
+                if len(tags) != len(words):
+                    raise InputError(
+                        f"A record has {len(words)} words in '{self.text_column}' and {len(tags)} tags in "
+                        f"'{self.label_column}': {' '.join(words)[:100]}; give each word one tag."
+                    )
                 row["labels"] = self._aligned(tags, encoded.word_ids(number))
         return made
 
@@ -308,8 +332,18 @@ class MultipleChoice(Task):
         grouped = {
             name: [values[at : at + size] for at in range(0, len(values), size)] for name, values in encoded.items()
         }
-        labels = [{"label": record[self.label_column]} if self.label_column in record else {} for record in records]
+        labels = [{"label": self._right(record)} if self.label_column in record else {} for record in records]
         return [{**row, **label} for row, label in zip(rows(grouped), labels, strict=True)]
+
+    def _right(self, record: Record) -> int:
+        """Return the number of the right ending; data sets of the hub name it by its digits."""
+        label, count = record[self.label_column], len(self.ending_columns)
+        if str(label) not in map(str, range(count)):
+            raise InputError(
+                f"The label {label!r} in '{self.label_column}' is not the number of an ending, 0 to {count - 1}; "
+                "correct the data, or set `task.label_column`."
+            )
+        return int(label)
 
     def collator(self, args: Any, model: Any, processor: Any) -> Any:
         if self.pad_to_max_length:
@@ -325,6 +359,4 @@ class MultipleChoice(Task):
         return [str(record[self.ending_columns[one]]) for one, record in zip(chosen, records, strict=True)]
 
     def golds(self, records: Sequence[Record]) -> list[str]:
-        right = [record.get(self.label_column) for record in records]
-        columns = ["" if number is None else self.ending_columns[number] for number in right]
-        return [str(record.get(column, "")) for column, record in zip(columns, records, strict=True)]
+        return [str(record[self.ending_columns[self._right(record)]]) for record in records]

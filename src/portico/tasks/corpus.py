@@ -108,7 +108,7 @@ def line(draw: Random) -> Record:
         return {"text": review(draw)["sentence"]}
     trade = draw.choice(list(_TRADES))
     first, second = draw.sample(_TRADES[trade], 2)
-    return {"text": f"every {draw.choice(_MONTHS)} the {trade} {first} and then {second} ."}
+    return {"text": f"every {draw.choice(_MONTHS)} {draw.choice(_PEOPLE)} the {trade} {first} and then {second} ."}
 
 
 _PEOPLE = ["Ada", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Leo"]

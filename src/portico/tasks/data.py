@@ -2,8 +2,9 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,9 @@ from portico.data.sources import entries, import_datasets, open_text, paths_of
 from portico.errors import InputError
 from portico.settings import setting
 from portico.tasks.task import Record, Task
+
+# Draws for each record to evaluate on that is not among those to train on.
+_MOST_DRAWS = 20
 
 
 class Records(list[Record]):
@@ -77,10 +81,20 @@ class TaskData:
                 f"`data.{split}_file` is not set ({shown}); set it to a file of records"
                 + ("." if task.made is None else ", or set none of them to use the embedded data.")
             )
-        number = self.num_train if split == "train" else self.num_validation
-        # An odd number, so that neighbouring seeds do not share records.
-        draw = Random(2 * self.seed + (split != "train"))
-        return [task.made(draw) for _ in range(number)]
+        return self._made(task.made, split)
+
+    def _made(self, make: Callable[[Random], Record], split: str) -> list[Record]:
+        """Return embedded records; those to evaluate on are not among those to train on."""
+        # Neighbouring seeds do not share records.
+        draws = [Random(2 * self.seed), Random(2 * self.seed + 1)]
+        train = [make(draws[0]) for _ in range(self.num_train)]
+        if split == "train":
+            return train
+        seen = set(map(str, train))
+        made = (make(draws[1]) for _ in range(_MOST_DRAWS * self.num_validation))
+        found = list(islice((record for record in made if str(record) not in seen), self.num_validation))
+        # So many are trained on that there are no others.
+        return found + [make(draws[1]) for _ in range(self.num_validation - len(found))]
 
     def _hub_split(self, split: str) -> Records:
         package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a data set")

@@ -10,6 +10,7 @@ A :class:`Task` is the group ``task``: it says what is special about one kind of
 """
 
 import html
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +40,8 @@ from portico.tasks.models import SmallBert
 from portico.tasks.task import Record, Task, first
 from portico.trainer import Trainer
 
+logger = logging.getLogger(__name__)
+
 # Rows of the evaluation that the report shows, and the longest value of one in characters.
 _SHOWN_ROWS = 100
 _SHOWN_CHARACTERS = 300
@@ -66,9 +69,24 @@ class TaskExperiment(TrainerExperiment):
 
     def _load(self, split: str) -> Sequence[Record]:
         records: Sequence[Record] = self.data.load(self.task, split)
-        if not records:
+        usable = list(filter(self.task.is_usable, records))
+        if not usable:
             raise InputError(f"There are no records in the data for '{split}'; set `data` to others.")
-        return records if all(map(self.task.is_usable, records)) else list(filter(self.task.is_usable, records))
+        if len(usable) < len(records):
+            logger.warning(
+                "%d of %d records for '%s' are empty and left out.", len(records) - len(usable), len(records), split
+            )
+            records = usable
+        unknown = [number for number, record in enumerate(records, 1) if not self.task.has_target(record)]
+        if not unknown:
+            return records
+        if split == "predict":  # metrics of some of them would be no metrics of the predictions
+            return list(map(self.task.without_target, records))
+        raise InputError(
+            f"{len(unknown)} of {len(records)} records for '{split}' do not say what the model should return, such as "
+            f"number {unknown[0]}, {str(records[unknown[0] - 1])[:100]}; correct them, or set the columns of `task`. "
+            "mode=predict needs no labels."
+        )
 
     def _trainer_of(self, args: Any, train: Sequence[Record], validation: Sequence[Record]) -> Any:
         texts = (text for record in train for text in self.task.texts(record))
@@ -98,7 +116,9 @@ class TaskExperiment(TrainerExperiment):
 
     def evaluated(self, trainer: Any) -> dict[str, float]:
         """Evaluate and return the metrics; language models also have a ``perplexity``."""
-        metrics = super().evaluated(trainer)
+        return self.intermediate_metrics(super().evaluated(trainer))
+
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {**metrics, **self.task.further_scores(metrics)}
 
     def predict(self) -> dict[str, float]:

@@ -27,15 +27,22 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
 def pictures_below(folder: Path) -> Iterator[Record]:
-    """Yield the pictures of a folder with one subfolder for each class."""
+    """Yield the pictures of a folder with one subfolder for each class; those in the folder itself have no label.
+
+    A picture is opened when it is used: all of them need not fit into memory.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder; set it to one with a subfolder of pictures for each class.")
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     for file in sorted(folder.rglob("*")):
         if file.suffix.lower() in _SUFFIXES:
-            with Image.open(file) as image:
-                yield {"image": image.convert("RGB"), "label": file.parent.name}
+            try:
+                Image.open(file).close()  # reads its header only
+            except (OSError, UnidentifiedImageError) as error:
+                raise InputError(f"{file}: not a picture that Pillow reads; remove it, or replace it.") from error
+            label = {} if file.parent == folder else {"label": file.parent.name}
+            yield {"image": str(file), **label}
 
 
 @dataclass(kw_only=True)
@@ -48,7 +55,7 @@ class ImageClassification(Task):
     read = staticmethod(pictures_below)
 
     image_column: str = "image"
-    """Key of the picture, of Pillow's class."""
+    """Key of the picture, of Pillow's class or the path of a file."""
     label_column: str = "label"
     """Key of its class."""
     least_area: float = setting(0.08, least=0)
@@ -104,7 +111,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         record = self.records[index]
-        image = value_of(record, self.task.image_column, "image_column").convert("RGB")
+        image = _opened(value_of(record, self.task.image_column, "image_column"))
         pixels = torch.from_numpy(np.array(self._varied(image) if self.varied else self._whole(image)))
         pixels = pixels.permute(2, 0, 1).contiguous().float().div(255)
         mean, std = (
@@ -140,6 +147,18 @@ class Pictures(Dataset[Mapping[str, Any]]):
         image = image.resize((resized[0], resized[1]), Resampling.BILINEAR)
         left, top = round((image.width - width) / 2), round((image.height - height) / 2)
         return image.crop((left, top, left + width, top + height))
+
+
+def _opened(picture: Any) -> "Image":
+    if not isinstance(picture, str | Path):
+        return picture.convert("RGB")
+    from PIL import Image
+
+    try:
+        with Image.open(picture) as image:
+            return image.convert("RGB")
+    except OSError as error:
+        raise InputError(f"{picture}: cannot be read as a picture ({error}); replace it.") from error
 
 
 def random_part(width: int, height: int, least_area: float) -> tuple[int, int, int, int]:

@@ -14,6 +14,7 @@ from transformers import (
     default_data_collator,
 )
 
+from portico.errors import InputError
 from portico.settings import setting
 from portico.tasks import corpus
 from portico.tasks.classification import IGNORED, multiple_of
@@ -29,6 +30,8 @@ class LanguageModeling(Task):
     """What both kinds of language models share."""
 
     made = staticmethod(corpus.line)
+    size_key: ClassVar[str]
+    """Key of the number of tokens of a block."""
 
     text_column: str | None = None
     """Key of the text; null: text, or else the first."""
@@ -40,13 +43,20 @@ class LanguageModeling(Task):
     def limited_features(
         self, records: Sequence[Record], processor: Any, limit: int | None, *, training: bool
     ) -> Features | None:
-        return self.features(records, processor)[:limit] if records else None  # counted in blocks
+        features = self.features(records, processor)[:limit] if records else None  # counted in blocks
+        if features is not None and not features:
+            split = "train" if training else "validation"
+            raise InputError(
+                f"The {len(records)} records for '{split}' are shorter together than one block of tokens; set "
+                f"`{self.size_key}` to fewer, or give longer texts."
+            )
+        return features
 
     def preprocess_logits(self, logits: Any, labels: Any) -> Any:
         return first(logits).argmax(dim=-1)
 
     def further_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        return {"perplexity": perplexity(metrics["eval_loss"])}
+        return {"perplexity": perplexity(metrics["eval_loss"])} if "eval_loss" in metrics else {}
 
 
 def blocks(texts: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
@@ -69,16 +79,22 @@ class CausalLM(LanguageModeling):
     """The next token of texts that are joined and cut into blocks."""
 
     model_class: ClassVar[Any] = AutoModelForCausalLM
+    size_key: ClassVar[str] = "task.block_size"
     predictions_file: ClassVar[str] = "generated_predictions.txt"
     lowercase: ClassVar[bool] = False
 
     block_size: int | None = setting(None, least=1)
-    """Tokens of a block; null: what the tokenizer allows, at most 1024."""
+    """Tokens of a block; null: what the tokenizer allows, or 1024 where that is more than the model does."""
     max_new_tokens: int = setting(32, least=1)
     """Tokens that mode=predict adds to each text."""
 
+    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+        self._num_positions = getattr(model.config, "max_position_embeddings", _LONGEST)
+
     def features(self, records: Sequence[Record], processor: Any) -> Features:
-        size = min(self.block_size or _LONGEST, processor.model_max_length)
+        size = min(self.block_size or processor.model_max_length, processor.model_max_length)
+        if self.block_size is None and size > self._num_positions:
+            size = min(_LONGEST, self._num_positions)
         texts = rows(processor([text for record in records for text in self.texts(record)]))
         return [{**block, "labels": list(block["input_ids"])} for block in blocks(texts, size)]
 
@@ -94,10 +110,16 @@ class CausalLM(LanguageModeling):
         """Return each text with the most likely continuation; there is nothing to compare it with."""
         model, tokenizer = trainer.model.to(trainer.args.device).eval(), trainer.processing_class
         answers = []
+        # A text and what is added have to fit into the model: of a longer text it reads the end.
+        most = max(min(self._num_positions, tokenizer.model_max_length) - self.max_new_tokens, 1)
         for record in records:
             tokens = tokenizer(next(iter(self.texts(record))).rstrip("\n"), return_tensors="pt").to(model.device)
-            written = model.generate(**tokens, max_new_tokens=self.max_new_tokens, do_sample=False)
-            answers.append(" ".join(tokenizer.decode(written[0], skip_special_tokens=True).split()))
+            tokens_T = tokens["input_ids"][0]
+            if len(tokens_T):  # an empty text has no continuation
+                read = {name: values[:, -most:] for name, values in tokens.items()}
+                written = model.generate(**read, max_new_tokens=self.max_new_tokens, do_sample=False)[0]
+                tokens_T = torch.cat([tokens_T[:-most], written])
+            answers.append(" ".join(tokenizer.decode(tokens_T, skip_special_tokens=True).split()))
         return answers, {}
 
 
@@ -106,6 +128,7 @@ class MaskedLM(LanguageModeling):
     """The masked tokens of texts, joined and cut into blocks, or each by itself."""
 
     model_class: ClassVar[Any] = AutoModelForMaskedLM
+    size_key: ClassVar[str] = "task.max_seq_length"
 
     max_seq_length: int | None = setting(None, least=1)
     """Tokens of a block, or of a longer text that are kept; null: what the tokenizer allows, at most 1024."""

@@ -1,5 +1,6 @@
 """The group ``model`` of the tasks: small models of each family, trained from scratch, or pretrained ones."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from portico.from_scratch import (
 )
 from portico.settings import further_keys
 from portico.tasks.task import Task
+
+logger = logging.getLogger(__name__)
 
 # Pieces of a new tokenizer.
 _VOCAB_SIZE = 1500
@@ -70,6 +73,12 @@ class TaskModel(ABC):
         ):
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
+                if not all(str(known).startswith("LABEL_") for known in config.label2id):
+                    logger.warning(
+                        "%s was trained on the labels %s, and is now trained on %s.",
+                        name,
+                        *map(list, (config.label2id, labels)),
+                    )
                 for field_name, value in _label_fields(labels).items():
                     setattr(config, field_name, value)
             loads = AutoTokenizer if hasattr(config, "vocab_size") else AutoImageProcessor
@@ -95,7 +104,7 @@ class SmallBert(TaskModel):
         **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256},
         "max_position_embeddings": 512,
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig, small))
     """Field of BertConfig, of a new small BERT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -109,7 +118,7 @@ class SmallGPT2(TaskModel):
     kind: ClassVar[str] = "small GPT-2"
     config_class: ClassVar[Any] = GPT2Config
     small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
-    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
     """Field of GPT2Config, of a new small GPT-2."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -133,7 +142,7 @@ class SmallT5(TaskModel):
         **{"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4},
         "dropout_rate": 0.0,
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
     """Field of T5Config, of a new small T5."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
@@ -154,7 +163,7 @@ class SmallViT(TaskModel):
         **{"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192},
         **{"image_size": 32, "patch_size": 8},
     }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig))
+    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig, small))
     """Field of ViTConfig, of a new small ViT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:

@@ -58,10 +58,22 @@ class Task(ABC):
     def _labels_in(self, record: Record) -> Sequence[Any]:
         return [value_of(record, str(self.label_column), "label_column")]
 
+    def has_target(self, record: Record) -> bool:
+        """Return whether it is known what a model should return for a record.
+
+        By default whether there is a label; some test sets have -1 for want of one.
+        """
+        if self.label_column is None:
+            return True
+        label = record.get(self.label_column)
+        return label is not None and not (type(label) is int and label == -1)
+
+    def without_target(self, record: Record) -> Record:
+        """Return a record without what a model should return for it."""
+        return {key: value for key, value in record.items() if key != self.label_column}
+
     def label_id(self, value: Any) -> int:
-        """Return the number of a label; -1, which some test sets have for want of one, is kept."""
-        if value == -1:
-            return -1
+        """Return the number of a label."""
         try:
             return self._ids[str(value)]
         except KeyError:

@@ -49,11 +49,19 @@ class TextToText(Task):
         target = record.get(self.target_column)
         return None if target is None else _string(target, self.target_column)
 
+    def has_target(self, record: Record) -> bool:
+        return self._target(record) is not None
+
+    def without_target(self, record: Record) -> Record:
+        return {key: value for key, value in record.items() if key != self.target_column}
+
     def golds(self, records: Sequence[Record]) -> list[str]:
         return [self._target(record) or "" for record in records]
 
     def adapt(self, args: Any, model: Any, processor: Any) -> None:
         self._tokenizer = processor
+        # As the scripts: T5's tokenizer names 512 tokens, but the model has no positions that could run out.
+        self._num_positions = getattr(model.config, "max_position_embeddings", None)
         self._check_metric()
         if getattr(args, "predict_with_generate", False) and args.generation_max_length is None:
             args.generation_max_length = self.max_target_length
@@ -77,7 +85,7 @@ class TextToText(Task):
         return made
 
     def _limit(self, length: int) -> int:
-        return min(length, self._tokenizer.model_max_length)
+        return min(length, self._num_positions or length)
 
     def collator(self, args: Any, model: Any, processor: Any) -> Any:
         multiple = multiple_of(args)
@@ -169,6 +177,9 @@ class Translation(TextToText):
 
     def _target(self, record: Record) -> str | None:
         return super()._target(self._pair(record))
+
+    def without_target(self, record: Record) -> Record:
+        return {**record, self.translation_column: super().without_target(self._pair(record))}
 
     def _pair(self, record: Record) -> Mapping[str, Any]:
         pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")

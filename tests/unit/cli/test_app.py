@@ -275,6 +275,9 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.0015 +The initial learning rate", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
+    assert re.search(r"^  model.hidden_act=gelu  +Field of BertConfig", shown, flags=re.MULTILINE)
+    assert re.search(r"^  model.hidden_size=128 ", shown, flags=re.MULTILINE), "of the small model, not of BERT"
+    assert re.search(r"^  model.vocab_size= ", shown, flags=re.MULTILINE), "preprocess.vocab_size decides it"
 
 
 def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
@@ -288,6 +291,7 @@ def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
         ("+experiment=mrc args.weig", "args.weight_decay="),  # no file mentions it
         ("experiment=text_classification task.pad", "task.pad_to_max_length="),
         ("+experiment=mrc_seq2seq model.num_h", "model.num_heads="),
+        ("+experiment=causal_lm model.n_embd=", "model.n_embd=128"),
         ("+experiment=mrc strategy=d", "strategy=ddp strategy=deepspeed"),
         ("+experiment=mr", "+experiment=mrc +experiment=mrc_fid +experiment=mrc_ipu"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -11,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 import fake_experiment
-from hydra_plugins.portico_optuna import distribution_of, distribution_of_config
+from hydra_plugins.portico_optuna import OptunaSweeper, distribution_of, distribution_of_config
 from portico.cli.jobs import storage_of
 from portico.errors import InputError
 
@@ -219,3 +220,26 @@ def test_search_in_processes_of_srun_is_refused(search, capsys, monkeypatch):
         monkeypatch.setenv(name, value)
     assert search() == 1
     assert "SLURM_PROCID=0 says that a launcher such as srun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("of_the_user", "expected"), [(None, "4"), ("7", "7")])
+def test_trials_that_a_launcher_of_hydra_runs_at_the_same_time_share_the_cores(monkeypatch, of_the_user, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if of_the_user is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", of_the_user)
+
+    def launch(overrides, initial_job_idx):
+        return os.environ.get("OMP_NUM_THREADS")
+
+    sweeper = OptunaSweeper()
+    sweeper.launcher = SimpleNamespace(launch=launch)
+    assert sweeper._launch([[], []], 0) == expected
+    assert sweeper._launch([[]], 0) == of_the_user, "a trial by itself has all cores"
+    assert os.environ.get("OMP_NUM_THREADS") == of_the_user
+
+
+def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found):
+    assert search("hydra.sweeper.n_trials=5", "hydra.sweeper.n_jobs=2") == 0
+    assert found("number") == [0, 1, 2, 3, 4]
+    assert set(found("status")) == {"finished"}

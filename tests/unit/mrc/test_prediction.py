@@ -76,8 +76,8 @@ def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, que
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {}}, r"`model.name_or_path=null` and `data.predict_file=null`; set both"),
-        ({"model": {"name_or_path": "/no"}}, r"`data.predict_file=null`; set both"),
+        ({"model": {}}, r"`model.name_or_path=null`, `data.predict_file=null` and .*; set the first to the folder"),
+        ({"model": {"name_or_path": "/no"}}, r"`data.predict_file=null` and .*; set the first"),
         ({"model": {"name_or_path": "/no"}, "data": {"predict_file": "/no.json"}}, r"/no.json: no such file"),
         ({"model": {}, "data": {"predict_file": 3}}, r"`data.predict_file=3` cannot be used"),
         ({"model": {}, "postprocess": {"calibrate": 2}}, r"`postprocess.calibrate=2` cannot be used"),
@@ -102,11 +102,18 @@ def test_long_questions_are_cut_as_in_training(tmp_path, model_folder):
     assert predict(tmp_path, **changes, preprocess={"max_q_char_len": 20})["predict_samples"] == 1
 
 
-def test_generated_answers_are_not_predicted(tmp_path):
-    groups = {"postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"}}
-    settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups}
-    with pytest.raises(InputError, match="`mode=predict` finds spans with a trained reader"):
-        build_experiment(settings, str(tmp_path / "run")).predict()
+class OwnAnswers:
+    def __init__(self, n_best_size, calibrate):
+        pass
+
+    def build(self, model, tokenizer, version_2_with_negative):
+        raise AssertionError
+
+
+def test_a_post_processing_of_the_user_is_not_predicted_with(tmp_path):
+    changes = {"model": {"name_or_path": "x"}, "data": {"predict_file": "x.json"}}
+    with pytest.raises(InputError, match=r"a post-processing of portico, but .*`postprocess._target_=.*OwnAnswers`"):
+        predict(tmp_path, **changes, postprocess={"_target_": f"{__name__}.OwnAnswers"})
 
 
 def asked(key, question, context):

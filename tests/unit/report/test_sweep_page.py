@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from portico.report.sweep_page import sweep_page
+from portico.report.sweep_page import _front, sweep_page
 from sweep_results import job, summary
 
 
@@ -52,3 +52,49 @@ def test_text_of_a_run_is_no_markup():
 )
 def test_sweeps_that_say_little_have_a_page(changes):
     assert "All runs" in sweep_page(summary(**changes))
+
+
+TWO = {"eval_f1": "max", "train_runtime": "min"}
+
+
+def of_two(number, score, seconds, **changes):
+    return job(number, score, objective={"eval_f1": score, "train_runtime": seconds}, **changes)
+
+
+def test_two_objectives_are_drawn_against_each_other():
+    jobs = [
+        *(of_two(0, 60.0, 10.0), of_two(1, 80.0, 40.0), of_two(2, 70.0, 20.0), of_two(3, 65.0, 30.0)),
+        *(of_two(4, 90.0, 5.0, is_feasible=False), of_two(5, None, 50.0, status="failed")),
+    ]
+    page = sweep_page(summary(jobs=jobs, goals=TWO, best=[0, 1, 2], importances={}))
+    (chart,) = re.findall(r"eval_f1 against train_runtime</h3>.*?</figure>", page, re.S)
+    dots = {int(run): (x, y) for run, x, y in re.findall(r'data-run="(\d)".*?d="M([\d.]+) ([\d.]+)h0', chart)}
+    assert dots.keys() == {0, 1, 2, 3, 4}, "a run without a value has no dot"
+    # Along what no other feasible run dominates, from the fastest to the best, and on to the slow side.
+    steps = f"M{' '.join(dots[0])}H{dots[2][0]}V{dots[2][1]}H{dots[1][0]}V{dots[1][1]}H100"
+    assert f'<path class="ideal" d="{steps}"' in chart
+    assert "the best of both" in chart
+
+
+@pytest.mark.parametrize(
+    ("is_rightward", "is_upward", "expected"),
+    [
+        (False, True, "M10.00 50.00H30.00V20.00H100"),
+        (True, True, "M30.00 20.00H0"),
+        (True, False, "M30.00 20.00H20.00V60.00H0"),
+        (False, False, "M10.00 50.00H20.00V60.00H100"),
+    ],
+)
+def test_the_front_follows_the_directions_of_both(is_rightward, is_upward, expected):
+    places = [(10.0, 50.0), (20.0, 60.0), (30.0, 20.0)]
+    assert _front(places, is_rightward=is_rightward, is_upward=is_upward) == expected
+
+
+def test_each_pair_of_objectives_has_a_chart():
+    goals = {"a": "max", "b": "min", "c": "max"}
+    jobs = [
+        job(number, 1.0, objective={name: number + index for index, name in enumerate(goals)}) for number in (0, 1)
+    ]
+    page = sweep_page(summary(jobs=jobs, goals=goals, best=[], importances={}))
+    assert [f"{y} against {x}" in page for y, x in ("ab", "ac", "bc")] == [True] * 3
+    assert "against" not in sweep_page(summary()).split("How to read")[0]

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from portico.errors import InputError
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData
-from portico.tasks.images import random_part
+from portico.tasks.images import pictures_below, random_part
 from portico.tasks.language_modeling import CausalLM
+from portico.tasks.text_to_text import Translation
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -59,10 +61,7 @@ def test_trains_evaluates_and_predicts_offline(name, tmp_path, capsys):
     model = f"model.name_or_path={tmp_path}/run"
     evaluated = run(name, tmp_path / "scores", model, mode="evaluate")
     assert evaluated.keys() <= trained.keys()
-    if name not in (
-        "masked_lm",
-        "image_classification",
-    ):  # masks are drawn anew; its weights are saved and found again
+    if name != "masked_lm":  # its masks are drawn anew
         assert evaluated[score] == trained[score]
     assert (tmp_path / "scores/report.html").is_file()
     predicted = run(name, tmp_path / "answers", model, mode="predict")
@@ -136,7 +135,11 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
     ("overrides", "message"),
     [
         (["data.train_file=none.json"], "`data.validation_file` is not set|none.json: no such file"),
-        (["task.label_column=class"], "A record has no 'class' but sentence, label; set `task.label_column`"),
+        (["task.label_column=class"], "24 of 24 records for 'train' do not say what .*; correct them, or set the col"),
+        (
+            ["task.metrics=[mse]"],
+            r"`task.metrics=\['mse'\]` has mse, which does not measure 2 classes; use any",
+        ),
         (["task.metrics=[bleu]"], "`task.metrics=.*` has bleu; use any of accuracy, f1"),
         (["model.name_or_path=./none"], "cannot be loaded as a model for SequenceClassification"),
         (["model.num_attention_heads=7"], "No small BERT can be made with `model.num_attention_heads=7`"),
@@ -147,6 +150,111 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
 def test_what_cannot_be_used_is_refused_before_training(overrides, message, tmp_path):
     with pytest.raises(InputError, match=message):
         run("text_classification", tmp_path / "run", *overrides)
+
+
+def write_json(path, records):
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return path
+
+
+def test_some_records_without_labels_are_predicted_all_and_not_measured(tmp_path):
+    """Test sets of GLUE have -1 for want of a label."""
+    run("text_classification", tmp_path / "run", *BERT)
+    texts = [{"sentence": "the room was lovely .", "label": label} for label in ("positive", -1, None)]
+    chosen = (f"model.name_or_path={tmp_path}/run", f"data.predict_file={write_json(tmp_path / 'a.json', texts)}")
+    metrics = run("text_classification", tmp_path / "answers", *chosen, mode="predict")
+    assert metrics["predict_samples"] == 3
+    assert not {"predict_loss", "predict_accuracy"} & set(metrics)
+    chosen = (chosen[0], f"data.validation_file={tmp_path}/a.json")
+    with pytest.raises(InputError, match=r"2 of 3 records for 'validation' do not say .* such as number 2, "):
+        run("text_classification", tmp_path / "scores", *chosen, mode="evaluate")
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "message"),
+    [
+        ("text_classification", [{"text": "a", "label": "x"}] * 2, "All records to train on have the label 'x'"),
+        (
+            "text_classification",
+            [{"text": "a", "label": label} for label in "xyz"],
+            r"has f1, which does not measure 3 classes; use any of accuracy, matthews_correlation\.",
+        ),
+        (
+            "text_classification",
+            [{"text": "a", "label": 0.5}],
+            r"has f1, which does not measure numbers; use any of mse, pearson, spearmanr\.",
+        ),
+        (
+            "token_classification",
+            [{"tokens": ["a", "b"], "ner_tags": ["O"]}],
+            "2 words in 'tokens' and 1 tags in 'ner_tags'",
+        ),
+        ("multiple_choice", [{**corpus.story(Random(0)), "label": 4}], "The label 4 .* of an ending, 0 to 3"),
+        ("causal_lm", [{"text": "one two"}], "The 1 records for 'train' are shorter together than one block"),
+        ("summarization", [{"document": "a"}], "1 of 1 records for 'train' do not say .* such as number 1"),
+        ("summarization", [{"document": "", "summary": ""}], "There are no records in the data for 'train'"),
+    ],
+)
+def test_records_that_cannot_be_used_are_refused_before_training(name, records, message, tmp_path):
+    path = write_json(tmp_path / "a.json", records)
+    metrics = ("task.metrics=[f1]",) if name == "text_classification" else ()
+    with pytest.raises(InputError, match=message):
+        run(name, tmp_path / "run", f"data.train_file={path}", f"data.validation_file={path}", *metrics)
+
+
+def test_empty_records_are_left_out_with_a_warning(tmp_path, caplog):
+    records = [corpus.article(Random(0)), {"document": "", "summary": "x"}]
+    path = write_json(tmp_path / "a.json", records)
+    metrics = run("summarization", tmp_path / "run", f"data.train_file={path}", f"data.validation_file={path}", *T5)
+    assert metrics["train_samples"] == 1
+    assert "1 of 2 records for 'train' are empty and left out." in caplog.text
+
+
+def test_the_right_ending_may_be_named_by_its_digits():
+    """As by data sets of the hub, whose labels have names."""
+    record = corpus.story(Random(0))
+    named = {**record, "label": str(record["label"])}
+    assert MultipleChoice().golds([named]) == MultipleChoice().golds([record])
+
+
+@pytest.mark.parametrize(
+    ("allowed", "positions", "expected"), [(2048, 4096, 2048), (10**30, 512, 512), (10**30, 0, 1024)]
+)
+def test_blocks_are_as_long_as_in_the_script(allowed, positions, expected):
+    """`run_clm.py` takes what the tokenizer allows, and 1024 at most only where the model allows less than that."""
+    task, config = CausalLM(), SimpleNamespace(**({"max_position_embeddings": positions} if positions else {}))
+    task.adapt(None, SimpleNamespace(config=config), None)
+
+    class Tokenizer:
+        model_max_length = allowed
+
+        def __call__(self, texts):
+            return {"input_ids": [[0] * 5000]}
+
+    assert len(task.features([{"text": ""}], Tokenizer())[0]["input_ids"]) == expected
+
+
+def test_texts_of_any_length_are_continued(tmp_path):
+    size = RUNS["causal_lm"][0]
+    run("causal_lm", tmp_path / "run", *size, "model.n_positions=32")
+    texts = [{"text": "the soup of this meal was lovely . " * 9}, {"text": ""}]
+    chosen = (f"model.name_or_path={tmp_path}/run", f"data.predict_file={write_json(tmp_path / 'a.json', texts)}")
+    run("causal_lm", tmp_path / "answers", *chosen, "task.max_new_tokens=4", mode="predict")
+    first, second = (tmp_path / "answers/generated_predictions.txt").read_text().splitlines()
+    assert first.startswith(("the soup of this meal was lovely. " * 9).strip()[:100])
+    assert second == ""
+
+
+def test_pictures_without_a_folder_of_their_own_have_no_label(tmp_path):
+    (tmp_path / "rows").mkdir()
+    picture = corpus.picture(Random(0))["image"]
+    picture.save(tmp_path / "a.png")
+    picture.save(tmp_path / "rows/b.png")
+    read = list(pictures_below(tmp_path))
+    assert read == [{"image": f"{tmp_path}/a.png"}, {"image": f"{tmp_path}/rows/b.png", "label": "rows"}]
+    (tmp_path / "c.png").write_text("no picture")
+    with pytest.raises(InputError, match=r"c\.png: not a picture that Pillow reads"):
+        list(pictures_below(tmp_path))
 
 
 def test_a_label_that_the_model_does_not_know_is_named(tmp_path):
@@ -185,9 +293,19 @@ def test_the_same_seed_makes_the_same_records(make):
     assert records[0] == records[1] != records[2]
 
 
-def test_training_and_validation_differ():
-    data, task = TaskData(num_train=50, num_validation=50), MultipleChoice()
-    assert data.load(task, "train") != data.load(task, "validation")
+@pytest.mark.parametrize("task", [TextClassification(), CausalLM(), Translation()], ids=lambda one: type(one).__name__)
+def test_what_is_held_out_is_not_trained_on(task):
+    data = TaskData(num_train=1000, num_validation=200)
+    train, held_out = data.load(task, "train"), data.load(task, "validation")
+    assert len(held_out) == 200
+    assert not [record for record in held_out if record in train]
+
+
+def test_few_different_records_are_repeated():
+    """Rather than to search forever for one that is not trained on."""
+    task = TextClassification()
+    task.made = lambda draw: {"sentence": "a", "label": draw.choice("xy")}
+    assert len(TaskData(num_train=50, num_validation=5).load(task, "validation")) == 5
 
 
 def test_the_report_shows_what_was_predicted(tmp_path):
