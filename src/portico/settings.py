@@ -185,7 +185,7 @@ def _fields(target: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _settings_of_arguments(target: type) -> GroupSchema:
-    rules, docs = argument_rules(target), _documentation(target)
+    rules, docs = argument_rules(target), documentation(target)
     known = {
         one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
     }
@@ -193,7 +193,7 @@ def _settings_of_arguments(target: type) -> GroupSchema:
 
 
 def _settings_of_dataclass(target: type) -> GroupSchema:
-    hints, docs = get_type_hints(target), _documentation(target)
+    hints, docs = get_type_hints(target), documentation(target)
     known: dict[str, Setting] = {}
     for one in _fields(target):
         if "further_keys" in one.metadata:
@@ -205,7 +205,7 @@ def _settings_of_dataclass(target: type) -> GroupSchema:
 
 
 def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
-    docs = _documentation(target)
+    docs = documentation(target)
     known: dict[str, Setting] = {}
     is_open = False
     for function in _constructors(target):
@@ -245,7 +245,7 @@ def _default_of(one: dataclasses.Field[Any]) -> Any:
 
 
 @cache
-def _documentation(target: Any) -> dict[str, str]:
+def documentation(target: Any) -> dict[str, str]:
     """Return one line for each field or argument, from the nearest class that documents it.
 
     There it is the docstring below the field, else the argument's entry under ``Args:``, else the field's ``help``.

@@ -18,15 +18,17 @@ from portico.mrc.collators import head_collator
 from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.loading import head_of
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import GroupSchema, Setting
+from portico.settings import GroupSchema, Setting, documentation
 
 
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
 
-def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
-    return GroupSchema({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
+def _attributes(config_class: Any) -> GroupSchema:
+    docs = documentation(config_class)
+    docs |= {f"inference_{name}": f"{text}, in inference" for name, text in docs.items()}
+    return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
 
 
 @dataclass(kw_only=True)
