@@ -1,11 +1,14 @@
-"""Generated pages of the reference: the keys of the configuration, and the commands; running it writes both.
+"""Generated pages: the keys of the configuration, the commands, and the event table; running it writes them.
 
-The keys come from the classes that the files of ``conf`` name, and the commands from their argument parsers.
+The keys come from the classes that the files of ``conf`` name, the commands from their argument parsers, and the
+events from the docstring of :mod:`portico.loop.run`.
 """
 
 import argparse
+import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +21,8 @@ from portico.__main__ import COMMANDS
 from portico.arguments import TrainingArguments
 from portico.cli.compose import compose, config_dir, experiment_names
 from portico.experiment import TARGET, configured_groups, import_target, path_of
+from portico.gradient_descent import run as gradient_descent_run
+from portico.loop import run
 from portico.settings import NO_DEFAULT, Setting, schema_of
 
 FOLDER = Path(__file__).parent / "reference"
@@ -225,9 +230,77 @@ def _described(parser: argparse.ArgumentParser, title: str) -> str:
     return text + (f"\n```text\n{parser.epilog.strip()}\n```\n" if parser.epilog else "")
 
 
+# -------------------------------------------------------------------------------------------------- the event table
+
+_EVENTS_HEAD = """\
+# The event table
+
+Lightning runs the loops, and portico calls your methods and callbacks from Lightning's hooks, in the order of
+`transformers.Trainer`. Overrides and callbacks therefore see the same state at the same moment.
+
+This page is generated from the docstring of `portico.loop.run`: `python docs/reference_pages.py`.
+
+## The loop
+
+```text
+LOOP
+```
+
+## Which hook does what
+
+`B` is a Lightning callback of portico, the first of all, which moves the state of the trainer before any other looks
+at it; `M` is [`TrainerModule`](../reference/trainers.md), the `LightningModule` around your model; `T` is a method of
+the trainer.
+
+| Lightning | Hugging Face |
+| --- | --- |
+"""
+_EVENTS_TAIL = """
+## Callbacks of both kinds
+
+Callbacks of transformers get their events at the places of the first table. Callbacks of Lightning
+(`lightning_callbacks=`) get Lightning's, after portico's own: when `on_train_batch_end` reaches them, the step is
+counted, and logs, evaluations and checkpoints of that step are done. A step is an optimizer step in
+`trainer.state.global_step` and in `trainer.lightning_trainer.global_step`; `batch_idx` counts batches.
+
+A subclass may override every public method named above. If it overrides `training_step`, backward runs where its code
+calls `self.accelerator.backward(loss)`; otherwise Lightning runs it right after the method.
+
+## AllenNLP's trainer
+
+The order of `GradientDescentTrainer` in the same loops; `<...>` marks callbacks of AllenNLP, `[...]` those of Hugging
+Face, `n` is the number of the optimizer step, from 1.
+
+```text
+ALLENNLP
+```
+"""
+
+
+def events() -> str:
+    """Return the page of the loop and of what each hook of Lightning does."""
+    doc = inspect.getdoc(run) or ""
+    loop = textwrap.dedent(doc.partition("marked::\n\n")[2].partition("\n\nWhich")[0])
+    allennlp = textwrap.dedent((inspect.getdoc(gradient_descent_run) or "").partition("from 1::\n\n")[2])
+    rows: list[list[str]] = []
+    for line in doc.split(f"{'=' * 45}  ")[2].splitlines()[1:]:
+        hook, text = line[:45].strip(), line[45:].strip()
+        if hook:
+            rows.append([hook, text])
+        else:
+            rows[-1][1] += f" {text}"
+    table = "".join(_row(hook.replace("``", "`"), text.replace("``", "`")) for hook, text in rows)
+    notes = doc.rpartition("=\n\n")[2].replace("``", "`")
+    return f"{_EVENTS_HEAD.replace('LOOP', loop)}{table}\n{notes}\n{_EVENTS_TAIL.replace('ALLENNLP', allennlp)}"
+
+
 def pages() -> dict[Path, str]:
     """Return the text of each generated page by its path."""
-    return {FOLDER / "config_keys.md": config_keys(), FOLDER / "commands.md": commands()}
+    return {
+        FOLDER / "config_keys.md": config_keys(),
+        FOLDER / "commands.md": commands(),
+        FOLDER.parent / "concepts" / "events.md": events(),
+    }
 
 
 if __name__ == "__main__":

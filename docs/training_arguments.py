@@ -164,7 +164,7 @@ def kind_of(annotation: Any) -> str:
         for one in parts
         if not (inspect.isclass(one) and issubclass(one, enum.Enum))
     ]
-    return f"`{' | '.join(re.sub(r'[a-z_]+[.]', '', name) for name in names)}`"
+    return " or ".join(f"`{re.sub(r'[a-z_]+[.]', '', name)}`" for name in names)
 
 
 def default_of(one: "dataclasses.Field[Any]") -> str:

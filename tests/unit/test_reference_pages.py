@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from reference_pages import FOLDER, commands, config_keys
+from reference_pages import FOLDER, commands, config_keys, events
 
 SOURCES = Path(__file__).parents[2] / "src" / "portico"
 FACADES = [f"portico{room}" for room in ("", ".gradient_descent", ".mrc", ".mrc.metrics", ".mrc.primeqa", ".ort")]
@@ -20,6 +20,10 @@ def test_configuration_keys_are_up_to_date():
 
 def test_commands_are_up_to_date():
     assert (FOLDER / "commands.md").read_text(encoding="utf-8") == commands(), RENEW
+
+
+def test_event_table_is_up_to_date():
+    assert (FOLDER.parent / "concepts" / "events.md").read_text(encoding="utf-8") == events(), RENEW
 
 
 def homes(facade):
