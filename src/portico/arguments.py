@@ -114,19 +114,169 @@ class LightningPlacement:
 class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):
     """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
 
-    Args:
-        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ...); by default the best one present, or the CPU
-            with ``use_cpu``.
-        strategy: Lightning strategy (``"ddp"``, ...); by default Lightning's choice.
-        devices: Devices of this machine, one process each; by default 1, or as many as ``torchrun`` started.
-        num_nodes: Number of machines.
-        precision: Lightning precision (``"bf16-mixed"``, ...); by default according to ``bf16`` and ``fp16``.
-        corrections: Names of deviations of transformers to correct (:data:`portico.corrections.CORRECTIONS`), in a
-            list or a string with commas, or ``"all"``; by default none.
-        stop_on_nan: End training with an error at a loss that is NaN or infinite.
-        async_save: Write checkpoints while training goes on, from a copy of the state in host memory.
+    Names, meaning and defaults are those of transformers 5.23 (``transformers/training_args.py``), except for the
+    Lightning fields ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision``, and for
+    ``corrections``, ``stop_on_nan`` and ``async_save``, which are portico's own. A value that cannot be used raises ``ValueError``
+    before any work, and a field without effect logs a warning. Arguments of ``transformers`` 4 are accepted too, with
+    a warning: :mod:`portico.deprecated`.
 
-    Arguments of ``transformers`` 4 are accepted too, with a warning: :mod:`portico.deprecated`.
+    Args:
+        output_dir: Folder of the run: checkpoints, final model and state; ``"trainer_output"`` if it is left out.
+        num_train_epochs: Length of the run in epochs; may be fractional.
+        max_steps: Length of the run in optimizer steps; above 0 it overrides ``num_train_epochs``.
+        per_device_train_batch_size: Examples per training batch and process.
+        per_device_eval_batch_size: Examples per evaluation batch and process.
+        gradient_accumulation_steps: Batches per optimizer step; the last step of an epoch may have fewer.
+        auto_find_batch_size: Start again with training batches a tenth smaller whenever memory runs out.
+        optim: Name of the optimizer (``transformers.training_args.OptimizerNames``); an error names a missing package.
+        optim_args: Options of the optimizer, as in ``"momentum=0.9,nesterov=True"``.
+        optim_target_modules: Modules that GaLore, APOLLO and the like train in low rank: names, regular expressions,
+            or ``"all-linear"``.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay, of all parameters except biases and normalization layers.
+        adam_beta1: Adam's decay rate of the first moment.
+        adam_beta2: Adam's decay rate of the second moment.
+        adam_epsilon: Adam's epsilon.
+        lr_scheduler_type: Name of the learning rate schedule (``transformers.SchedulerType``), which moves with
+            optimizer steps.
+        lr_scheduler_kwargs: Options of the schedule, as a dict or JSON.
+        warmup_steps: Optimizer steps in which the learning rate rises from 0; below 1: a fraction of all steps.
+        average_tokens_across_devices: Divide a token loss by the labels of all processes instead of one process.
+        corrections: Names of deviations of transformers to correct (:data:`portico.corrections.CORRECTIONS`), in a
+            list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
+        stop_on_nan: End training with an error at a loss that is NaN or infinite, before the optimizer uses its
+            gradients.
+        max_grad_norm: Largest total gradient norm, over all parameters; larger gradients are scaled down to it. 0: no
+            clipping.
+        label_smoothing_factor: Share of a label's probability that is spread over all classes; the trainer computes
+            the loss from the logits.
+        neftune_noise_alpha: Size of the NEFTune noise that is added to the input embeddings in training; by default
+            none.
+        bf16: Mixed precision with bfloat16; the model's ``forward`` casts, and weights stay in float32.
+        fp16: Mixed precision with float16 and loss scaling; not on the CPU.
+        bf16_full_eval: Cast the model to bfloat16 for evaluations outside training; it stays in bfloat16.
+        fp16_full_eval: Cast the model to float16 for evaluations outside training; it stays in float16.
+        tf32: Allow or forbid TF32 in matrix products, from the moment the arguments are created; by default torch's
+            setting.
+        activation_checkpointing: Recompute activations in the backward pass instead of storing them.
+        activation_checkpointing_kwargs: ``every_n_layers``, ``offload``, and options of
+            ``torch.utils.checkpoint.checkpoint``.
+        gradient_checkpointing: Older name of ``activation_checkpointing``.
+        gradient_checkpointing_kwargs: Older name of ``activation_checkpointing_kwargs``.
+        torch_compile: Train a model compiled by ``torch.compile``; evaluations run the uncompiled one.
+        torch_compile_backend: Backend of ``torch.compile``; setting it implies ``torch_compile``.
+        torch_compile_mode: Mode of ``torch.compile``; setting it implies ``torch_compile``.
+        use_liger_kernel: Replace layers of the model by Liger kernels; needs liger-kernel and a GPU.
+        liger_kernel_config: Liger kernels to apply, as ``{"rope": True, ...}``; by default those of the model's type.
+        use_cache: Value of ``model.config.use_cache``: whether a decoder returns its keys and values.
+        torch_empty_cache_steps: Empty the accelerator's memory cache every this many optimizer steps; by default
+            never.
+        logging_strategy: When to log loss, gradient norm and learning rate: every ``logging_steps`` (``"steps"``), at
+            the end of each epoch (``"epoch"``), or never (``"no"``).
+        logging_steps: Optimizer steps between two logs; below 1: a fraction of all steps. A logged loss is the mean
+            since the last log.
+        logging_first_step: Also log the first step.
+        logging_nan_inf_filter: Leave NaN and infinite losses out of logged losses and of evaluation losses.
+        include_num_input_tokens_seen: Count the input tokens of all processes and log them: ``"all"``,
+            ``"non_padding"`` or ``"no"``.
+        log_level: Log level of the first process: ``"debug"``, ``"info"``, ``"warning"``, ``"error"``, ``"critical"``;
+            ``"passive"`` changes nothing.
+        log_level_replica: Log level of the other processes.
+        log_on_each_node: Apply ``log_level`` to the first process of every machine, not only of the first machine.
+        disable_tqdm: Print logs as lines instead of showing a progress bar; by default only if the log level is above
+            ``"warning"``.
+        report_to: Experiment trackers, by name, in a list, or ``"all"`` that are installed.
+        run_name: Name of the run in the trackers.
+        project: Project in Trackio.
+        trackio_space_id: Space that shows the run in Trackio.
+        trackio_bucket_id: Bucket in which Trackio stores the run.
+        trackio_static_space_id: Static Space that Trackio creates after training; ``False``: none.
+        eval_strategy: When to evaluate ``eval_dataset`` during training: every ``eval_steps`` (``"steps"``), at the
+            end of each epoch (``"epoch"``), or never (``"no"``).
+        eval_steps: Optimizer steps between two evaluations; by default ``logging_steps``; below 1: a fraction of all
+            steps.
+        eval_delay: Epochs, or with ``eval_strategy="steps"`` optimizer steps, before the first evaluation.
+        eval_on_start: Evaluate before the first step.
+        prediction_loss_only: Return only the loss from evaluations, without predictions and metrics.
+        eval_do_concat_batches: ``False``: predictions and labels are lists with one entry per batch, not one array.
+        eval_use_gather_object: Gather the outputs of processes as Python objects; as in transformers 5.23, in the
+            first evaluation of a trainer only.
+        eval_accumulation_steps: Move outputs to the CPU every this many batches; by default at the end.
+        include_for_metrics: What ``compute_metrics`` gets besides predictions and labels: ``"inputs"``, ``"loss"``.
+        batch_eval_metrics: Call ``compute_metrics`` for every batch, with ``compute_result=True`` for the last, so
+            that no outputs are kept.
+        save_strategy: When to write a checkpoint: every ``save_steps`` (``"steps"``), at the end of each epoch
+            (``"epoch"``), at each new best metric (``"best"``), or never (``"no"``).
+        save_steps: Optimizer steps between two checkpoints; below 1: a fraction of all steps.
+        save_total_limit: Number of checkpoints kept; the oldest go first, the best one is never deleted. By default
+            all.
+        save_only_model: Leave optimizer, schedule and random states out of checkpoints, which then cannot be resumed.
+        async_save: Write checkpoints while training goes on, from a copy of the state in host memory.
+        save_on_each_node: Write files on every machine, not only on the first.
+        enable_jit_checkpoint: On SIGTERM, save a checkpoint and end the run.
+        load_best_model_at_end: Load the best checkpoint after training.
+        metric_for_best_model: Metric that decides which checkpoint is best, with or without ``eval_``; by default the
+            loss, if the best model is loaded.
+        greater_is_better: Direction of that metric; by default lower is better for names that end in ``loss``.
+        ignore_data_skip: A resumed run starts at the beginning of the data instead of skipping what was seen.
+        restore_callback_states_from_checkpoint: A resumed run restores the callbacks saved in the checkpoint.
+        push_to_hub: Upload the model whenever it is saved.
+        hub_model_id: Repository; by default the name of ``output_dir`` in the user's namespace.
+        hub_strategy: What to upload: the final model (``"end"``), each saved model (``"every_save"``), also the last
+            checkpoint (``"checkpoint"``), or all of them (``"all_checkpoints"``).
+        hub_token: Access token; by default that of ``hf auth login``.
+        hub_private_repo: Create the repository as private.
+        hub_always_push: Start an upload even while the previous one is running.
+        hub_revision: Branch to upload to; by default the main one.
+        seed: Seed of Python, NumPy and torch, set when the trainer is made and when training begins.
+        data_seed: Seed of the order of the training data; by default it follows from ``seed``.
+        full_determinism: Use deterministic algorithms only; slower.
+        dataloader_drop_last: Drop the last batch if it is incomplete.
+        dataloader_num_workers: Worker processes per data loader; 0: load in the main process.
+        dataloader_pin_memory: Load batches into pinned memory; no effect on the CPU.
+        dataloader_persistent_workers: Keep the workers alive between epochs.
+        dataloader_prefetch_factor: Batches that each worker loads ahead; by default torch's 2.
+        dataloader_multiprocessing_context: Start method of the workers: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
+        dataloader_in_order: ``False``: return batches as soon as a worker has one, in any order.
+        remove_unused_columns: Remove columns that the model's ``forward`` does not take, and log which.
+        label_names: Keys of a batch that are labels; by default those of the model's ``forward``.
+        train_sampling_strategy: Order of the training data: ``"random"``, ``"sequential"``, ``"group_by_length"``
+            (evaluations too) or ``"batch_rebalance"``.
+        length_column_name: Column with the lengths of the examples, used by ``"group_by_length"`` and
+            ``"batch_rebalance"``.
+        use_cpu: Run on the CPU, as ``accelerator="cpu"`` does.
+        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ort"``, ...); by default the best one
+            present, or the CPU with ``use_cpu``.
+        strategy: Lightning strategy, by name (``"ddp"``, ``"fsdp"``, ...) or as an object, which every run copies; by
+            default ``"ddp"`` on several devices.
+        devices: Devices of this machine, one process each: a number, a list of indices, or ``"auto"``; by default 1,
+            or as many as ``torchrun`` started.
+        num_nodes: Number of machines; by default 1, or as many as ``torchrun`` started.
+        precision: Lightning precision (``"bf16-mixed"``, ``"16-true"``, ...); by default according to ``bf16`` and
+            ``fp16``.
+        ddp_find_unused_parameters: Look for parameters without a gradient in each step; by default ``True`` unless
+            activations are recomputed.
+        ddp_bucket_cap_mb: Size of a bucket of gradients that processes exchange together, in MB.
+        ddp_broadcast_buffers: Synchronize buffers in every forward pass.
+        ddp_static_graph: Promise that every step uses the same parameters, so that DDP looks only once.
+        ddp_backend: Communication backend: ``"nccl"``, ``"gloo"``, ...; by default that of the device.
+        ddp_timeout: Seconds before a collective operation fails.
+        accelerator_config: How processes share data (``split_batches``, ``dispatch_batches``, ``even_batches``,
+            ``use_seedable_sampler``, ``non_blocking``) and when they average gradients
+            (``gradient_accumulation_kwargs``).
+        fsdp: Shard the model over the processes with torch's FSDP2, on GPUs or CPUs.
+        fsdp_config: Which layers are gathered one at a time, when their weights are freed, offloading and
+            recomputation, as a dict or a JSON file.
+        deepspeed: Train with Lightning's ``DeepSpeedStrategy`` and this configuration; needs CUDA and DeepSpeed.
+        parallelism_config: Sizes of the mesh of processes (``dp_replicate_size``, ``dp_shard_size``, ``tp_size``), as
+            an object or a dict; ``cp_size`` and ``sp_size`` are refused.
+        debug: ``"underflow_overflow"``: stop at the first value that is NaN or infinite, and report where.
+        skip_memory_metrics: ``False``: add memory use to the metrics, which slows training down.
+        do_train: None in a trainer; scripts read it.
+        do_eval: None in a trainer; scripts read it. ``True`` if ``eval_strategy`` is set.
+        do_predict: None in a trainer; scripts read it.
+        resume_from_checkpoint: None in a trainer; scripts pass it to ``train()``.
+        local_rank: No effect, with a warning: Lightning's strategy, or ``torchrun``, says which process this is.
     """
 
     if TYPE_CHECKING:

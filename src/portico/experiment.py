@@ -299,7 +299,7 @@ def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
     return found
 
 
-class _Configured(NamedTuple):
+class ConfiguredGroup(NamedTuple):
     """A group as settings describe it: the class it builds, its values, and all keys that it may have."""
 
     name: str
@@ -309,7 +309,8 @@ class _Configured(NamedTuple):
     is_partial: bool
 
 
-def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
+def configured_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
+    """Yield the groups of an experiment, each with its class and the keys that this class takes."""
     found = experiment_class(settings)
     own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
     for one in dataclasses.fields(found):
@@ -323,7 +324,7 @@ def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
             taken = spec.schema_of(target)
             known = {key: schema_of(found).known[key] for key, of in own.items() if of == one.name}
             taken = GroupSchema({**taken.known, **known}, taken.is_open)
-            yield _Configured(one.name, target, values, taken, is_partial)
+            yield ConfiguredGroup(one.name, target, values, taken, is_partial)
 
 
 def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
@@ -342,7 +343,7 @@ def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[s
     for name, keys in (further or {}).items():
         known += [f"{name}.{key}" for key in keys]
         unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
-    groups = list(_groups(settings))
+    groups = list(configured_groups(settings))
     for one in groups:
         known += [f"{one.name}.{key}" for key in one.settings.known]
         taken = one.values if one.settings.is_open else one.settings.known
@@ -362,7 +363,7 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     Training arguments and trainers are left as they are; the trainer saves its more than a hundred arguments itself.
     """
     complete = dict(settings)
-    for one in _groups(settings):
+    for one in configured_groups(settings):
         if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
             defaults = {key: each.default for key, each in one.settings.known.items()}
             plain = {key: _plain(default) for key, default in defaults.items() if _is_plain(default)}
@@ -391,7 +392,7 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
     check_settings(settings)
     own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
     parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
-    for one in _groups(settings):
+    for one in configured_groups(settings):
         parts |= {key: value for key, value in one.values.items() if key in own}
         rest = {key: value for key, value in one.values.items() if key not in own}
         make = partial(one.target, **without_further_keys(one.target, rest))
@@ -408,7 +409,7 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
 def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with every key of their groups: with what holds where it is left out, or null."""
     complete = dict(settings)
-    for one in _groups(settings):
+    for one in configured_groups(settings):
         defaults = {key: each.shown_default for key, each in one.settings.known.items()}
         plain = {key: _plain(default) if _is_plain(default) else None for key, default in defaults.items()}
         complete[one.name] = {**plain, **(settings.get(one.name) or {})}
@@ -418,7 +419,7 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def settings_help(settings: Mapping[str, Any]) -> str:
     """Return a line for each setting of an experiment: its key, its value or default, and what it means."""
     lines = []
-    for one in sorted(_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
+    for one in sorted(configured_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
         lines += ["", f"{one.name}: {path_of(one.target)}"]
         for name, each in one.settings.known.items():
             value = _shown(one.values.get(name, each.shown_default))

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
     """``transformers.Seq2SeqTrainingArguments`` with the fields that choose Lightning's side of a run.
 
-    ``predict_with_generate``, ``generation_max_length``, ``generation_num_beams`` and ``generation_config`` are
-    Hugging Face's; the others are those of :class:`~portico.arguments.TrainingArguments`.
+    Args:
+        predict_with_generate: Evaluate and predict with generated tokens instead of logits.
+        generation_max_length: ``max_length`` of generation in evaluations; by default the model's.
+        generation_num_beams: ``num_beams`` of generation in evaluations; by default the model's.
+        generation_config: Generation configuration of the model: an object, a folder or a hub name.
+        sortish_sampler: No effect, with a warning, nor has it under transformers 5;
+            ``train_sampling_strategy="group_by_length"`` makes batches of like lengths.
+
+    The others are those of :class:`~portico.arguments.TrainingArguments`.
     """
 
 

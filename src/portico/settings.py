@@ -193,16 +193,15 @@ def _fields(target: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _settings_of_arguments(target: type) -> GroupSchema:
-    rules = argument_rules(target)
+    rules, docs = argument_rules(target), documentation(target)
     known = {
-        one.name: Setting(_default_of(one), rules.get(one.name), _one_line(one.metadata.get("help") or ""))
-        for one in _fields(target)
+        one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
     }
     return GroupSchema(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
 
 
 def _settings_of_dataclass(target: type) -> GroupSchema:
-    hints, docs = get_type_hints(target), _documentation(target)
+    hints, docs = get_type_hints(target), documentation(target)
     known: dict[str, Setting] = {}
     for one in _fields(target):
         if "further_keys" in one.metadata:
@@ -215,7 +214,7 @@ def _settings_of_dataclass(target: type) -> GroupSchema:
 
 
 def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
-    docs = _documentation(target)
+    docs = documentation(target)
     known: dict[str, Setting] = {}
     is_open = False
     for function in _constructors(target):
@@ -255,12 +254,18 @@ def _default_of(one: dataclasses.Field[Any]) -> Any:
 
 
 @cache
-def _documentation(target: Any) -> dict[str, str]:
-    """Return one line for each field or argument: the docstring below it, else its entry under ``Args:``."""
+def documentation(target: Any) -> dict[str, str]:
+    """Return one line for each field or argument, from the nearest class that documents it.
+
+    There it is the docstring below the field, else the argument's entry under ``Args:``, else the field's ``help``.
+    """
     docs: dict[str, str] = {}
     for owner in reversed(target.__mro__[:-1]) if inspect.isclass(target) else [target]:
         section = re.search(r"Args:\n((?:(?: +.*)?\n)*)", f"{inspect.getdoc(owner) or ''}\n")
         entries = re.findall(r"^ {4}(\w+): ((?:.|\n {5,})*)", section[1] if section else "", flags=re.MULTILINE)
+        own = vars(owner).get("__annotations__", {})
+        helps = {one.name: one.metadata.get("help") for one in _fields(owner) if one.name in own}
+        docs |= {name: _one_line(text) for name, text in helps.items() if text}
         docs |= {name: _one_line(text) for name, text in entries}
         if dataclasses.is_dataclass(owner) and inspect.isclass(owner):
             docs |= _field_docstrings(owner)

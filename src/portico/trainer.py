@@ -117,12 +117,24 @@ def _run_state(name: str) -> Any:
 class Trainer:
     """The Hugging Face ``Trainer``, over Lightning.
 
-    Arguments, methods, callbacks and results are those of ``transformers.Trainer``. Additional or extended arguments:
+    Arguments, methods, callbacks and results are those of ``transformers.Trainer`` 5.23; numbers on the CPU are the
+    same, bit for bit. Arguments and parts that contradict each other raise ``ValueError`` here, before any work.
 
     Args:
+        model: The model; ``forward`` takes the keys of a batch and returns the loss first, or under ``"loss"``, if it
+            gets labels.
+        args: Training arguments of either library; by default ``TrainingArguments("tmp_trainer")``.
+        data_collator: Makes a batch, a dict of tensors ``[batch, ...]``, from a list of examples. By default it pads
+            with ``processing_class``, or stacks without one.
         train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used as they are:
             with their batch size, sampler, collator and workers instead of those of the training arguments.
         eval_dataset: The same; several loaders of a data module are evaluated by name or number, as a dict of sets.
+        processing_class: Tokenizer or processor of the data; it pads batches and is saved with the model.
+        model_init: Makes the model of a run, instead of ``model``; takes the trial of a hyperparameter search, or
+            nothing.
+        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``, instead of the loss of the model.
+            ``num_items_in_batch`` is the number of labels in the accumulation window, of all processes: divide a sum
+            by it.
         compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
             a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
@@ -131,6 +143,10 @@ class Trainer:
             logits in the shape they take: classes second (token classification), without a last dimension of 1
             (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
             ``ignore_index=-100``. A class of your own gets what the model returns.
+        callbacks: Callbacks of transformers, as instances or classes, called after the trainer's own.
+        optimizers: Optimizer and schedule to use, instead of those that the training arguments name.
+        optimizer_cls_and_kwargs: Class of the optimizer and its arguments, instead of ``args.optim``.
+        preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before outputs are kept.
         tokenizer: Older spelling of ``processing_class``.
         lightning_callbacks: Lightning callbacks; to them it is an ordinary Lightning run.
         loggers: Lightning loggers; they receive what Hugging Face logs.
@@ -140,11 +156,14 @@ class Trainer:
             Those that a training argument says already are refused with its name.
 
     Attributes:
+        state (TrainerState): Step and epoch counts, log history, best metric, as in ``trainer_state.json``.
+        control (TrainerControl): What callbacks ask for: log, evaluate, save, stop.
+        accelerator (Accelerator): What user code calls of accelerate, done by the Lightning strategy.
         lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
-        module: The ``LightningModule`` around the model.
-        datamodule: The ``LightningDataModule`` around the data sets.
-        is_model_parallel: Whether the model's layers are spread over several devices.
-        place_model_on_device: Whether the trainer moves the model to the device of this process.
+        module (TrainerModule): The ``LightningModule`` around the model.
+        datamodule (TrainerDataModule): The ``LightningDataModule`` around the data sets.
+        is_model_parallel (bool): Whether the model's layers are spread over several devices.
+        place_model_on_device (bool): Whether the trainer moves the model to the device of this process.
         hub_model_id: Full name of the repository, once it exists.
         push_in_progress: Uploads started while training.
     """
@@ -515,7 +534,10 @@ class Trainer:
         trial: "Trial" = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train, and return step count, mean loss and metrics.
+        """Train, and return ``(global_step, training_loss, metrics)``.
+
+        ``training_loss`` is the mean of the losses of all steps of this call. The model is left on its device, with
+        the weights of the last step, or of the best checkpoint under ``load_best_model_at_end``.
 
         Args:
             resume_from_checkpoint: Folder of a checkpoint (of either library), or ``True`` for the last in
@@ -695,13 +717,19 @@ class Trainer:
     def training_step(self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems" = None) -> torch.Tensor:
         """Run the forward pass of a batch and have Lightning run the backward pass.
 
+        An override may call ``self.accelerator.backward(loss)`` itself, once or several times.
+
         Args:
-            model: The model to train.
-            inputs: Model inputs of the batch, tensors ``[batch, ...]``.
-            num_items_in_batch: Number of labels in the accumulation window, if the loss is a mean over them.
+            model: The model to train, in the wrapper of the strategy (``DistributedDataParallel`` with several
+                processes).
+            inputs: Model inputs of the batch, tensors ``[batch, ...]`` on any device.
+            num_items_in_batch: Number of labels in the accumulation window, a ``float32`` scalar, if the loss is a
+                mean over them; else ``None``.
 
         Returns:
-            The detached loss, a scalar, scaled for accumulation.
+            The detached loss, a scalar, already divided for accumulation; the logged loss is a mean of these.
+
+        Source: ``Trainer.training_step`` in transformers 5.23.
         """
         set_training(model)
         # Schedule-free optimizers keep two sets of weights and must be told which one to use.
@@ -743,8 +771,21 @@ class Trainer:
     ) -> Any:
         """Return the loss of a batch: the model's own, a label-smoothed one, or that of ``compute_loss_func``.
 
-        Arguments are those of :meth:`training_step`. The loss is a scalar tensor; with ``return_outputs`` the result
-        is a pair of it and what the model returned. A model that returns no loss raises ``ValueError``.
+        Args:
+            model: The model, as :meth:`training_step` gets it.
+            inputs: Model inputs, tensors ``[batch, ...]`` on the model's device; labels, ``int64`` for classes and
+                tokens (-100: ignored), are taken out if the trainer computes the loss.
+            return_outputs: Also return what the model returned.
+            num_items_in_batch: As for :meth:`training_step`; passed on to models that take it.
+
+        Returns:
+            The loss, a scalar tensor (``float32`` under mixed precision) that carries gradients; with
+            ``return_outputs`` the pair ``(loss, outputs)``.
+
+        Raises:
+            ValueError: If the model returns no loss.
+
+        Source: ``Trainer.compute_loss`` in transformers 5.23.
         """
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
@@ -831,6 +872,8 @@ class Trainer:
         self, epoch_iterator: Iterator["Batch"], num_batches: int, device: torch.device | None = None
     ) -> tuple[list["Batch"], "NumItems"]:
         """Fetch the batches of an accumulation window, and count the labels that their losses are means of.
+
+        Labels of -100 do not count; models that shift their labels lose the first of each sequence.
 
         Args:
             epoch_iterator: Batches of the epoch.
@@ -956,10 +999,17 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate and return the metrics; arguments are those of :meth:`evaluation_loop`.
+        """Evaluate and return the metrics: the loss, those of ``compute_metrics``, run time and speed.
 
-        ``eval_dataset`` takes the place of the trainer's; the sets of a dict are evaluated one by one, with the key in
-        the metrics' names.
+        Args:
+            eval_dataset: Data instead of the trainer's, or the name of one of its sets. The sets of a dict are
+                evaluated one by one, with the key in the metrics' names (``eval_KEY_loss``).
+            ignore_keys: Model outputs to leave out of the predictions.
+            metric_key_prefix: Prefix of every metric's name.
+
+        Returns:
+            Numbers by name, the same in every process: ``eval_loss`` in the unit of the model's loss, ``eval_runtime``
+            in seconds, ``eval_samples_per_second``, ``eval_steps_per_second``, and what ``compute_metrics`` returned.
         """
         eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
         override = eval_dataset is not None
@@ -1002,14 +1052,20 @@ class Trainer:
         """Run ``dataloader`` through Lightning's evaluation loop, for ``evaluate`` and ``predict`` alike.
 
         Args:
-            dataloader: Batches.
+            dataloader: Batches of this process, dicts of tensors ``[batch, ...]``.
             description: ``"Evaluation"`` or ``"Prediction"``.
             prediction_loss_only: Keep only the loss; by default ``args.prediction_loss_only``.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name.
 
         Returns:
-            Predictions and labels, arrays ``[examples, ...]`` in the order of the data, and the metrics.
+            ``predictions`` and ``label_ids``: NumPy arrays ``[examples, ...]`` of the data set's length, in its order
+            and of the model's dtype (``bfloat16`` becomes ``float32``), nested as the model's outputs are; shorter
+            batches are padded with -100 along dimension 1. ``None`` where nothing was kept. ``metrics``: numbers by
+            name; ``num_samples``: the number of examples, without those that complete the last batch of several
+            processes.
+
+        Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
         session = self._evaluation_session(
             dataloader,
@@ -1053,9 +1109,16 @@ class Trainer:
     def predict(
         self, test_dataset: "Examples", ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predict on ``test_dataset``, and return predictions, labels and the metrics where there are labels.
+        """Predict on ``test_dataset``, and return ``(predictions, label_ids, metrics)``.
 
-        The other arguments are those of :meth:`evaluation_loop`.
+        Args:
+            test_dataset: Examples, with or without labels.
+            ignore_keys: Model outputs to leave out.
+            metric_key_prefix: Prefix of every metric's name.
+
+        Returns:
+            Predictions and labels as from :meth:`evaluation_loop`; ``label_ids`` is ``None``, and ``metrics`` has only
+            run time and speed, for data without labels.
         """
         test_dataset = self.datamodule.loaders_of(test_dataset, "test")
         self._memory_tracker.start()
@@ -1081,8 +1144,11 @@ class Trainer:
             ignore_keys: Model outputs to leave out; by default ``keys_to_ignore_at_inference`` of the configuration.
 
         Returns:
-            Loss (a scalar, or ``None`` without labels), logits and labels, each detached; logits and labels are
-            tensors ``[batch, ...]``, or tuples of them if the model has several.
+            Loss (a scalar, or ``None`` without labels), logits and labels, each detached and on the model's device;
+            logits (``float32`` under mixed precision) and labels (their dtype in the batch) are tensors
+            ``[batch, ...]``, or tuples of them if the model has several.
+
+        Source: ``Trainer.prediction_step`` in transformers 5.23.
         """
         has_labels = bool(self.label_names) and all(inputs.get(name) is not None for name in self.label_names)
         return_loss = inputs.get("return_loss")

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from portico import TrainingArguments
+from portico import IPUTrainingArguments, TrainingArguments
 from portico.errors import InputError
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
@@ -133,10 +133,12 @@ def test_keyword_arguments_of_torch_are_no_settings():
     assert schema_of(lambda **kwargs: kwargs).is_open
 
 
-def test_training_arguments_are_documented_by_hugging_face():
+def test_training_arguments_are_documented_by_the_nearest_class():
     known = schema_of(TrainingArguments).known
-    assert known["learning_rate"].help == "The initial learning rate for the optimizer"
+    assert known["learning_rate"].help == "Peak learning rate"
     assert known["evaluation_strategy"].help == "Renamed to eval_strategy"
+    assert schema_of(IPUTrainingArguments).known["lamb"].help == "Train with LAMB"
+    assert [name for name, one in schema_of(IPUTrainingArguments).known.items() if not one.help] == []
 
 
 @pytest.mark.parametrize(

@@ -250,9 +250,19 @@ class Accelerator:
         return data if self.num_processes == 1 else self._connected().broadcast(data)
 
     def gather(self, tensor: "Nested") -> Any:
-        """Concatenate a (nested) tensor of every process along dimension 0.
+        """Concatenate a tensor of every process along dimension 0, in the order of the processes.
 
         Processes that share each layer have the same tensor, which is taken once; so in the other collectives.
+
+        Args:
+            tensor: Tensor ``[batch, ...]``, or several nested in dicts, lists and tuples; of the same shape in every
+                process (:meth:`pad_across_processes`) and of any dtype. A scalar counts as ``[1]``.
+
+        Returns:
+            Tensor ``[num_processes * batch, ...]`` on this process's device, the same in every process, without
+            gradients; with one process ``tensor`` itself.
+
+        Source: ``Accelerator.gather`` in accelerate 1.15.
         """
         if self.num_processes == 1:
             return tensor
@@ -271,7 +281,14 @@ class Accelerator:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
 
-        Data are nested tensors or, with ``use_gather_object``, objects in a list: tensors may then differ in shape.
+        Args:
+            input_data: Nested tensors ``[batch, ...]``, as for :meth:`gather`.
+            use_gather_object: Take a list of objects that pickle instead; tensors may then differ in shape.
+
+        Returns:
+            Tensors ``[examples, ...]``; of the last batch only as many as the data set still has.
+
+        Source: ``Accelerator.gather_for_metrics`` in accelerate 1.15.
         """
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
@@ -286,16 +303,32 @@ class Accelerator:
         return map_tensors(lambda tensor: tensor[:remainder] if tensor.dim() else tensor, gathered)
 
     def pad_across_processes(self, tensor: "Nested", dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
+        """Pad a tensor to the size that the longest of all processes has along ``dim``.
+
+        Args:
+            tensor: Tensor, or several nested in dicts, lists and tuples.
+            dim: Dimension to pad; tensors without it are returned as they are.
+            pad_index: Value of the padding, such as -100 for labels.
+            pad_first: Pad at the beginning instead of the end.
+
+        Returns:
+            Tensors of the same shape in every process, ready to :meth:`gather`.
+        """
         if self.num_processes == 1:
             return tensor
         gather = functools.partial(all_gather, self._connected())
         return pad_to_longest(gather, tensor, dim=dim, pad_index=pad_index, pad_first=pad_first)
 
     def reduce(self, tensor: "Nested", reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Reduce a (nested) tensor over all processes by ``"sum"``, ``"mean"`` or ``"max"``.
+        """Reduce a tensor over all processes.
 
-        ``scale`` has no effect: accelerate uses it on TPUs only.
+        Args:
+            tensor: Tensor of the same shape in every process, or several nested in dicts, lists and tuples.
+            reduction: ``"sum"``, ``"mean"`` or ``"max"``.
+            scale: No effect: accelerate uses it on TPUs only.
+
+        Returns:
+            Tensors of the same shape and dtype, the same in every process.
         """
         if self.num_processes == 1:
             return tensor
@@ -499,7 +532,16 @@ class Accelerator:
     def clip_grad_norm_(
         self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
-        """Clip gradients to a norm and return the norm they had."""
+        """Scale gradients down so that their total norm is at most ``max_norm``, and return the norm they had.
+
+        Args:
+            parameters: Parameters of the model; the order of their sum decides the last bits of the norm.
+            max_norm: Largest norm; infinity only measures.
+            norm_type: 2 for the Euclidean norm.
+
+        Returns:
+            A ``float32`` scalar: the norm over all parameters, also where processes share them.
+        """
         spread = getattr(self._strategy(), "model", None)
         if isinstance(spread, FullyShardedDataParallel):
             # Each process has a part of the gradients; their norm is that of all parts.

@@ -29,7 +29,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
-from portico.settings import GroupSchema, Setting, schema_of, setting
+from portico.settings import GroupSchema, Setting, documentation, schema_of, setting
 
 _log = logging.getLogger(__name__)
 
@@ -78,10 +78,13 @@ class DescentArguments:
 
 def _trainer_settings(trainer_class: Any) -> GroupSchema:
     """Return the arguments that AllenNLP builds a trainer with, and the ``type`` that names a registered one."""
-    names = parameters_of(getattr(trainer_class, "from_partial_objects", trainer_class))
+    maker = getattr(trainer_class, "from_partial_objects", trainer_class)
+    docs = documentation(trainer_class)
     decided = {*_BY_THE_EXPERIMENT, *Placement.__dataclass_fields__}
     known = schema_of(trainer_class).known
-    found = {name: known.get(name, Setting()) for name in names if name not in decided}
+    found = {
+        name: known.get(name, Setting(help=docs.get(name, ""))) for name in parameters_of(maker) if name not in decided
+    }
     return GroupSchema({"type": Setting(help="Name of a registered trainer"), **found})
 
 

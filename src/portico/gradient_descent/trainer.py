@@ -97,6 +97,7 @@ class GradientDescentTrainer(RegistrableTrainer):
     Args:
         model: The model.
         optimizer: Optimizer of its parameters.
+        no_grad: Regular expressions of names of parameters that are not trained (``from_partial_objects`` only).
         data_loader: Training batches, dicts of the model's inputs.
         patience: Epochs without improvement after which training stops; ``None`` never stops it.
         validation_metric: Metric to improve: ``+`` or ``-`` and its name; of a list the signed sum counts.
@@ -236,8 +237,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         """Build a trainer with parts that depend on each other; this is how configurations build it.
 
         A lazy part or a callback is a :class:`Lazy`, a partial, a dict with ``"type"``, or a registered name. The
-        optimizer (by default Adam) gets the parameters, the schedulers get the optimizer. Parameters whose names match
-        a regular expression of ``no_grad`` are frozen; everything else is as documented on the class.
+        optimizer (by default Adam) gets the parameters, the schedulers get the optimizer. Arguments are documented on
+        the class.
 
         Raises:
             ConfigurationError: If a part cannot be built.

@@ -19,7 +19,7 @@ from portico.mrc.experiment import MRCExperiment
 from portico.mrc.inference import Inference
 from portico.mrc.models.loading import ModelAndTokenizer, head_of
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import GroupSchema, Setting
+from portico.settings import GroupSchema, Setting, documentation
 
 
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
@@ -30,8 +30,10 @@ class IPUInference(Inference, IPUMRCTrainer):
     """:class:`~portico.mrc.inference.Inference` on IPUs."""
 
 
-def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
-    return GroupSchema({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
+def _attributes(config_class: Any) -> GroupSchema:
+    docs = documentation(config_class)
+    docs |= {f"inference_{name}": f"{text}, in inference" for name, text in docs.items()}
+    return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
 
 
 @dataclass(kw_only=True)
