@@ -3,7 +3,7 @@
 Shape suffixes: E examples, F features (windows), T tokens of all windows one after the other, 2 a pair.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
@@ -138,6 +138,10 @@ class FeatureSet:
         """Identifier of the example of each row; for evaluation only."""
         assert self._example_ids is not None, "training features know their examples by index only"
         return [self._example_ids[e] for e in self.example_index]
+
+    def example_indices(self, example_ids: Sequence[str]) -> Int64s | None:
+        """Return the place of each row's example, ``int64 [F]``; ``None`` if the set was made of other examples."""
+        return self.example_index if self._example_ids == example_ids else None
 
     def remove_columns(self, column_names: Iterable[str]) -> "FeatureSet":
         """Return a set on the same arrays whose rows lack these columns."""

@@ -126,19 +126,24 @@ class CandidateCollector:
                 "computing answers."
             )
         together = Candidates.concatenate(self._parts)
+        self._parts = [together]
+        if (np.diff(together.feature_index_F) > 0).all():
+            return together
         # Distributed samplers pad the last batches with features that came before.
         return together[np.unique(together.feature_index_F, return_index=True)[1]]
 
     def _all_candidates(self) -> tuple[Candidates, Int64s]:
         """Return the candidates of all features, grouped by example, and the example of each, ``int64 [F]``."""
         candidates = self.candidates()
-        missing = np.setdiff1d(np.arange(self.num_features), candidates.feature_index_F)
-        if len(missing):
+        if len(candidates) < self.num_features:
+            missing = np.setdiff1d(np.arange(self.num_features), candidates.feature_index_F)
             raise InputError(
                 f"{len(missing)} of {self.num_features} features got no logits, the first being feature "
                 f"{missing[0]}; evaluate the model on all of them before computing answers."
             )
         example_F = self._search.offsets.example_index_F
+        if (np.diff(example_F) >= 0).all():
+            return candidates, example_F
         order_F = np.argsort(example_F, kind="stable")
         return candidates[order_F], example_F[order_F]
 
