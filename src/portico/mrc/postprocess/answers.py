@@ -16,15 +16,12 @@ import numpy.typing as npt
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
-from portico.mrc.postprocess.token_offsets import ExampleColumns
+from portico.mrc.postprocess.token_offsets import LITERAL_EMPTY, ExampleColumns
 
 _T = TypeVar("_T")
 
 NBestRecord: TypeAlias = Mapping[str, str | float]
 """One entry of an n-best list: the logits of its first and last token, its text and its probability."""
-
-LITERAL_EMPTY = -1
-"""Start and end of the span that represents the literal text "empty"."""
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
 _EXAMPLES_AT_ONCE = 512  # bounds the memory for the text of n-best lists
@@ -65,18 +62,7 @@ class Shortlist:
 
     def texts(self, rows: slice) -> list[str]:
         example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
-        return span_texts(self.examples.contexts, example_N, self.context_N[rows], chars_N2)
-
-
-def span_texts(
-    contexts_E: Sequence[Sequence[str]], example_N: Int64s, context_N: Int64s, chars_N2: Int32s
-) -> list[str]:
-    """Return the texts of ``N`` spans at characters ``[start, end)``, each in a context of its example."""
-    places = zip(example_N.tolist(), context_N.tolist(), *chars_N2.T.tolist(), strict=True)
-    texts = [contexts_E[example][context][start:end] for example, context, start, end in places]
-    for n in np.flatnonzero(chars_N2[:, 0] == LITERAL_EMPTY).tolist():
-        texts[n] = "empty"
-    return texts
+        return self.examples.texts(example_N, self.context_N[rows], chars_N2)
 
 
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
@@ -169,7 +155,7 @@ class Answers:
         self.shortlist, self._choice = shortlist, choice
         self.null_threshold = choice.threshold
         chars_E2, context_E = self._places(choice.chosen_E)
-        texts = span_texts(shortlist.examples.contexts, np.arange(len(chars_E2)), context_E, chars_E2)
+        texts = shortlist.examples.texts(np.arange(len(chars_E2)), context_E, chars_E2)
         self.predictions = self._by_id(
             _TYPE_TEXTS.get(kind, text) for kind, text in zip(choice.type_E.tolist(), texts, strict=True)
         )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,10 @@ from portico.mrc.features.windows import FeatureSet
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
+
+
+LITERAL_EMPTY = -1
+"""Start and end of the span that represents the literal text "empty"."""
 
 
 class ExampleColumns:
@@ -43,10 +48,24 @@ class ExampleColumns:
                 "by id, so give every example a unique one."
             )
 
+    def texts(self, example_N: Int64s, context_N: Int64s, chars_N2: Int32s) -> list[str]:
+        """Return the texts of ``N`` spans at characters ``[start, end)``, each in a context of its example."""
+        contexts, first_E = self._contexts
+        starts, ends = chars_N2.T.tolist()
+        places = zip((first_E[example_N] + context_N).tolist(), starts, ends, strict=True)
+        texts = [contexts[context][start:end] for context, start, end in places]
+        for n in np.flatnonzero(chars_N2[:, 0] == LITERAL_EMPTY).tolist():
+            texts[n] = "empty"
+        return texts
+
     @cached_property
-    def contexts(self) -> list[Sequence[str]]:
+    def _contexts(self) -> tuple[list[str], Int64s]:
+        """The contexts of all examples, and which is the first of each, ``int64 [E]``."""
         contexts = column(self._examples, "context")
-        return [[context] if isinstance(context, str) else context for context in contexts]
+        if all(isinstance(context, str) for context in contexts):
+            return contexts, np.arange(len(contexts))
+        listed = [[context] if isinstance(context, str) else context for context in contexts]
+        return [*chain.from_iterable(listed)], np.cumsum([0, *map(len, listed[:-1])])
 
     @cached_property
     def passages(self) -> Passages | None:
