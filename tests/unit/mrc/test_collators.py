@@ -184,7 +184,7 @@ def test_batches_of_columns_equal_those_of_rows(side, pad, dropped):
 
 
 def test_other_collators_get_the_rows_themselves():
-    words = tokenizer()
+    words = train_wordpiece_tokenizer(["why the cat sat"], vocab_size=60)
     featurizer = Featurizer(words, max_seq_length=24, doc_stride=4)
     features = featurizer.eval_features([{"id": "0", "question": "why", "context": "the cat sat"}])
 
