@@ -449,6 +449,10 @@ class Trainer:
         self._set_signature_columns_if_needed()
         return self.datamodule.removing_collator(data_collator, description)
 
+    def _batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
+        """Return data and collator for a loader; a subclass may return others that make the same batches faster."""
+        return dataset, data_collator
+
     # ---- Optimizer & Scheduler & Learning rate ----
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:

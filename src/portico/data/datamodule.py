@@ -227,6 +227,7 @@ class TrainerDataModule(pl.LightningDataModule):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collate_fn = trainer._get_collator_with_removed_columns(collate_fn, description=description)
+        dataset, collate_fn = trainer._batched_alike(dataset, collate_fn)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "collate_fn": collate_fn,

@@ -1,15 +1,22 @@
 """Data collators that add the inputs of a head, and the one of fusion-in-decoder."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import (
+    BatchEncoding,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+    default_data_collator,
+)
 
 from portico.mrc.features.labels import TargetType
+from portico.mrc.features.windows import FeatureRows, FeatureSet
 
 Collator: TypeAlias = Callable[..., Any]
 
@@ -20,6 +27,64 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
     if head in ("extractive", "extractive_with_confidence"):
         return TargetTypeCollator(tokenizer, collator)
     return BeamSearchCollator(tokenizer, collator) if head == "beam_search" else collator
+
+
+@dataclass
+class ColumnCollator:
+    """Makes the batches of ``collator`` from the columns of a `FeatureSet`, many times as fast as from its rows.
+
+    Of other rows, and of columns that are no numbers, ``collator`` makes them itself. The default collator of
+    transformers and ``DataCollatorWithPadding``, unless it pads to something else than the longest row, are known.
+    """
+
+    collator: Collator
+
+    @classmethod
+    def knows(cls, collator: Collator) -> bool:
+        if collator is default_data_collator:
+            return True
+        # Not subclasses, nor tokenizers that pad in their own way.
+        if type(collator) is not DataCollatorWithPadding:
+            return False
+        tokenizer = type(collator.tokenizer)
+        return (
+            (collator.padding in (True, "longest"), collator.pad_to_multiple_of, collator.return_tensors)
+            == (True, None, "pt")
+            and tokenizer.pad is PreTrainedTokenizerBase.pad
+            and tokenizer._pad is PreTrainedTokenizerBase._pad
+        )
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
+        columns = self._columns(features) if isinstance(features, FeatureRows) else None
+        if columns is None:
+            return self.collator([*features])
+        tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
+        return tensors if self.collator is default_data_collator else BatchEncoding(tensors)
+
+    def _columns(self, rows: FeatureRows) -> Mapping[str, Any] | None:
+        if self.collator is default_data_collator:
+            # Rows of several lengths are an error, which is the collator's to tell.
+            return rows.padded({}) if len(np.unique(rows.lengths)) == 1 else None
+        tokenizer: Any = self.collator.tokenizer  # type: ignore[attr-defined]
+        if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
+            return None
+        padding = {
+            "input_ids": tokenizer.pad_token_id,
+            "token_type_ids": tokenizer.pad_token_type_id,
+            "attention_mask": 0,
+        }
+        return rows.padded(padding, on_the_left=tokenizer.padding_side == "left")
+
+
+def by_columns(features: Any, collator: Collator) -> tuple[Any, Collator]:
+    """Return features and collator that make the same batches faster, or the given ones."""
+    if not isinstance(features, FeatureSet):
+        return features, collator
+    if ColumnCollator.knows(collator):
+        return features.by_columns(), ColumnCollator(collator)
+    if type(collator) is TargetTypeCollator and ColumnCollator.knows(collator.collator):
+        return features.by_columns(), replace(collator, collator=ColumnCollator(collator.collator))
+    return features, collator
 
 
 @dataclass

@@ -17,6 +17,7 @@ from portico.errors import InputError
 from portico.hf_compat import PredictionOutput, has_length
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
+from portico.mrc.collators import by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 
@@ -284,6 +285,9 @@ class MRCTrainer(Trainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+
+    def _batched_alike(self, dataset: Any, data_collator: Any) -> tuple[Any, Any]:
+        return by_columns(dataset, data_collator)
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None:

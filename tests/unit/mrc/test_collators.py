@@ -1,10 +1,11 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, default_data_collator
 
-from portico.mrc import BeamSearchCollator, FiDDataCollator, TargetTypeCollator
-from portico.mrc.collators import head_collator
+from portico.from_scratch import train_wordpiece_tokenizer
+from portico.mrc import BeamSearchCollator, Featurizer, FiDDataCollator, TargetTypeCollator
+from portico.mrc.collators import by_columns, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.generative import new_generator
 
@@ -147,3 +148,50 @@ def test_fid_collator_lets_the_model_make_decoder_inputs(generator):
 def test_fid_collator_accepts_features_without_labels(generator):
     unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
     assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("dropped", [[], ["token_type_ids"], ["attention_mask"]])
+def test_batches_of_columns_equal_those_of_rows(side, pad, dropped):
+    tokenizer = train_wordpiece_tokenizer(["why the cat sat"], vocab_size=60)
+    tokenizer.padding_side = side
+    examples = [
+        {"id": str(e), "question": "why " * (e + 1), "context": "the cat sat " * (3 * e + 4)} for e in range(6)
+    ]
+    featurizer = Featurizer(tokenizer, max_seq_length=24, doc_stride=4, pad_to_max_length=pad)
+    labels = [{**one, "answers": {"text": ["cat"], "answer_start": [4]}} for one in examples]
+    features = featurizer.eval_features(labels, labels=True).remove_columns(["example_id", "offset_mapping", *dropped])
+    collators = [DataCollatorWithPadding(tokenizer), default_data_collator]
+    collators.append(TargetTypeCollator(tokenizer, collators[0]))
+    for collator in collators:
+        columns, quick = by_columns(features, collator)
+        assert quick is not collator
+        for indices in ([0], [1], [0, 1, 2, 3], [5, 0, 7, 3], list(range(len(features)))):
+            rows = [features[i] for i in indices]
+            if collator is default_data_collator and len({len(row["input_ids"]) for row in rows}) > 1:
+                for made in (lambda: collator(rows), lambda: quick(columns.__getitems__(indices))):  # noqa: B023
+                    with pytest.raises(ValueError, match="expected sequence of length"):
+                        made()
+                continue
+            expected, made = collator(rows), quick(columns.__getitems__(indices))
+            assert type(made) is type(expected)
+            assert list(made) == list(expected)
+            for name, values in expected.items():
+                assert made[name].dtype == values.dtype
+                assert made[name].tolist() == values.tolist()
+            assert [*columns.__getitems__(indices)] == rows
+
+
+def test_other_collators_get_the_rows_themselves():
+    words = train_wordpiece_tokenizer(["why the cat sat"], vocab_size=60)
+    featurizer = Featurizer(words, max_seq_length=24, doc_stride=4)
+    features = featurizer.eval_features([{"id": "0", "question": "why", "context": "the cat sat"}])
+
+    class Own(DataCollatorWithPadding):
+        pass
+
+    for collator in (Own(words), DataCollatorWithPadding(words, pad_to_multiple_of=8), lambda rows: rows):
+        assert by_columns(features, collator) == (features, collator)
+    rows = [features[0]]
+    assert by_columns(rows, default_data_collator) == (rows, default_data_collator)

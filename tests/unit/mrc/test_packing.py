@@ -19,7 +19,7 @@ from transformers import (
 from mrc_texts import TOKENIZERS, WORDS, make_examples
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
-from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
+from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, packing
 from portico.mrc.packing import PackingCollator, enable_packing, pack
 
 TOKENIZER = TOKENIZERS["bert"]
@@ -53,6 +53,13 @@ def make_model(name="bert", attention="sdpa", dropout=0.0):
     return AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
 
 
+@pytest.fixture
+def full_rows(monkeypatch):
+    """Make rows as full as they can be; models as narrow as these do better with short ones."""
+    monkeypatch.setattr(packing, "pack_cheaply", lambda lengths_B, most, hidden_size: pack(lengths_B, most))
+
+
+@pytest.mark.usefixtures("full_rows")
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_loss_and_gradients_equal_those_of_single_features(name, attention):
@@ -82,14 +89,14 @@ def test_logits_loss_and_gradients_equal_those_of_single_features(name, attentio
         torch.testing.assert_close(packed_gradient, gradient, atol=1e-5, rtol=1e-3)
 
 
-def trainer(folder, *, packing):
+def trainer(folder, *, packs):
     sample = random.Random(0).sample
     # Batches of features of equal length have no padding, so their loss is the same with and without packing.
     alike = [{**EXAMPLES[1], "context": " ".join(sample(WORDS[:8], 8)), "id": str(n)} for n in range(64)]
     for example in alike:
         example["answers"] = {"text": ["river"], "answer_start": [example["context"].index("river")]}
     model = make_model()
-    collator = enable_packing(model, TOKENIZER, LENGTH) if packing else DataCollatorWithPadding(TOKENIZER)
+    collator = enable_packing(model, TOKENIZER, LENGTH) if packs else DataCollatorWithPadding(TOKENIZER)
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=8,
@@ -114,8 +121,12 @@ def trainer(folder, *, packing):
     )
 
 
-def test_training_and_evaluation_are_unchanged_by_packing(tmp_path):
-    plain, packed = (trainer(tmp_path / str(packing), packing=packing) for packing in (False, True))
+def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, monkeypatch):
+    # Features of equal length would keep their rows.
+    monkeypatch.setattr(
+        packing, "pack_cheaply", lambda lengths_B, max_length, hidden_size: pack(lengths_B, max_length)
+    )
+    plain, packed = (trainer(tmp_path / str(packs), packs=packs) for packs in (False, True))
     batch = packed.data_collator([packed.train_dataset[f] for f in range(8)])
     assert len(batch["input_ids"]) < 8
     losses = [one.train().training_loss for one in (plain, packed)]
@@ -127,6 +138,21 @@ def test_training_and_evaluation_are_unchanged_by_packing(tmp_path):
     loaded = type(packed.model).from_pretrained(tmp_path / "True")
     ids = torch.tensor([[2, 5, 3, 7, 3]])
     torch.testing.assert_close(loaded.eval()(ids).start_logits, packed.model.eval()(ids).start_logits)
+
+
+@pytest.mark.parametrize("hidden_size", [32, 768, 10**6])
+def test_packed_rows_never_cost_more_than_padded_ones(hidden_size):
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        lengths_B = rng.integers(3, rng.integers(10, 385), 16)
+        row_B, start_B = packing.pack_cheaply(lengths_B, 384, hidden_size)
+        num_rows, length = row_B.max() + 1, (start_B + lengths_B).max()
+        assert num_rows * length <= 16 * lengths_B.max()
+    equal_B = np.full(16, 60)
+    assert sorted(packing.pack_cheaply(equal_B, 384, hidden_size)[0]) == list(range(16))
+    long_and_short_B = np.array([380, *[90] * 15])
+    assert packing.pack_cheaply(long_and_short_B, 384, hidden_size)[0].max() + 1 <= 5
+    assert packing.pack_cheaply(np.array([400, 9]), 384, hidden_size)[0].max() + 1 <= 2
 
 
 def test_every_feature_fits_into_its_row():

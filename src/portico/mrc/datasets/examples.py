@@ -23,7 +23,8 @@ def arrow_column(dataset: "Dataset", name: str) -> "Array":
     """Return one column of a ``datasets.Dataset`` as an Arrow array, one entry per row."""
     view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
     view.set_format("arrow", columns=[name])
-    return view[:][name].combine_chunks()
+    chunks = view[:][name]
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies even a single chunk
 
 
 def column(examples: Examples, name: str) -> list[Any]:

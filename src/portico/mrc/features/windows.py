@@ -3,7 +3,7 @@
 Shape suffixes: E examples, F features (windows), T tokens of all windows one after the other, 2 a pair.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
@@ -139,6 +139,10 @@ class FeatureSet:
         assert self._example_ids is not None, "training features know their examples by index only"
         return [self._example_ids[e] for e in self.example_index]
 
+    def example_indices(self, example_ids: Sequence[str]) -> Int64s | None:
+        """Return the place of each row's example, ``int64 [F]``; ``None`` if the set was made of other examples."""
+        return self.example_index if self._example_ids == example_ids else None
+
     def remove_columns(self, column_names: Iterable[str]) -> "FeatureSet":
         """Return a set on the same arrays whose rows lack these columns."""
         removed = set(column_names)
@@ -148,6 +152,16 @@ class FeatureSet:
 
     def __len__(self) -> int:
         return len(self.example_index)
+
+    def by_columns(self) -> "FeatureSet":
+        """Return a set on the same arrays that gives the rows of a batch as `FeatureRows` to torch's `DataLoader`."""
+        view = copy(self)
+        view.__dict__["__getitems__"] = view.rows
+        return view
+
+    def rows(self, indices: Sequence[int]) -> "FeatureRows":
+        """Return the rows with these indices."""
+        return FeatureRows(self, np.asarray(indices, np.int64))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not -len(self) <= index < len(self):
@@ -166,3 +180,56 @@ class FeatureSet:
         if name == "example_id":
             return self._example_ids[self.example_index[row]]
         return [(start, end) if start >= 0 else None for start, end in self.char_offsets[tokens].tolist()]
+
+
+class FeatureRows(Sequence[dict[str, Any]]):
+    """Rows of a `FeatureSet`: a sequence of what it returns for each, and arrays of all of them.
+
+    Attributes:
+        features: The set.
+        indices: The rows, ``int64 [B]``.
+    """
+
+    def __init__(self, features: FeatureSet, indices: Int64s) -> None:
+        self.features, self.indices = features, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return FeatureRows(self.features, self.indices[index])
+        return self.features[int(self.indices[index])]
+
+    @property
+    def lengths(self) -> Int64s:
+        """Tokens in each row, ``int64 [B]``."""
+        bounds = self.features.row_starts
+        return bounds[self.indices + 1] - bounds[self.indices]
+
+    def padded(self, padding: Mapping[str, int], *, on_the_left: bool = False) -> dict[str, Int64s] | None:
+        """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if one has no numbers.
+
+        Rows are filled up with the ``padding`` of their column to the length of the longest.
+        """
+        features, lengths_B = self.features, self.lengths
+        if not set(features.column_names) <= {*features._tokens, *features._integers}:
+            return None
+        width = int(lengths_B.max())
+        starts_B1 = features.row_starts[self.indices, None]
+        place_L = np.arange(width)
+        is_equal = bool((lengths_B == width).all())
+        missing_B1 = (width - lengths_B)[:, None]
+        # Of padding, the places of other tokens, which are then overwritten.
+        flat_BL = starts_B1 + place_L - (missing_B1 if on_the_left else 0)
+        is_padding_BL = place_L < missing_B1 if on_the_left else place_L >= lengths_B[:, None]
+        columns: dict[str, Int64s] = {}
+        for name in features.column_names:
+            if name in features._integers:
+                columns[name] = features._integers[name][self.indices].astype(np.int64, copy=False)
+                continue
+            values_BL = features._tokens[name].take(flat_BL, mode="clip").astype(np.int64)
+            if not is_equal:
+                values_BL[is_padding_BL] = padding[name]
+            columns[name] = values_BL
+        return columns

@@ -206,23 +206,24 @@ class SquadV2(QuestionRows):
             raise _incomplete(sum(have), len(have))
         given = {key: str(by_id[key]["prediction_text"]) for key in golds}
         raw = {key: exact_and_f1(given[key], texts) for key, texts in golds.items()}
-        # One by one and in order, as in `AnswerTexts.update`.
-        sums = self.sums.tolist()
-        for key, texts in golds.items():
-            scores = raw[key]
+        has_answer_E = np.fromiter((bool(texts) for texts in golds.values()), np.bool_, len(golds))
+        scores_E3 = np.column_stack([np.array(list(raw.values()), np.float64).reshape(-1, 2), np.ones(len(golds))])
+        if any(have):
+            probability_E = np.array([by_id[key]["no_answer_probability"] for key in golds], np.float64)
             # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds are sought over the raw scores.
-            if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
-                scores = (float(not texts),) * 2
-            for group in (0, 1 if texts else 2):
-                sums[group] = [total + score for total, score in zip(sums[group], (*scores, 1), strict=True)]
-        self.sums = self.sums.new_tensor(sums)
+            is_null_E = probability_E > self.no_answer_threshold
+            scores_E3[is_null_E, :2] = ~has_answer_E[is_null_E, None]
+        groups = (np.ones_like(has_answer_E), has_answer_E, ~has_answer_E)
+        sums_33 = self.sums.cpu().numpy()
+        sums = [running_sums(np.vstack([sums_33[g], scores_E3[of]]))[-1] for g, of in enumerate(groups)]
+        self.sums = self.sums.new_tensor(np.array(sums))
         if any(have):
             # In the order of the predictions, which decides among equal probabilities.
-            keys = [key for key in by_id if key in golds]
-            rows = [
-                [by_id[key]["no_answer_probability"], bool(golds[key]), *raw[key], bool(given[key])] for key in keys
-            ]
-            self.append_rows("sweep", rows)
+            place = {key: e for e, key in enumerate(golds)}
+            order = [place[key] for key in by_id if key in place]
+            has_text_E = [bool(text) for text in given.values()]
+            rows_E5 = np.column_stack([probability_E, has_answer_E, list(raw.values()), has_text_E])
+            self.append_rows("sweep", rows_E5[order])
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one record."""

@@ -19,7 +19,7 @@ from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
 from portico.mrc.postprocess.token_offsets import Passages
 
-_FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
+_FEATURES_PER_BLOCK = 256  # bounds the memory for all pairs of starts and ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +120,16 @@ class ScoreDifference:
             return difference * type_logit
         return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
 
-    def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
-        """Return the scores of spans of these rows of the features, ``float64 [N]``."""
+    def of_spans(self, features: Candidates, start_logit_Fnn: Floats, end_logit_Fnn: Floats) -> Floats:
+        """Return the scores of the spans of features, ``float64 [F, n, n]``."""
         if self.needs_types and features.type_logits_FK.shape[1] == 0:
             raise InputError(
                 f"The model returned no answer-type logits, which `scorer_type={self.scorer_type}` needs; use a model "
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        types_KN = features.type_logits_FK[feature_N].astype(np.float64).T
-        scores: Floats = self(start_logit_N.astype(np.float64) + end_logit_N, null_F[feature_N], types_KN)
+        types_KF = features.type_logits_FK.astype(np.float64).T[..., None, None]
+        scores: Floats = self(start_logit_Fnn.astype(np.float64) + end_logit_Fnn, null_F[:, None, None], types_KF)
         return scores
 
 
@@ -206,11 +206,11 @@ def rank_spans(
         if nulls is not None:
             example_N = np.concatenate([example_N, np.arange(num_examples)])
             spans = Spans.concatenate([spans, nulls[examples]])
-        order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
+        order_N = _order(example_N, spans.score_N)
         if distinct:
             context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
             order_N = order_N[_first_occurrences(example_N[order_N], context_N[order_N], spans[order_N])]
-        best_N = _best(order_N, example_N, spans, num_spans, num_examples)
+        best_N = order_N[_best(example_N[order_N], spans, order_N, num_spans, num_examples)]
         blocks.append(spans[best_N])
         counts.append(np.bincount(example_N[best_N], minlength=num_examples))
     return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
@@ -226,49 +226,61 @@ def _blocks(example_F: Int64s) -> Iterator[slice]:
         start = stop
 
 
+def _order(example_N: Int64s, score_N: Floats) -> Int64s:
+    """Return the spans in the order of their examples, best first; equal scores keep their order."""
+    # Whole numbers of example and rank are sorted several times as fast as np.lexsort sorts the two.
+    falling_N = np.argsort(-score_N)
+    ordered_N = score_N[falling_N]
+    rank_N = np.empty(len(score_N), np.int64)
+    rank_N[falling_N] = np.cumsum(np.append(False, ordered_N[1:] != ordered_N[:-1])[: len(score_N)])
+    return np.argsort(example_N * len(score_N) + rank_N, kind="stable")
+
+
 def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None) -> Spans:
     """Return the legal pairs of a start and an end that can be among the best of their feature."""
-    begin_Fn = search.offsets.chars(block.start_token_Fn, block.feature_index_F)[..., 0]
-    end_Fn = search.offsets.chars(block.end_token_Fn, block.feature_index_F)[..., 1]
-    extent_Fnn = block.end_token_Fn[:, None, :] - block.start_token_Fn[:, :, None]
-    legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
-    legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < search.max_answer_length)
-    if search.paired:
-        legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
-    feature_N, start_N, end_N = np.nonzero(legal_Fnn)
-    start_logit_N = block.start_logit_Fn[feature_N, start_N]
-    end_logit_N = block.end_logit_Fn[feature_N, end_N]
+    offsets, feature_index_F = search.offsets, block.feature_index_F
+    begin_Fn = offsets.begins(block.start_token_Fn, feature_index_F)
+    end_Fn = offsets.ends(block.end_token_Fn, feature_index_F)
+    # Every start goes with every end, or with its own only.
+    ends = np.s_[:, :, None] if search.paired else np.s_[:, None, :]
+    # The extent of a pair outside the context is made negative, and a negative number without its sign is too long.
+    highest = np.iinfo(block.end_token_Fn.dtype).max
+    start_Fn = np.where(begin_Fn >= 0, block.start_token_Fn, block.start_token_Fn.dtype.type(highest))
+    end_token_Fn = np.where(end_Fn >= 0, block.end_token_Fn, block.end_token_Fn.dtype.type(-1))
+    extent_Fnn = end_token_Fn[ends] - start_Fn[:, :, None]
+    legal_Fnn = extent_Fnn.view(f"u{extent_Fnn.itemsize}") < min(search.max_answer_length, highest)
+    start_logit_Fnn, end_logit_Fnn = block.start_logit_Fn[:, :, None], block.end_logit_Fn[ends]
     if scorer is None:
-        score_N: Floats = start_logit_N + end_logit_N
+        score_Fnn: Floats = start_logit_Fnn + end_logit_Fnn
     else:
-        score_N = scorer.of_spans(block, feature_N, start_logit_N, end_logit_N)
-    best_N = _among_the_best(score_N, legal_Fnn, num_spans)
-    feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
+        score_Fnn = scorer.of_spans(block, start_logit_Fnn, end_logit_Fnn)
+    flat_N = np.flatnonzero(_among_the_best(score_Fnn, legal_Fnn, num_spans))
+    start_N, rank_N = np.divmod(flat_N, legal_Fnn.shape[2])  # the place of the start in [F, n], and its end's rank
+    feature_N, start_rank_N = np.divmod(start_N, begin_Fn.shape[1])
+    end_rank_N = start_rank_N if search.paired else rank_N
+    end_N = start_N if search.paired else feature_N * end_Fn.shape[1] + rank_N
     return Spans(
-        np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
-        np.stack([feature_N, start_N, end_N], axis=1).astype(np.int32),
-        start_logit_N[best_N],
-        end_logit_N[best_N],
-        score_N[best_N],
+        np.stack([begin_Fn.ravel()[start_N], end_Fn.ravel()[end_N]], axis=1),
+        np.stack([feature_N, start_rank_N, end_rank_N], axis=1).astype(np.int32),
+        block.start_logit_Fn.ravel()[start_N],
+        block.end_logit_Fn.ravel()[end_N],
+        score_Fnn.ravel()[flat_N],
     )
 
 
-def _among_the_best(score_N: Floats, legal_Fnn: Bools, num_spans: int) -> Int64s:
-    """Return legal pairs that include the best of every feature, ``int64``, ascending.
-
-    Most pairs are not among them, and dropping those here saves sorting them.
-    """
+def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int) -> Bools:
+    """Return which legal pairs to sort: they include the best of every feature, and few others."""
     num_pairs = legal_Fnn[0].size
     if num_pairs <= num_spans:
-        return np.arange(len(score_N))
+        return legal_Fnn
     # In float32, whose rounding keeps the order: a pair that ties with the n-th best when rounded is kept as well.
     # numpy takes many times as long to partition rows of float64 with equal values.
-    scores_Fnn = np.full(legal_Fnn.shape, -np.inf, np.float32)
     with np.errstate(over="ignore"):
-        scores_Fnn[legal_Fnn] = score_N
-    flat_FP = scores_Fnn.reshape(-1, num_pairs)
-    least_F1 = np.partition(flat_FP, num_pairs - num_spans, axis=1)[:, num_pairs - num_spans, None]
-    return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
+        bounded_Fnn = np.where(legal_Fnn, score_Fnn.astype(np.float32, copy=False), np.float32(-np.inf))
+    rows_FP = bounded_Fnn.reshape(-1, num_pairs)
+    least_F = np.partition(rows_FP, num_pairs - num_spans, axis=1)[:, num_pairs - num_spans]
+    kept_Fnn: Bools = legal_Fnn & (bounded_Fnn >= least_F[:, None, None])
+    return kept_Fnn
 
 
 def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
@@ -282,17 +294,18 @@ def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> In
     return np.sort(order_N[is_new_N])
 
 
-def _best(order_N: Int64s, example_N: Int64s, spans: Spans, num_spans: int, num_examples: int) -> Int64s:
-    """Return which spans to keep, example by example, best first; "no answer" is kept where it competes."""
-    example_N, spans = example_N[order_N], spans[order_N]
+def _best(example_N: Int64s, spans: Spans, order_N: Int64s, num_spans: int, num_examples: int) -> Bools:
+    """Return which of the ordered spans to keep; "no answer" is kept where it competes."""
     first_E = np.searchsorted(example_N, np.arange(num_examples))
-    kept_N = np.arange(len(order_N)) - first_E[example_N] < num_spans
+    kept_N = np.arange(len(order_N)) < (first_E + num_spans)[example_N]
     # utils_qa.py adds "no answer" if it fell out of the n best, but not if one of them has the characters (0, 0).
-    listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
-    has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
-    kept_N |= spans.is_null_N & ~has_null_E[example_N]
-    kept: Int64s = order_N[kept_N]
-    return kept
+    null_N = np.flatnonzero(spans.is_null_N[order_N])
+    if not kept_N[null_N].all():
+        start_N, end_N = spans.chars_N2.T
+        listed_N = kept_N & ((start_N | end_N) == 0)[order_N]
+        has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
+        kept_N[null_N] |= ~has_null_E[example_N[null_N]]
+    return kept_N
 
 
 def span_probabilities(
@@ -307,8 +320,9 @@ def span_probabilities(
     wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
     score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature
     probability_N = np.empty(len(ranked.spans), np.float64)
-    for count, wide in np.unique(np.stack([ranked.counts_E, wide_E], axis=1), axis=0).tolist():
-        rows = np.flatnonzero((ranked.counts_E == count) & (wide_E == wide))
+    kind_E = 2 * ranked.counts_E + wide_E
+    for kind in np.unique(kind_E).tolist():
+        (count, wide), rows = divmod(kind, 2), np.flatnonzero(kind_E == kind)
         if count > 0:
             spans = ranked.row_starts[rows, None] + np.arange(count)
             score = score_N[spans].astype(np.float64) if wide else score_N[spans]

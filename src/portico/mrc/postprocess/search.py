@@ -40,6 +40,8 @@ class Columns:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
+        if len(parts) == 1:
+            return parts[0]
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
 
@@ -139,8 +141,8 @@ class CandidateSearch:
         if num_missing > 0:  # np.pad costs time even where it adds nothing
             top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
         in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
-        logit_Bn = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
-        stdev_Bn = np.take_along_axis(stdevs_BL, in_row_Bn, axis=1) if stdevs_BL.shape[1] else stdevs_BL
+        logit_Bn = _take(logits_BL, in_row_Bn)
+        stdev_Bn = _take(stdevs_BL, in_row_Bn) if stdevs_BL.shape[1] else stdevs_BL
         # The copy keeps the null score from holding the whole batch in memory.
         return top_Bn.astype(self._token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
 
@@ -150,8 +152,9 @@ class CandidateSearch:
             # PrimeQA cuts off the padding before it sorts.
             lengths_B = np.minimum(self.offsets.lengths_F[feature_indices_B], logits_BL.shape[1])
             tokens_Bn = np.full((len(lengths_B), self.n_best_size), -1)
-            for length in np.unique(lengths_B):
-                rows = np.flatnonzero(lengths_B == length)
+            different = np.unique(lengths_B)
+            for length in different:
+                rows = np.flatnonzero(lengths_B == length) if len(different) > 1 else slice(None)
                 top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
                 tokens_Bn[rows, : top.shape[1]] = top
             return tokens_Bn
@@ -160,6 +163,8 @@ class CandidateSearch:
             # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
             logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
         top_Bn = top_tokens(logits_BL, self.n_best_size, "hf" if self._method == "hf" else "deterministic")
+        if logits_BL.shape[1] <= self._longest:
+            return top_Bn
         # Padding may take places in the list, as it does in transformers.
         return np.where(top_Bn < self._longest, top_Bn, -1)
 
@@ -170,9 +175,9 @@ class CandidateSearch:
         found = []
         for rows in np.array_split(np.arange(len(starts_BL)), -(-len(starts_BL) // _ROWS_PER_BLOCK)):
             tokens_BL = np.tile(np.arange(num_tokens), (len(rows), 1))
-            chars_BL2 = self.offsets.chars(tokens_BL, feature_indices_B[rows])
-            legal_starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL[rows], -np.inf)
-            legal_ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL[rows], -np.inf)
+            features = feature_indices_B[rows]
+            legal_starts_BL = np.where(self.offsets.begins(tokens_BL, features) >= 0, starts_BL[rows], -np.inf)
+            legal_ends_BL = np.where(self.offsets.ends(tokens_BL, features) >= 0, ends_BL[rows], -np.inf)
             padded_BL = np.pad(legal_ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
             # A view, so that the ends of all lengths are not copied before they are added.
             ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
@@ -193,8 +198,8 @@ class CandidateSearch:
         starts_BP, start_scores_BP = (np.repeat(values, num_ends, axis=1) for values in (starts_BS, start_scores_BS))
         extent_BP = ends_BP - starts_BP
         legal_BP = (extent_BP >= 0) & (extent_BP < self.max_answer_length)
-        legal_BP &= self.offsets.chars(starts_BP, feature_indices_B)[..., 0] >= 0
-        legal_BP &= self.offsets.chars(ends_BP, feature_indices_B)[..., 1] >= 0
+        legal_BP &= self.offsets.begins(starts_BP, feature_indices_B) >= 0
+        legal_BP &= self.offsets.ends(ends_BP, feature_indices_B) >= 0
         score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
         best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
         none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
@@ -225,14 +230,22 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     kept_RL = logits_RL >= least_R1
     unclear_R = np.count_nonzero(kept_RL, axis=1) > n
     kept_RL[unclear_R] = np.arange(num_tokens) < n  # any n tokens; replaced below
-    ascending_Rn = np.flatnonzero(kept_RL).reshape(-1, n) % num_tokens
-    logits_Rn = np.take_along_axis(logits_RL, ascending_Rn, axis=1)
+    flat_Rn = np.flatnonzero(kept_RL).reshape(-1, n)
+    logits_Rn = logits_RL.reshape(-1)[flat_Rn]
     order_Rn = _SORTS["deterministic"](logits_Rn)
     if order != "deterministic":
-        unclear_R |= (np.diff(np.take_along_axis(logits_Rn, order_Rn, axis=1), axis=1) == 0).any(axis=1)
-    top_Rn = np.take_along_axis(ascending_Rn, order_Rn, axis=1)
+        sorted_Rn = _take(logits_Rn, order_Rn)
+        unclear_R |= (sorted_Rn[:, 1:] == sorted_Rn[:, :-1]).any(axis=1)
+    top_Rn = _take(flat_Rn, order_Rn) - num_tokens * np.arange(len(flat_Rn))[:, None]
     top_Rn[unclear_R] = sort(logits_RL[unclear_R])[:, :n]
     return top_Rn
+
+
+def _take(values_RL: np.ndarray[Any, Any], places_Rn: Int64s) -> np.ndarray[Any, Any]:
+    """Return the values at these places of each row: `np.take_along_axis`, in half its time."""
+    first_R1 = values_RL.shape[1] * np.arange(len(values_RL))[:, None]
+    taken: np.ndarray[Any, Any] = values_RL.reshape(-1)[first_R1 + places_Rn]
+    return taken
 
 
 _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {

@@ -41,8 +41,9 @@ class AnsweredQuestions(EvalPrediction):
         references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
         predictions: Any = [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
         if answers.null_odds is not None:
-            for record in predictions:
-                record["no_answer_probability"] = float(sigmoid(answers.null_odds[record["id"]]))
+            odds = np.array(list(answers.null_odds.values()))
+            for record, probability in zip(predictions, sigmoid(odds).tolist(), strict=True):
+                record["no_answer_probability"] = probability
         super().__init__(predictions, references if is_labelled else None)  # type: ignore[arg-type]
 
     def write(self, folder: str | Path, prefix: str) -> None:

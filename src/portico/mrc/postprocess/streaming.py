@@ -6,6 +6,7 @@ Shape suffixes: B features of a batch, E examples, F features (windows), N ranke
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,12 +17,10 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.postprocess.answers import (
-    LITERAL_EMPTY,
     Answers,
     BeamAnswers,
     Shortlist,
     choose,
-    span_texts,
     with_literal_empty,
 )
 from portico.mrc.postprocess.calibration import AnswerCalibration, calibrated_probabilities
@@ -35,7 +34,7 @@ from portico.mrc.postprocess.ranking import (
     span_probabilities,
 )
 from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties
-from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, token_offsets
+from portico.mrc.postprocess.token_offsets import LITERAL_EMPTY, ExampleColumns, Features, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 """Spans between the best starts and the best ends, or the best of all spans."""
@@ -45,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 # Rows searched at once: the search of 8 rows of 384 tokens takes 41 us a row, of 256 rows 12 us.
 _ROWS_AT_ONCE = 256
+_EXAMPLES_AT_ONCE = 1024  # bounds the memory for the texts of spans
 
 
 class CandidateCollector:
@@ -126,19 +126,24 @@ class CandidateCollector:
                 "computing answers."
             )
         together = Candidates.concatenate(self._parts)
+        self._parts = [together]
+        if (np.diff(together.feature_index_F) > 0).all():
+            return together
         # Distributed samplers pad the last batches with features that came before.
         return together[np.unique(together.feature_index_F, return_index=True)[1]]
 
     def _all_candidates(self) -> tuple[Candidates, Int64s]:
         """Return the candidates of all features, grouped by example, and the example of each, ``int64 [F]``."""
         candidates = self.candidates()
-        missing = np.setdiff1d(np.arange(self.num_features), candidates.feature_index_F)
-        if len(missing):
+        if len(candidates) < self.num_features:
+            missing = np.setdiff1d(np.arange(self.num_features), candidates.feature_index_F)
             raise InputError(
                 f"{len(missing)} of {self.num_features} features got no logits, the first being feature "
                 f"{missing[0]}; evaluate the model on all of them before computing answers."
             )
         example_F = self._search.offsets.example_index_F
+        if (np.diff(example_F) >= 0).all():
+            return candidates, example_F
         order_F = np.argsort(example_F, kind="stable")
         return candidates[order_F], example_F[order_F]
 
@@ -248,11 +253,26 @@ class SpanPostProcessor(CandidateCollector):
 
     def _distinct_texts(self, ranked: RankedSpans, candidates: Candidates) -> RankedSpans:
         """Return the best of the spans of an example with the same text."""
-        context_N = self._contexts(ranked, candidates)
-        texts = span_texts(self._examples.contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
-        keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
-        first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
-        return ranked.select(np.isin(np.arange(len(keys)), list(first.values())))
+        (start_N, end_N), context_N = ranked.spans.chars_N2.T, self._contexts(ranked, candidates)
+        # Only spans of one length can have one text. Few are compared: the texts of all would take much memory.
+        length_N = 2 * (end_N.astype(np.int64) - start_N) + ranked.spans.is_null_N
+        key_N = ranked.example_N * (length_N.max(initial=0) + 1) + length_N
+        order_N = np.argsort(key_N, kind="stable")
+        equal = np.flatnonzero(key_N[order_N[1:]] == key_N[order_N[:-1]])
+        rows = np.unique(order_N[np.concatenate([equal, equal + 1])])
+        example_of_row = ranked.example_N[rows]
+        blocks = np.searchsorted(
+            example_of_row, np.arange(0, self.num_examples + _EXAMPLES_AT_ONCE, _EXAMPLES_AT_ONCE)
+        )
+        kept_N = np.ones(len(key_N), np.bool_)
+        for start, stop in pairwise(blocks.tolist()):
+            some = rows[start:stop]
+            chars_N2 = ranked.spans.chars_N2[some]
+            texts = self._examples.texts(example_of_row[start:stop], context_N[some], chars_N2)
+            first: dict[tuple[int, str], int] = {}
+            for row, key in zip(some.tolist(), zip(key_N[some].tolist(), texts, strict=True), strict=True):
+                kept_N[row] = first.setdefault(key, row) == row
+        return ranked.select(kept_N)
 
 
 class BeamPostProcessor(CandidateCollector):

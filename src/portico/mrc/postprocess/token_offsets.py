@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,10 @@ from portico.mrc.features.windows import FeatureSet
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
+
+
+LITERAL_EMPTY = -1
+"""Start and end of the span that represents the literal text "empty"."""
 
 
 class ExampleColumns:
@@ -36,17 +41,31 @@ class ExampleColumns:
         self._examples = examples
         self._names = getattr(examples, "column_names", None) or examples[0]
         self.ids: list[str] = column(examples, "id" if "id" in self._names else "example_id")
-        repeated = [example_id for example_id, count in Counter(self.ids).items() if count > 1]
-        if repeated:
+        if len(set(self.ids)) < len(self.ids):
+            repeated = [example_id for example_id, count in Counter(self.ids).items() if count > 1]
             raise InputError(
                 f"{len(repeated)} example ids occur more than once, for example {repeated[0]!r}; answers are stored "
                 "by id, so give every example a unique one."
             )
 
+    def texts(self, example_N: Int64s, context_N: Int64s, chars_N2: Int32s) -> list[str]:
+        """Return the texts of ``N`` spans at characters ``[start, end)``, each in a context of its example."""
+        contexts, first_E = self._contexts
+        starts, ends = chars_N2.T.tolist()
+        places = zip((first_E[example_N] + context_N).tolist(), starts, ends, strict=True)
+        texts = [contexts[context][start:end] for context, start, end in places]
+        for n in np.flatnonzero(chars_N2[:, 0] == LITERAL_EMPTY).tolist():
+            texts[n] = "empty"
+        return texts
+
     @cached_property
-    def contexts(self) -> list[Sequence[str]]:
+    def _contexts(self) -> tuple[list[str], Int64s]:
+        """The contexts of all examples, and which is the first of each, ``int64 [E]``."""
         contexts = column(self._examples, "context")
-        return [[context] if isinstance(context, str) else context for context in contexts]
+        if all(isinstance(context, str) for context in contexts):
+            return contexts, np.arange(len(contexts))
+        listed = [[context] if isinstance(context, str) else context for context in contexts]
+        return [*chain.from_iterable(listed)], np.cumsum([0, *map(len, listed[:-1])])
 
     @cached_property
     def passages(self) -> Passages | None:
@@ -61,15 +80,18 @@ class TokenOffsets:
     Args:
         example_index_F: The example each feature was cut from, ``int64 [F]``.
         row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
-        char_offsets_T2: First character and the character after the last of each token, ``int32 [T, 2]``; -1 where no
-            answer may begin or end.
+        char_offsets_T2: First character and the character after the last of each token, ``int [T, 2]``; -1 where no
+            answer may begin or end. With ``pair_starts``, of the tokens that have characters only.
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
+        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that, ``int32
+            [T + 1]``: a token whose index is that of the next has no characters. ``None`` if each token has a pair.
     """
 
     example_index_F: Int64s
     row_starts: Int64s
-    char_offsets_T2: Int32s
+    char_offsets_T2: Tokens
     context_index_F: Int64s
+    pair_starts: Int32s | None = None
 
     def __len__(self) -> int:
         return len(self.example_index_F)
@@ -79,16 +101,31 @@ class TokenOffsets:
         """Tokens of each feature, ``int64 [F]``."""
         return np.diff(self.row_starts)
 
-    def chars(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
-        """Return the characters of tokens, ``int32 [F, n, 2]``; -1 for those outside the context or the row.
+    def begins(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
+        """Return the first character of tokens, ``int32 [F, n]``; -1 for those outside the context or the row.
 
         Tokens count from the start of their feature, -1 for none; ``feature_index_F`` is the feature of each row.
         """
+        return self._chars(token_Fn, feature_index_F, 0)
+
+    def ends(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
+        """Return the character after the last of tokens; see `begins`."""
+        return self._chars(token_Fn, feature_index_F, 1)
+
+    def _chars(self, token_Fn: Tokens, feature_index_F: Int64s, side: int) -> Int32s:
         start_F1 = self.row_starts[feature_index_F, None]
         flat_Fn = start_F1 + token_Fn
-        in_row_Fn = (token_Fn >= 0) & (flat_Fn < self.row_starts[feature_index_F + 1, None])
-        chars_Fn2 = self.char_offsets_T2[np.where(in_row_Fn, flat_Fn, start_F1)]
-        return np.where(in_row_Fn[..., None], chars_Fn2, np.int32(-1))
+        known_Fn = (token_Fn >= 0) & (flat_Fn < self.row_starts[feature_index_F + 1, None])
+        if self.pair_starts is None:
+            flat_Fn *= 2
+        else:
+            flat_Fn = np.where(known_Fn, flat_Fn, start_F1)
+            first_Fn = self.pair_starts[flat_Fn]
+            known_Fn &= first_Fn < self.pair_starts[flat_Fn + 1]
+            flat_Fn = first_Fn
+        chars = self.char_offsets_T2.reshape(-1)
+        found_Fn = chars[np.where(known_Fn, flat_Fn + side, 0)] if len(chars) else -1
+        return np.where(known_Fn, found_Fn, -1).astype(np.int32, copy=False)
 
 
 Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
@@ -110,7 +147,9 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
                 "The features have no character offsets because they were made to train on; give features from "
                 "`eval_features` (with `labels=True` to compute a loss as well)."
             )
-        example_index_F = _example_indices(features.example_id, example_ids)
+        example_index_F = features.example_indices(example_ids)
+        if example_index_F is None:
+            example_index_F = _example_indices(features.example_id, example_ids)
         context_F = np.zeros_like(example_index_F) if features.context_index is None else features.context_index
         offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets, context_F)
     else:
@@ -134,27 +173,28 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     """
     names = getattr(features, "column_names", None) or (features[0] if len(features) else ())
     is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
-    row_starts, char_offsets_T2 = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(features)
+    row_starts, *chars = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(features)
     context_F = column(features, "context_idx") if "context_idx" in names else np.zeros_like(example_index_F)
-    return TokenOffsets(example_index_F, row_starts, char_offsets_T2, np.array(context_F, np.int64))
+    return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
 
-def _arrow_offsets(features: Any) -> tuple[Int64s, Int32s] | None:
-    """Read the column of a ``datasets.Dataset``; ``None`` if a value is not a pair."""
+def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
+    """Read the column of a ``datasets.Dataset`` without a copy; ``None`` if a value is not a pair."""
     rows = arrow_column(features, "offset_mapping")
     pairs = rows.flatten()
-    counts_T = pairs.value_lengths().fill_null(0).to_numpy()
-    is_pair_T = counts_T == 2
-    if not (is_pair_T | (counts_T == 0)).all():
+    pair_starts = pairs.offsets.to_numpy()
+    counts_T = np.diff(pair_starts)
+    num_pairs = np.count_nonzero(counts_T)
+    are_pairs = counts_T.max(initial=0) <= 2 and pair_starts[-1] - pair_starts[0] == 2 * num_pairs
+    # A null may hide values.
+    if not are_pairs or num_pairs + pairs.null_count > len(pairs) or pairs.values.null_count:
         return None
-    chars = np.full(2 * len(counts_T), -1, np.int32)
-    values = pairs.flatten().to_numpy(zero_copy_only=False).astype(np.int32)
-    chars.view(np.int64)[is_pair_T] = values.view(np.int64)  # both characters at once: four times as fast as rows
     lengths_F = rows.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
-    return np.concatenate([[0], np.cumsum(lengths_F)]), chars.reshape(-1, 2)
+    values = pairs.values.to_numpy()[: len(pairs.values) // 2 * 2]
+    return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
 
 
-def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Int32s]:
+def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Tokens]:
     lengths: list[int] = []
     offsets: list[tuple[int, int]] = []
     for feature in features:

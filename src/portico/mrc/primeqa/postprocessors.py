@@ -22,7 +22,6 @@ from portico.mrc.datasets.examples import Examples, column, contexts_of
 from portico.mrc.datasets.records import as_objects
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
-from portico.mrc.postprocess.answers import span_texts
 from portico.mrc.postprocess.ranking import (
     SupportedSpanScorers,
     initialize_scorer,
@@ -142,7 +141,7 @@ class SpanRecords(CandidateCollector):
             passage_N = passage_indices(spans.chars_N2, example_N, self._passages)
         null_N = candidates.null_start_F[row_N].astype(np.float64) + candidates.null_end_F[row_N]
         softmax = span_probabilities(ranked).tolist()
-        ids, texts = self._examples.ids, span_texts(self._examples.contexts, example_N, context_N, spans.chars_N2)
+        ids, texts = self._examples.ids, self._examples.texts(example_N, context_N, spans.chars_N2)
         columns: dict[str, list[Any]] = {
             "example_id": [ids[example] for example in example_N.tolist()],
             "cls_score": null_N.tolist(),

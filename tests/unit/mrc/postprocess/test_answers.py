@@ -1,11 +1,14 @@
 """What portico's rules add to those of SQuAD: answer types, passages, several contexts, exhaustive search."""
 
+import json
+
 import numpy as np
 import pytest
 
 from portico.errors import InputError
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess import BeamPostProcessor, SpanPostProcessor
+from portico.mrc.postprocess import answers as answers_module
 from portico.mrc.postprocess.ranking import initialize_scorer
 
 CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
@@ -71,6 +74,32 @@ def test_each_text_is_listed_once():
     assert len(set(texts)) == len(texts) > 5
     assert texts[0] == "bb"
     assert sum(record["probability"] for record in answers.nbest["a"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ties", ["deterministic", "hf"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_files_hold_what_json_writes(ties, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(answers_module, "_EXAMPLES_AT_ONCE", 3)
+    # At the ends and inside of what is written at once: questions without any span, and one whose scores overflow.
+    without, overflowing = {0, 4, 5, 7}, 2
+    examples = [{"id": f'"{e}\u00e9', "context": 'a"\\ b\n \u00fc'} for e in range(8)]
+    words = [(0, 3), (4, 5), (7, 8)]
+    rows = [{**row(one["id"], 0, [None] * 8 if e in without else words)} for e, one in enumerate(examples)]
+    starts, ends = (side.round(1).astype(dtype) for side in logits(rows))
+    starts[overflowing] = ends[overflowing] = np.finfo(dtype).max
+    starts[overflowing, 1:] = np.finfo(dtype).max - 3 * np.arange(LENGTH - 1).astype(dtype)
+    processor = SpanPostProcessor(examples, rows, version_2_with_negative=ties == "hf", ties=ties)
+    processor.update(starts, ends, np.arange(len(rows)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        answers = processor.compute()
+    answers.write(tmp_path, "eval")
+    written = {"predictions": answers.predictions, "nbest_predictions": answers.nbest, "null_odds": answers.null_odds}
+    for name, values in written.items():
+        if values is not None:
+            assert (tmp_path / f"eval_{name}.json").read_text() == json.dumps(values, indent=4) + "\n", name
+    assert [key for key, records in answers.nbest.items() if not records] == (
+        [examples[e]["id"] for e in sorted(without)] if ties == "deterministic" else []
+    )
 
 
 def test_long_answer_is_the_passage_around_the_short_one():

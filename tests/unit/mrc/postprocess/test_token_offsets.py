@@ -27,8 +27,17 @@ def test_offsets_of_a_dataset_equal_those_of_its_rows(select):
         kept = rng.permutation(50)[:40].tolist()
         dataset, rows = dataset.select(kept), [rows[k] for k in kept]
     of_dataset, of_rows = token_offsets(dataset.with_format("numpy"), IDS), token_offsets(rows, IDS)
-    for name in ("example_index_F", "row_starts", "char_offsets_T2", "context_index_F"):
+    for name in ("example_index_F", "row_starts", "context_index_F"):
         assert getattr(of_dataset, name).tolist() == getattr(of_rows, name).tolist()
+    # Beyond both ends of every row too.
+    tokens_Fn, rows_F = np.tile(np.arange(-1, 10), (len(rows), 1)), np.arange(len(rows))
+    expected = [
+        [row["offset_mapping"][t] if 0 <= t < len(row["offset_mapping"]) else None for t in tokens_Fn[0]]
+        for row in rows
+    ]
+    for offsets in (of_dataset, of_rows):
+        for side, chars in enumerate((offsets.begins(tokens_Fn, rows_F), offsets.ends(tokens_Fn, rows_F))):
+            assert chars.tolist() == [[-1 if pair is None else pair[side] for pair in row] for row in expected]
 
 
 def test_spans_begin_only_where_their_window_has_the_most_context():
