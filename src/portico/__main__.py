@@ -3,6 +3,7 @@
 import argparse
 import platform
 import sys
+from difflib import get_close_matches
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -40,6 +41,14 @@ examples:
 `portico COMMAND --help` explains a command. Tab completion in bash and zsh:
   eval "$(portico --completion)"
 """
+# Files are completed after the name of a command.
+_COMPLETION = """\
+if [ -n "$ZSH_VERSION" ]; then autoload -U +X bashcompinit && bashcompinit; fi
+_portico() {{
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then COMPREPLY=($(compgen -W "{commands}" -- "${{COMP_WORDS[1]}}")); fi
+}}
+complete -o default -F _portico portico"""
 _REQUIRED = ("torch", "lightning", "transformers", "torchmetrics", "hydra-core")
 # Backends of extras, and libraries on top of `Trainer`.
 _OPTIONAL = (
@@ -57,8 +66,15 @@ _OPTIONAL = (
 
 def main() -> None:
     """Run the sub-command that the command line names."""
-    # Only what precedes its name is read here: the rest belongs to the sub-command.
-    name = _parser().parse_args(sys.argv[1:2] or ["--help"]).command
+    parser = _parser()
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name.startswith("-"):  # only what precedes the name of the sub-command: the rest belongs to that
+        parser.parse_args([name, *COMMANDS][:2])
+        parser.error("name a command after the options.")
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        known = f"did you mean '{near[0]}'?" if near else f"it is one of {', '.join(COMMANDS)}."
+        parser.error(f"unknown command '{name}'; {known}")
     module, _, function = COMMANDS[name].home.partition(":")
     sys.argv = [f"portico {name}", *sys.argv[2:]]
     # Lightning starts the other processes of a run by the name of the main module, with these arguments.
@@ -74,8 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_versions(), help="print what is installed, and exit")
-    words = f"complete -o default -W '{' '.join(COMMANDS)}' portico"
-    completion = f'[ -z "$ZSH_VERSION" ] || autoload -U +X bashcompinit && bashcompinit; {words}'
+    completion = _COMPLETION.format(commands=" ".join(COMMANDS))
     parser.add_argument("--completion", action="version", version=completion, help="print the setup of tab completion")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, one in COMMANDS.items():

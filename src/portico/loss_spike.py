@@ -47,16 +47,18 @@ def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) ->
 class LossSpike(TrainerCallback):
     """Reacts when a logged loss is not finite or far above those before it.
 
+    A gradient norm that is not finite counts as such a loss, unless a gradient scaler skips the step (fp16).
+
     Args:
         action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer of
-            the last checkpoint; data and learning rate continue from the spike, so that the batches before it are left
-            behind.
+            the last checkpoint before the spike; data, learning rate and gradient scaler continue from the spike, so
+            that the batches before it are left behind.
         factor: How many times the median of the last losses is a spike.
         window: Logged losses that the median is taken of.
         max_rollbacks: After so many the training is ended.
 
     Attributes:
-        spikes: Step and loss of each spike.
+        spikes: Step and loss of each spike, those before the checkpoint that a run resumed from included.
 
     Raises:
         InputError: If ``action`` is unknown.
@@ -70,8 +72,17 @@ class LossSpike(TrainerCallback):
         self.action, self.factor, self.window, self.max_rollbacks = action, factor, window, max_rollbacks
         self.spikes: list[tuple[int, float]] = []
         self._before: list[float] = []
+        self._last_good_step = 0
 
-    def on_log(  # type: ignore[override]  # transformers annotates none of the keywords
+    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.spikes, self._before, self._last_good_step = [], [], 0
+        # A resumed run knows what the interrupted one knew.
+        for row in state.log_history:
+            self._is_spike(row["step"], row, args)
+
+    def on_log(  # type: ignore[override]
         self,
         args: TrainingArguments,
         state: TrainerState,
@@ -79,27 +90,37 @@ class LossSpike(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **parts: Any,
     ) -> None:
-        loss = (logs or {}).get("loss")
-        if loss is None:
+        if not self._is_spike(state.global_step, logs or {}, args):
             return
-        loss = loss if math.isfinite((logs or {}).get("grad_norm", 0.0)) else math.nan
-        if not is_spike(loss, self._before, self.factor):
-            self._before = [*self._before, loss][-self.window :]
-            return
-        self.spikes.append((state.global_step, loss))
+        step, loss = self.spikes[-1]
         logger.warning(
-            f"The loss is {loss:.4g} at step {state.global_step}, after a median of "
-            f"{median(self._before or [loss]):.4g}; `portico replay ... --step {state.global_step}` opens that step."
+            f"The loss is {loss:.4g} at step {step}, after a median of {median(self._before or [loss]):.4g}; "
+            f"`portico replay ... --step {step}` opens that step."
         )
         if self.action == "rollback":
             self._roll_back(args, control, parts["model"], parts["optimizer"])
         elif self.action == "stop":
             control.should_training_stop = True
 
+    def _is_spike(self, step: int, logs: Mapping[str, Any], args: TrainingArguments) -> bool:
+        """Add what was logged at a step to the losses or to the spikes."""
+        loss = logs.get("loss")
+        if loss is None:
+            return False
+        if not math.isfinite(logs.get("grad_norm", 0.0)) and not _scales_gradients(args):
+            loss = math.nan
+        if is_spike(loss, self._before, self.factor):
+            self.spikes.append((step, loss))
+            return True
+        self._before = [*self._before, loss][-self.window :]
+        self._last_good_step = step
+        return False
+
     def _roll_back(self, args: TrainingArguments, control: TrainerControl, model: Any, optimizer: Any) -> None:
-        checkpoint = newest_complete(Path(args.output_dir))
+        # A later one may be of a step after the spike: with `logging_steps` above 1 it is seen late.
+        checkpoint = newest_complete(Path(args.output_dir), up_to=self._last_good_step)
         if checkpoint is None or len(self.spikes) > self.max_rollbacks:
-            why = "no checkpoint yet" if checkpoint is None else f"more than {self.max_rollbacks} rollbacks"
+            why = "no checkpoint before it" if checkpoint is None else f"more than {self.max_rollbacks} rollbacks"
             logger.warning(f"There is {why}, so the training ends.")
             control.should_training_stop = True
             return
@@ -110,3 +131,7 @@ class LossSpike(TrainerCallback):
         # A checkpoint of this very step would be one of the spike.
         control.should_save = False
         logger.warning(f"Weights and optimizer are those of {checkpoint} again.")
+
+
+def _scales_gradients(args: TrainingArguments) -> bool:
+    return bool(args.fp16) or str(args.precision).startswith("16")

@@ -1,9 +1,15 @@
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import portico
+from fresh_process import environment
 from models import Line, Points, toy_arguments
 from portico.loss_spike import find_spike, is_spike
 
@@ -54,6 +60,67 @@ def test_rollback_restores_weights_and_optimizer(tmp_path):
     before = torch.load(tmp_path / "checkpoint-5" / "optimizer.pt")["state"][0]["step"]
     assert trainer.optimizer.state_dict()["state"][0]["step"] == before + 3
     assert trainer.state.log_history[-2]["loss"] < 50
+
+
+def test_a_run_that_was_rolled_back_is_resumable(tmp_path):
+    trainer, watch = trained(tmp_path, "rollback", save_strategy="steps", save_steps=2)
+    again = portico.LossSpike("rollback")
+    args = toy_arguments(tmp_path, learning_rate=0.01, lr_scheduler_type="constant")
+    resumed = portico.Trainer(Line(), args, train_dataset=Points(), callbacks=[again])
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert again.spikes == watch.spikes
+    assert again._before == watch._before
+    assert torch.equal(resumed.model.linear.weight, trainer.model.linear.weight)
+    assert [row.get("loss") for row in resumed.state.log_history][:-1] == [
+        row.get("loss") for row in trainer.state.log_history
+    ][:-1]
+
+
+def test_rollback_passes_over_a_checkpoint_after_the_spike(tmp_path, caplog):
+    # The spike of step 7 is logged with step 9; the checkpoint of step 8 already has its weights.
+    trained(tmp_path, "rollback", save_strategy="steps", save_steps=2, logging_steps=3)
+    assert "checkpoint-6 again" in caplog.text
+
+
+def test_a_step_that_a_gradient_scaler_skips_is_no_spike():
+    state, logs = SimpleNamespace(global_step=1, log_history=[]), {"loss": 1.0, "grad_norm": math.nan}
+    for options, found in (({"fp16": True, "precision": None}, []), ({"fp16": False, "precision": "bf16-mixed"}, [1])):
+        watch = portico.LossSpike("report")
+        watch.on_log(SimpleNamespace(**options), state, None, logs=logs)
+        assert [step for step, _ in watch.spikes] == found
+
+
+TWO_PROCESSES = """
+import portico, torch
+from models import Points, toy_arguments
+from test_loss_spike import Jumping
+
+watch = portico.LossSpike("rollback")
+args = toy_arguments("out", learning_rate=0.01, devices=2, strategy="ddp", save_strategy="steps", save_steps=2)
+trainer = portico.Trainer(Jumping(at=7), args, train_dataset=Points(20), callbacks=[watch])
+trainer.train()
+weights = trainer.model.linear.weight.flatten().tolist()
+print("ended", [step for step, _ in watch.spikes], weights, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_rollback_in_two_processes(tmp_path):
+    (tmp_path / "script.py").write_text(TWO_PROCESSES)
+    here = os.pathsep.join([str(Path(__file__).parent), environment()["PYTHONPATH"]])
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "script.py"],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=here),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("ended [7]")]
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+    assert "Weights and optimizer are those of out/checkpoint-6 again" in ended.stderr
 
 
 def test_rollback_without_a_checkpoint_ends_the_training(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import portico
 from fresh_process import assert_runs_anew
 from portico import replacement
+from portico.__main__ import main
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
 
@@ -121,11 +122,43 @@ def test_command_lists_sub_commands_without_torch():
     ("arguments", "shown"),
     [
         (["--version"], f"portico {portico.__version__}, Python "),
-        (["--completion"], "complete -o default -W 'train "),
-        (["report", "--help"], "usage: portico-report"),
+        (["report", "--help"], "usage: portico report "),
+        (["sweep", "--help"], "usage: portico sweep "),
         (["run", "--help"], "portico run --strategy ddp"),
     ],
 )
 def test_command(arguments, shown):
     ended = subprocess.run([sys.executable, "-m", "portico", *arguments], capture_output=True, text=True, check=True)
     assert shown in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("trian", "error: unknown command 'trian'; did you mean 'train'?"),
+        ("xyz", "error: unknown command 'xyz'; it is one of train, run, verify, "),
+        ("--steps", "error: unrecognized arguments: --steps"),
+    ],
+)
+def test_unknown_command(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["portico", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_completion_of_commands_and_files(tmp_path):
+    setup = subprocess.run(
+        [sys.executable, "-m", "portico", "--completion"], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "script.py").touch()
+    completed = (
+        '\nCOMP_WORDS=(portico {word}); COMP_CWORD={number}; _portico; echo "[${{COMPREPLY[*]}}]"; complete -p portico'
+    )
+    for word, number, offered in (("re", 1, "[replay report]"), ("run scr", 2, "[]")):
+        code = setup.stdout + completed.format(word=word, number=number)
+        shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+        # Where the function offers nothing, bash completes files.
+        assert shown.stdout == f"{offered}\ncomplete -o default -F _portico portico\n"
+        assert shown.stderr == ""

@@ -66,10 +66,12 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def newest_complete(run_folder: Path, *, but: Path | None = None) -> Path | None:
-    """Return the undamaged ``checkpoint-N`` of the highest N, with a warning for each damaged one that is passed."""
+def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
+    """Return the undamaged ``checkpoint-N`` of the highest N, at most ``up_to``; damaged ones are warned of."""
     numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
     steps = {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir() and path != but}
+    if up_to is not None:
+        steps = {path: step for path, step in steps.items() if step <= up_to}
     for checkpoint in sorted(steps, key=lambda path: steps[path], reverse=True):
         wrong = damage(checkpoint)
         if wrong is None:

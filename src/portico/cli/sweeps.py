@@ -33,7 +33,6 @@ _FEWEST_JOBS = 4
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the report of a sweep again; on an error, print one paragraph to stderr and exit with code 1."""
     parser = argparse.ArgumentParser(
-        prog="portico-sweep",
         description=f"Write {SWEEP_FILE} and {SWEEP_PAGE} of a sweep again and print the table of its runs: what "
         "differs between them, what each reached, and how long it took.",
     )

@@ -1,6 +1,7 @@
 """What all pages have in common: the frame, tiles, tables of settings, foreign markup, the Jinja environment."""
 
 import html
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+
+from portico.errors import InputError
 
 REPORT_PAGE = "report.html"
 GENERATOR = Markup('<meta name="generator" content="portico-report">')
@@ -102,6 +105,12 @@ def render_page(
     )
 
 
+def check_writable(path: Path) -> None:
+    """Raise an `InputError` if a page cannot be written there, before the long work of which it is the report."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
     Path(path).write_text(text, encoding="utf-8", errors="replace")
@@ -115,6 +124,18 @@ def render(template: str, **values: Any) -> Markup:
 def macros(template: str) -> Any:
     """Return the macros of a template as attributes: functions that return `Markup`."""
     return _environment().get_template(template).module
+
+
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
+    """Return a table in a panel; its cells are escaped."""
+
+    def cells(tag: str, row: Sequence[object]) -> Markup:
+        return Markup().join(Markup(f"<{tag}>{{}}</{tag}>").format(value) for value in row)
+
+    body = Markup().join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
+    return Markup('<div class="panel"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
+        cells("th", heads), body
+    )
 
 
 def panels(*contents: Markup, small: bool = False) -> Markup:

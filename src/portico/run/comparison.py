@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -76,10 +76,44 @@ class RecordedRun:
         steps = [step for one in self.trainings for step in one["steps"]]
         return [(number, sum(s["losses"]) / max(1, len(s["losses"]))) for number, s in enumerate(steps, 1)]
 
+    def logged_losses(self) -> dict[float, float]:
+        """Return the logged losses by step, each a mean over all processes."""
+        return {row["step"]: row["loss"] for one in self.trainings for row in one["log_history"] if "loss" in row}
 
-def first_difference(first: RecordedRun, second: RecordedRun) -> RunDifference | None:
-    """Return the first difference in the order of the program; None if the runs are identical."""
-    return next(_differences(first, second), None)
+
+def first_difference(first: RecordedRun, second: RecordedRun, *, but: Collection[str] = ()) -> RunDifference | None:
+    """Return the first difference in the order of the program, ``but`` for some quantities; None if there is none."""
+    return next((one for one in _differences(first, second) if one.quantity not in but), None)
+
+
+def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDifference]:
+    """Return what two runs under one library do not share: each quantity with its first difference, in order."""
+    found: dict[str, RunDifference] = {}
+    for difference in _differences(first, again):
+        found.setdefault(difference.quantity, difference)
+    return found
+
+
+def _concerns_training(quantities: Collection[str]) -> bool:
+    """Return whether something else than logs, events and files is among the quantities."""
+    return any(not one.startswith(("file ", "log history", "events")) for one in quantities)
+
+
+def reproducible_difference(
+    first: RecordedRun, second: RecordedRun, again: RecordedRun
+) -> tuple[RunDifference | None, str]:
+    """Return the first difference from what transformers itself reproduces, and a remark on what it does not.
+
+    The second run under transformers is the one to compare with: like the run under portico it found what the first
+    one left, such as a cache of the data.
+    """
+    changing = irreproducible(first, again)
+    difference = first_difference(again, second)
+    if difference is not None and not _concerns_training(changing):
+        difference = first_difference(again, second, but=changing)
+    names = list(changing)
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return difference, f"; two runs under transformers do not share: {shown}" if names else ""
 
 
 def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDifference]:
@@ -197,9 +231,10 @@ def likely_causes(
 
     ``again`` is a second run under the first library: what it does not reproduce, the other library cannot either.
     """
-    irreproducible = first_difference(first, again) if again is not None else None
-    if irreproducible is not None and again is not None:
-        return [_of_script(irreproducible, first, again)]
+    if again is not None:
+        found = irreproducible(first, again)
+        if _concerns_training(found) or difference.quantity in found:
+            return [_of_script(next(iter(found.values())), first, again)]
     uncalled = _uncalled(first, second)
     causes = [f"{name} is called {count} times under {first.label} and never here" for name, count in uncalled.items()]
     if difference.quantity == "random states":
@@ -266,10 +301,7 @@ class Growth:
 
 
 def loss_growth(first: RecordedRun, second: RecordedRun, tolerance: float) -> Growth:
-    """Return how the logged losses, means over all processes, drift apart."""
-    one, other = (
-        {entry["step"]: entry["loss"] for each in run.trainings for entry in each["log_history"] if "loss" in entry}
-        for run in (first, second)
-    )
+    """Return how the logged losses drift apart."""
+    one, other = first.logged_losses(), second.logged_losses()
     gaps = [(step, abs(loss - other[step]) / max(abs(loss), 1e-12)) for step, loss in one.items() if step in other]
     return Growth(tolerance, gaps)

@@ -3,27 +3,27 @@
 import argparse
 import json
 import math
+import os
 import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from portico import replacement
 from portico.errors import InputError
-from portico.report.page import Section, render_page
+from portico.report.page import Section, check_writable, html_table, render_page, write_text
 from portico.run.recorder import norm_of
-from portico.run.script import Script
+from portico.run.script import Script, add_run_options, pass_on
 
 _EPILOG = """\
 Options may follow the script too, up to `--`.
@@ -31,11 +31,17 @@ Options may follow the script too, up to `--`.
   portico replay outputs/mrc/RUN --step 120
   portico replay train.py --output_dir out --from-spike --report step.html
 """
+# Options that may follow the script.
+_ANYWHERE = ("--step", "--from-spike", "--report", "--trust-config")
 _MOST_SHOWN = 160  # characters of an example, on the terminal
 
 
-class StepReplayed(BaseException):
-    """Ends the script once the step is open; no handler for errors should catch it."""
+# Processes that a replayed script starts find their settings here.
+VARIABLE = "PORTICO_REPLAY"
+
+
+class StepReplayed(SystemExit):
+    """Ends the script once the step is open, in every process; no handler for errors should catch it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,36 +62,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--from-spike", action="store_true", help="open the step of the worst spike of the logged loss"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page")
+    parser.add_argument(
+        "--trust-config",
+        action="store_true",
+        help="import and call what the config.yaml of FOLDER names outside of portico; only for a run that you trust",
+    )
+    add_run_options(parser.add_argument_group("options of `portico run`, as the script was run"))
     given_arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        script, own = Script.split(parser, given_arguments, anywhere=True)
+        script, own = Script.split(parser, given_arguments, anywhere=_ANYWHERE)
         given = parser.parse_args(own)
         if (given.step is None) != given.from_spike:
             raise InputError("Give either the number of a step with --step, or --from-spike.")
         if given.step is not None and given.step < 1:
             raise InputError(f"`--step {given.step}` is not positive; the first step is 1.")
-        step = _replayed(script, given.step)
-        step.show(Console(soft_wrap=True, highlight=False))
         if given.report is not None:
-            given.report.write_text(step.page(), encoding="utf-8")
-    except OSError as error:
-        raise SystemExit(f"error: '{error.filename}' cannot be used ({error.strerror}).") from error
+            check_writable(given.report)
+        options = {one.name: getattr(given, one.name) for one in fields(replacement.RunOptions)}
+        if script.is_folder_of_run and any(options.values()):
+            raise InputError(
+                "The options of `portico run` are for scripts; a folder is replayed as its config.yaml says."
+            )
+        step = _replayed(script, given.step, options, trusts_config=given.trust_config)
+        if step.is_first_process:
+            step.show(Console(soft_wrap=True, highlight=False))
+            if given.report is not None:
+                write_text(given.report, step.page())
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
     raise SystemExit(0 if step.is_confirmed is not False else 1)
 
 
-def _replayed(script: Script, number: int | None) -> "OpenStep":
+def _replayed(script: Script, number: int | None, options: Mapping[str, Any], *, trusts_config: bool) -> "OpenStep":
     with tempfile.TemporaryDirectory(prefix="portico-replay-") as folder:
         replay = Replay(number, Path(folder))
         try:
             if script.is_folder_of_run:
                 replay.watch()
-                _train_again(Path(script.target), folder)
+                _train_again(Path(script.target), folder, trusts_config=trusts_config)
             else:
-                replacement.install_on_demand()
+                replacement.install_on_demand(**{name: value for name, value in options.items() if value})
                 replacement.when_replaced(replay.watch)
+                os.environ[VARIABLE] = json.dumps({"number": number, "folder": folder})
+                pass_on()
                 script.run()
         except StepReplayed:
             assert replay.step is not None
@@ -95,14 +115,46 @@ def _replayed(script: Script, number: int | None) -> "OpenStep":
     raise InputError(f"The training ended before step {replay.number}; its last step is {replay.last_step}.")
 
 
-def _train_again(run: Path, folder: str) -> None:
-    """Train the experiment of a folder of `portico train` again, with another output folder."""
+def join() -> None:
+    """Take part in the replay of a run of several processes, one of which started this one."""
+    settings = json.loads(os.environ[VARIABLE])
+    replacement.when_replaced(Replay(settings["number"], Path(settings["folder"])).watch)
+
+
+def _train_again(run: Path, folder: str, *, trusts_config: bool) -> None:
+    """Train the experiment of a folder of `portico train` again, with another output folder and without loggers.
+
+    Raises:
+        InputError: If the configuration names code outside of portico and is not trusted: a folder may come from
+            elsewhere, and what `_target_` names would be imported and called.
+    """
     yaml, cli = import_module("yaml"), import_module("portico.cli.compose")
     settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    if not isinstance(settings, dict) or not {"args", "paths"} <= settings.keys():
+        raise InputError(f"{run / 'config.yaml'}: not the configuration of a `portico train`.")
     settings["paths"]["output_dir"] = folder
     settings["args"].pop("resume_from_checkpoint", None)
+    settings["logger"] = {}
+    foreign = [name for name in _targets(settings) if not name.startswith("portico.")]
+    if foreign and not trusts_config:
+        raise InputError(
+            f"{run / 'config.yaml'} names {', '.join(foreign)}, which would be imported and called; if you trust the "
+            "run, allow it with --trust-config."
+        )
     Replay.run_folder = run
     cli.experiment_of(settings, folder).train()
+
+
+def _targets(settings: Any) -> Iterator[str]:
+    """Yield what nested settings name to be called."""
+    if isinstance(settings, Mapping):
+        if "_target_" in settings:
+            yield str(settings["_target_"])
+        settings = settings.values()
+    elif not isinstance(settings, list):
+        return
+    for value in settings:
+        yield from _targets(value)
 
 
 @dataclass
@@ -136,6 +188,7 @@ class OpenStep:
     gradients: dict[str, float] = field(default_factory=dict)
     updates: dict[str, tuple[float, float]] = field(default_factory=dict)
     first_not_finite: str | None = None
+    is_first_process: bool = True
 
     @property
     def is_confirmed(self) -> bool | None:
@@ -202,26 +255,16 @@ class OpenStep:
         return render_page(
             f"Step {self.number}",
             self.lead,
-            _html_table(("", ""), self.facts),
+            html_table(("", ""), self.facts),
             [
-                Section("Examples", _html_table(("index", "loss", "share of the loss", "example"), self.example_rows)),
+                Section("Examples", html_table(("index", "loss", "share of the loss", "example"), self.example_rows)),
                 Section(
                     "Layers",
-                    _html_table(("layer", "gradient norm", "update norm", "update / weights"), self.layer_rows),
+                    html_table(("layer", "gradient norm", "update norm", "update / weights"), self.layer_rows),
                 ),
             ],
             kicker="Training step",
         )
-
-
-def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    def cells(tag: str, row: Sequence[str]) -> Markup:
-        return Markup().join(Markup(f"<{tag}>{{}}</{tag}>").format(value) for value in row)
-
-    body = Markup().join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
-    return Markup('<div class="panel"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        cells("th", heads), body
-    )
 
 
 class Replay:
@@ -297,6 +340,8 @@ class Replay:
         self.last_step = 0 if checkpoint is None else folders[checkpoint]
         self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.args.output_dir = str(self._folder)
+        # Nothing of a replay is kept or published.
+        trainer.args.save_strategy, trainer.args.push_to_hub = "no", False
         trainer.add_callback(self._callback(trainer))
         return self.step.checkpoint
 
@@ -399,12 +444,25 @@ class Replay:
         if logged is not None:
             row = next(row for row in self._recorded if "loss" in row and row["step"] >= self.number)
             self.step.checked = row["step"], row["loss"], logged
+        self._gather(self.step)
         total = sum(one.loss for one in self.step.examples if math.isfinite(one.loss))
         for one in self.step.examples:
             one.share = one.loss / total if total and math.isfinite(one.loss) else float(not math.isfinite(one.loss))
         # An example whose loss is not finite comes first.
         self.step.examples.sort(key=lambda one: (math.isfinite(one.loss), -one.share))
         raise StepReplayed
+
+    def _gather(self, step: OpenStep) -> None:
+        """Collect what the other processes saw of the step; its loss is their mean."""
+        distributed = import_module("torch").distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return
+        parts: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(parts, (step.examples, step.loss, step.first_not_finite))
+        step.is_first_process = distributed.get_rank() == 0
+        step.examples = [one for examples, _, _ in parts for one in examples]
+        step.loss = sum(loss for _, loss, _ in parts) / len(parts)
+        step.first_not_finite = next((name for _, _, name in parts if name), None)
 
 
 def _text(trainer: Any, inputs: Mapping[str, Any]) -> str:

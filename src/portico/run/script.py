@@ -99,16 +99,17 @@ class Script:
 
     @classmethod
     def split(
-        cls, parser: argparse.ArgumentParser, arguments: Sequence[str], *, anywhere: bool = False
+        cls, parser: argparse.ArgumentParser, arguments: Sequence[str], *, anywhere: Sequence[str] = ()
     ) -> tuple["Script", list[str]]:
-        """Return the script of a command line, and the options of ``parser``, which take a value each.
+        """Return the script of a command line, and the options of ``parser`` that precede it.
 
-        They precede the script, or with ``anywhere`` may also follow it, up to ``--``.
+        The options named ``anywhere`` may also follow the script, up to ``--``.
 
         Raises:
             InputError: If there is no script.
         """
-        own, rest = [], []
+        own: list[str] = []
+        rest: list[str] = []
         waiting = list(arguments)
         while waiting:
             word = waiting.pop(0)
@@ -116,17 +117,17 @@ class Script:
             if word == "--" and anywhere:
                 rest += waiting
                 break
-            if name in parser._option_string_actions and word != "-m":
+            if word != "-m" and name in (anywhere if rest else parser._option_string_actions):
                 own.append(word)
                 takes_value = parser._option_string_actions[name].nargs != 0
                 own += [waiting.pop(0)] if takes_value and "=" not in word and waiting else []
-            elif anywhere:
-                rest.append(word)
             elif not rest and word.startswith("-") and word != "-m":
                 own.append(word)  # the parser refuses it
             else:
-                rest = [word, *waiting]
-                break
+                rest.append(word)
+                if not anywhere:
+                    rest += waiting
+                    break
         if not rest:
             parser.parse_args(own)  # it may ask for help
             raise InputError(f"There is no script to run; the command is `{parser.prog} SCRIPT.py [ARGUMENTS]`.")

@@ -1,6 +1,7 @@
 """The command `portico verify`: a script under transformers and under portico, compared step by step."""
 
 import argparse
+import math
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
-from portico.report.page import Section, render_page
+from portico.report.page import Section, check_writable, html_table, panels, render_page, write_text
 from portico.run.comparison import (
     Growth,
     RecordedRun,
@@ -24,6 +25,7 @@ from portico.run.comparison import (
     first_difference,
     likely_causes,
     loss_growth,
+    reproducible_difference,
 )
 from portico.run.recorder import RecordSettings, recording_environment
 from portico.run.script import Script
@@ -62,12 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="compare portico with itself under an option of `portico run`, such as devices=2 or precision=bf16-mixed",
     )
     try:
-        script, own = Script.split(parser, sys.argv[1:] if arguments is None else arguments, anywhere=True)
+        anywhere = ("--steps", "--report", "--keep", "--against")
+        script, own = Script.split(parser, sys.argv[1:] if arguments is None else arguments, anywhere=anywhere)
         given = parser.parse_args(own)
         if given.steps is not None and given.steps < 1:
             raise InputError(f"`--steps {given.steps}` is not positive; give a number of steps, at least 1.")
         if given.keep is not None and given.keep.exists() and (given.keep.is_file() or any(given.keep.iterdir())):
             raise InputError(f"`--keep {given.keep}` is in use; name an empty folder, or one that does not exist.")
+        if given.report is not None:
+            check_writable(given.report)
         with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
             folder = given.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,21 +99,28 @@ class Verification:
         first = self._recorded("transformers", RecordSettings("transformers", ""))
         self._check_runs_alone(first)
         second = self._recorded("portico", RecordSettings("portico", ""))
-        difference = first_difference(first, second)
+        difference, again, note = first_difference(first, second), None, ""
         if second.exit_code:
             difference = RunDifference("exit", _last_step(second), ("ended", second.error))
-        again = None
-        if difference is not None and not second.exit_code:
-            again = self._recorded("transformers again", RecordSettings("transformers", ""))
-            found = first_difference(first, again)
-            if found is not None and found.quantity in ("loss", "gradients", "gradient norm", "weights"):
-                named = self._recorded("operators", RecordSettings("transformers", "", finds_operators=True))
-                again.operators = named.operators
+        elif difference is not None:
+            again = self._again(first)
+            difference, note = reproducible_difference(first, second, again)
         causes = self._causes(difference, first, second, again)
-        self._print(first, second, difference, causes)
+        sentence = _sentence(first, difference) + note
+        self._print(first, second, sentence, causes)
         if report is not None:
-            write_page(report, first, second, _sentence(first, difference), causes)
+            write_page(report, first, second, sentence, causes, _difference_charts(first, second))
         return int(difference is not None)
+
+    def _again(self, first: RecordedRun) -> RecordedRun:
+        """Run the script under transformers a second time; if that differs too, find out by which operators."""
+        again = self._recorded("transformers again", RecordSettings("transformers", ""))
+        self._check_runs_alone(again)
+        found = first_difference(first, again)
+        if found is not None and found.quantity in ("loss", "gradients", "gradient norm", "weights"):
+            named = self._recorded("operators", RecordSettings("transformers", "", finds_operators=True))
+            again.operators = named.operators
+        return again
 
     def _causes(
         self, difference: RunDifference | None, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
@@ -128,6 +140,8 @@ class Verification:
                 f"`--against {against}` is unknown; give one of {', '.join(f'{one}=VALUE' for one in TOLERANCES)}."
             )
         logged = {"logging_steps": 1, "logging_strategy": "steps"}
+        if name == "devices" and not value.isdigit():
+            raise InputError(f"`--against {against}` is not a number of devices; give one, such as devices=2.")
         options = {name: int(value) if name == "devices" else value}
         # transformers adds losses up over processes; corrected, a step has one loss on any number of them.
         shared = {"corrections": "all"} if name == "devices" else {}
@@ -142,7 +156,7 @@ class Verification:
         growth = loss_growth(first, second, TOLERANCES[name])
         sentence = self._print_growth(against, growth)
         if report is not None:
-            write_page(report, first, second, sentence, [])
+            write_page(report, first, second, sentence, [], _growth_charts(first, second, growth))
         return int(growth.beyond is not None or not growth.by_step)
 
     def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
@@ -177,21 +191,19 @@ class Verification:
                 "loop that trained instead."
             )
 
-    def _print(
-        self, first: RecordedRun, second: RecordedRun, difference: RunDifference | None, causes: Sequence[str]
-    ) -> None:
+    def _print(self, first: RecordedRun, second: RecordedRun, sentence: str, causes: Sequence[str]) -> None:
         table = Table("", first.label, second.label)
         for name, *counts in _counts(first, second):
             table.add_row(name, *map(str, counts))
         self._console.print(table)
-        self._console.print(_sentence(first, difference), markup=False)
+        self._console.print(sentence, markup=False)
         for number, cause in enumerate(causes):
             self._console.print(f"{'Also: ' if number else 'Likeliest cause: '}{cause}.", markup=False)
 
     def _print_growth(self, against: str, growth: Growth) -> str:
-        table = Table("steps", "largest relative difference of the loss")
+        table = Table("steps", "largest relative difference of the loss", f"of the tolerance, {growth.tolerance:g}")
         for steps, gap in growth.quarters:
-            table.add_row(steps, f"{gap:.2e}")
+            table.add_row(steps, f"{gap:.2e}", f"{gap / growth.tolerance:.1%}")
         self._console.print(table)
         if not growth.by_step:
             sentence = f"no loss was logged under both portico and {against}"
@@ -237,33 +249,40 @@ def _sentence(first: RecordedRun, difference: RunDifference | None) -> str:
     return f"identical for {several('steps')}, {several('checkpoints')}, {several('evaluations')}"
 
 
-def write_page(path: Path, first: RecordedRun, second: RecordedRun, sentence: str, causes: Sequence[str]) -> None:
-    """Write a page with the losses of both runs and their difference; it needs no other file."""
+def _difference_charts(first: RecordedRun, second: RecordedRun) -> Markup:
+    """Return both curves of the loss, and their difference."""
     one, other = first.losses(), second.losses()
     gaps = [(x, b - a) for (x, a), (_, b) in zip(one, other, strict=False)]
     curves = line_chart("Loss", [Series(first.label, "first", one), Series(second.label, "second", other)])
-    difference = line_chart("Difference of the loss", [Series("difference", "first", gaps)])
-    listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
-    rows = Markup().join(
-        Markup("<tr><th>{}</th><td>{}</td><td>{}</td></tr>").format(*row) for row in _counts(first, second)
-    )
-    sections = [
-        Section("Loss", Markup("<div class='panels'>{}{}</div>").format(curves, difference)),
-        Section(
-            "Compared",
-            Markup("<table><tr><th></th><th>{}</th><th>{}</th></tr>{}</table>").format(
-                first.label, second.label, rows
-            ),
-        ),
-        Section("Likeliest cause", listed if causes else Markup()),
+    return curves + line_chart("Difference of the loss", [Series("difference", "first", gaps)])
+
+
+def _growth_charts(first: RecordedRun, second: RecordedRun, growth: Growth) -> Markup:
+    """Return both curves of the logged loss, a mean over all processes, and how their difference grows."""
+    lines = [
+        Series(run.label, css_class, sorted(run.logged_losses().items()))
+        for run, css_class in ((first, "first"), (second, "second"))
     ]
-    try:
-        path.write_text(
-            render_page(f"{first.label} and {second.label}", sentence, Markup(), sections, kicker="Verification"),
-            encoding="utf-8",
-        )
-    except OSError as error:
-        raise InputError(f"`--report {path}` cannot be written ({error.strerror}); name another file.") from error
+    gaps = [(step, gap) for step, gap in growth.by_step if math.isfinite(gap)]
+    grown = [Series("relative difference", "first", gaps)]
+    if max((gap for _, gap in gaps), default=0.0) > growth.tolerance / 10:  # below, it would flatten the curve
+        grown += [Series("tolerance", "second", [(step, growth.tolerance) for step, _ in (gaps[0], gaps[-1])])]
+    title = f"Relative difference of the loss, with a tolerance of {growth.tolerance:g}"
+    return line_chart("Loss", lines) + line_chart(title, grown)
+
+
+def write_page(
+    path: Path, first: RecordedRun, second: RecordedRun, sentence: str, causes: Sequence[str], charts: Markup
+) -> None:
+    """Write a page with charts of two runs, what was compared and the likeliest causes; it needs no other file."""
+    listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
+    sections = [
+        Section("Likeliest cause", listed if causes else Markup()),
+        Section("Loss", panels(charts)),
+        Section("Compared", html_table(("", first.label, second.label), _counts(first, second))),
+    ]
+    title = f"{first.label} and {second.label}"
+    write_text(path, render_page(title, sentence, Markup(), sections, kicker="Verification"))
 
 
 if __name__ == "__main__":

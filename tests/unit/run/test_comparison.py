@@ -12,6 +12,7 @@ from portico.run.comparison import (
     first_difference,
     likely_causes,
     loss_growth,
+    reproducible_difference,
     untimed,
 )
 
@@ -100,6 +101,31 @@ def test_files_are_compared_without_times(tmp_path):
     (first.folder / "output" / "more.txt").write_text("less")
     assert first_difference(first, second).quantity == "file more.txt"
     assert untimed([{"eval_runtime": 1, "eval_loss": 2}]) == [{"eval_loss": 2}]
+
+
+def test_what_transformers_itself_does_not_reproduce_is_no_difference(tmp_path):
+    first, second, again = (run(tmp_path, label) for label in ("transformers", "portico", "again"))
+    for one, content in ((first, "cold"), (second, "warm"), (again, "warm")):
+        (one.folder / "output/cache.txt").write_text(content)
+    told = "; two runs under transformers do not share: file cache.txt"
+    assert reproducible_difference(first, second, again) == (None, told)
+    (second.folder / "output/cache.txt").write_text("another")
+    assert reproducible_difference(first, second, again) == (None, told)
+    (second.folder / "output/all_results.json").write_text("{}")
+    difference, _ = reproducible_difference(first, second, again)
+    assert difference.quantity == "file all_results.json"
+    assert "is not reproducible" not in likely_causes(difference, first, second, again)[0]
+
+
+def test_no_run_is_equal_to_an_irreproducible_training(tmp_path):
+    first = run(tmp_path, "transformers")
+    second, again = (
+        run(tmp_path, label, changed(["steps", 1, "losses"], [loss])) for label, loss in (("b", 2.0), ("c", 3.0))
+    )
+    difference, note = reproducible_difference(first, second, again)
+    assert str(difference).startswith("loss at step 2: 3.0 and 2.0")
+    assert note == "; two runs under transformers do not share: loss"
+    assert reproducible_difference(first, run(tmp_path, "d"), run(tmp_path, "e")) == (None, "")
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray])

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fresh_process import environment
+from portico.run import replay
 
 SCRIPT = """
 import torch
@@ -76,6 +77,7 @@ def test_opens_the_step_of_the_spike(folder):
         (["--step", "99"], "error: The training ended before step 99; its last step is 10."),
         (["--step", "0"], "error: `--step 0` is not positive"),
         ([], "error: Give either the number of a step with --step, or --from-spike."),
+        (["--step", "5", "--report", "none/step.html"], "`--report none/step.html` cannot be written; name a file in"),
     ],
 )
 def test_bad_input(arguments, message, folder):
@@ -91,3 +93,98 @@ def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert f"the loss logged at step {step} is the recorded one" in ended.stdout
         assert len(re.findall(r"│ \d+ +│ \S+ +│ \S+% ", ended.stdout)) == 2
+
+
+NOT_FINITE = """
+import torch
+from models import Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+class Root(torch.nn.Module):
+    def forward(self, x):
+        return x.sqrt() if {condition} else x
+
+
+class Rooted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.root, self.last = torch.nn.Linear(3, 4), Root(), torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        y = self.last(self.root(self.first(x)))
+        return {{"loss": ((y - labels) ** 2).mean(), "logits": y}}
+
+
+torch.manual_seed(0)
+args = toy_arguments(
+    "out", TrainingArguments, save_strategy="steps", save_steps=2, gradient_accumulation_steps=2, learning_rate=0.01
+)
+Trainer(Rooted(), args, train_dataset=Points(24)).train()
+"""
+
+
+@pytest.mark.slow
+def test_names_the_first_module_with_an_output_that_is_not_finite(tmp_path):
+    (tmp_path / "script.py").write_text(NOT_FINITE.format(condition="(x < -1.5).any()"))
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--from-spike", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "first output that is not finite: root (Root)" in ended.stdout
+    # The example whose loss is not finite comes first.
+    assert re.search(r"│ (\d+) +│ (\S+) ", ended.stdout).group(2) == "nan"
+
+
+@pytest.mark.slow
+def test_opens_a_step_of_two_processes_with_accumulation(tmp_path):
+    (tmp_path / "script.py").write_text(NOT_FINITE.format(condition="False"))
+    options = ("--strategy", "ddp", "--devices", "2")
+    assert portico("run", *options, "script.py", folder=tmp_path).returncode == 0
+    before = files(tmp_path / "out")
+    ended = portico("replay", *options, "script.py", "--step", "5", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from out/checkpoint-4; the loss logged at step 5 is the recorded one" in ended.stdout
+    assert "examples: 8" in ended.stdout
+    indices = re.findall(r"│ (\d+) +│ \S+ +│ \S+% ", ended.stdout)
+    assert len(set(indices)) == 8
+    assert files(tmp_path / "out") == before
+
+
+@pytest.mark.slow
+def test_opens_a_step_of_a_folder_of_train(tmp_path):
+    steps = (
+        "args.max_steps=6",
+        "++args.eval_strategy=no",
+        "++args.load_best_model_at_end=false",
+        "++args.save_strategy=steps",
+        "++args.save_steps=2",
+        "++args.logging_steps=1",
+    )
+    ended = portico("train", "+experiment=causal_lm", *steps, "paths.output_dir=run", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    before = files(tmp_path / "run")
+    ended = portico("replay", "run", "--step", "5", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from run/checkpoint-4; the loss logged at step 5 is the recorded one" in ended.stdout
+    assert files(tmp_path / "run") == before
+
+
+def test_calls_nothing_that_a_configuration_names_unless_trusted(tmp_path, monkeypatch, capsys):
+    (tmp_path / "config.yaml").write_text(
+        "args: {_target_: portico.TrainingArguments}\npaths: {}\n"
+        "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        replay.main([".", "--step", "1"])
+    assert ended.value.code == 1
+    assert (
+        "config.yaml names os.system, which would be imported and called; if you trust the" in capsys.readouterr().err
+    )
+    (tmp_path / "config.yaml").write_text("[]")
+    with pytest.raises(SystemExit):
+        replay.main([".", "--step", "1"])
+    assert "config.yaml: not the configuration of a `portico train`." in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        replay.main(["--devices", "2", ".", "--step", "1"])
+    assert "A folder is replayed as its config.yaml says" in capsys.readouterr().err

@@ -43,7 +43,6 @@ Example = Mapping[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
     parser = argparse.ArgumentParser(
-        prog="portico-report",
         description="Write the report of a reading comprehension run again, or compare runs with the first: which "
         "answers were fixed or broken, and whether the differences are significant.",
     )

@@ -14,11 +14,16 @@ if "PORTICO_RUN" in os.environ:
         from portico.replacement import install_on_demand
 
         install_on_demand(**json.loads(os.environ["PORTICO_RUN"]))
-if "PORTICO_RECORD" in os.environ and "LOCAL_RANK" in os.environ:
+if "LOCAL_RANK" in os.environ:
     with contextlib.suppress(ImportError):
-        from portico.run.recorder import join
+        if "PORTICO_RECORD" in os.environ:
+            from portico.run import recorder
 
-        join()
+            recorder.join()
+        if "PORTICO_REPLAY" in os.environ:
+            from portico.run import replay
+
+            replay.join()
 # Then the module of that name that this one stands in front of.
 _others = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
 _spec = PathFinder.find_spec("sitecustomize", _others)
