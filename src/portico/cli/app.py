@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import re
 import signal
 import sys
 import traceback
@@ -52,8 +51,6 @@ from portico.settings import suggestion
 log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-# These groups are in the defaults list, where Hydra takes no plus sign; `+experiment=` needs one.
-_WITHOUT_PLUS = re.compile(r"^\+(?=(sweep|launcher)=)")
 Task = Callable[[DictConfig], Any]
 
 
@@ -64,7 +61,7 @@ def main() -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_resolvers()
-    sys.argv = [sys.argv[0], *(with_plus(_WITHOUT_PLUS.sub("", argument)) for argument in sys.argv[1:])]
+    sys.argv = [sys.argv[0], *map(with_plus, sys.argv[1:])]
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()
     if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:

@@ -32,6 +32,8 @@ CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 # Groups of `name: {_target_: ...}` entries; the experiment is given the objects.
 _OBJECT_GROUPS = ("callbacks", "logger")
+# With a plus sign, as people write a group that is not in use by default.
+_OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
 # What the command line itself reads, by group; in a group without keys here any key can be set.
 _OWN_KEYS: Mapping[str, Sequence[str]] = {
     "paths": ("output_dir", "sweep_dir"),
@@ -67,7 +69,8 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
 
 
 def with_plus(override: str) -> str:
-    """Return an override in Hydra's words: an experiment is added, which needs a plus sign."""
+    """Return an override with a plus sign only where Hydra takes it: the defaults list has no group ``experiment``."""
+    override = _OPTIONAL_GROUP.sub("", override)
     return f"+{override}" if override.startswith("experiment=") else override
 
 
@@ -84,7 +87,7 @@ def experiment_names() -> list[str]:
 
 
 def register_resolvers() -> None:
-    """Tell Hydra what our files refer to: the open groups, and the list of settings that `--help` shows.
+    """Tell Hydra what our files refer to: open groups, the settings that `--help` shows, what is fast on this machine.
 
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
     would require a plus sign for `args.weight_decay=0.1`; in an open group `check_settings` decides instead.
@@ -92,6 +95,14 @@ def register_resolvers() -> None:
     groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
     ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
+    OmegaConf.register_new_resolver("fastest", _fastest, replace=True)
+
+
+def _fastest(name: str, *, _root_: DictConfig) -> Any:
+    from portico.speed import fastest_arguments
+
+    use_cpu = OmegaConf.select(_root_, "args.use_cpu") or OmegaConf.select(_root_, "accelerator") == "cpu"
+    return fastest_arguments(use_cpu=bool(use_cpu))[name]
 
 
 def complete_all_settings() -> None:
