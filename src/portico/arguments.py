@@ -168,8 +168,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
         On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with matrix units
         for bfloat16 (AMX): bfloat16. Batches and their order stay; results differ within the precision of bfloat16,
-        and a line in the log says so. A
-        backend (ONNX Runtime, IPU) compiles and chooses its precision itself: nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
+        and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision itself:
+        nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
 
         Args:
             *args: Positional arguments of the class, such as ``output_dir``.
