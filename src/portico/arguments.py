@@ -184,7 +184,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         if settings.get("fp16") or settings.get("precision") is not None:
             del chosen["bf16"]
         added = {name: value for name, value in chosen.items() if name not in settings}
-        made = cls(*args, **settings, **added)
+        made = cls(*args, **(settings | added))
         inexact = [f"{name}=True" for name in ("bf16", "tf32", "torch_compile") if added.get(name)]
         if inexact:
             logger.warning("`fast()` set %s: results differ slightly from 32-bit training.", ", ".join(inexact))
