@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from record import record
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -101,10 +102,12 @@ def main() -> None:
         emulated = emulated_call(batch, iterations, replicas, accumulation)
         plain(), emulated()
         pairs = [(seconds(plain, parsed.calls), seconds(emulated, parsed.calls)) for _ in range(parsed.rounds)]
-        ratio = statistics.median(ours / theirs for theirs, ours in pairs)
+        ratios = [ours / theirs for theirs, ours in pairs]
         theirs, ours = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
+        ratio = statistics.median(ratios)
         shape = f"{iterations} iterations x {replicas} replicas x {accumulation} accumulated"
         print(f"{shape:46} plain {theirs:8.1f} ms, emulated {ours:8.1f} ms, ratio {ratio:.2f}")
+        record(f"emulated IPU, {shape}, of plain torch", ratios)
 
 
 if __name__ == "__main__":

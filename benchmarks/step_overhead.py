@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import transformers
+from record import record
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -168,6 +169,7 @@ def compare(title: str, measure: Callable[..., float], plain: Callable[..., floa
             total = statistics.median(times[name] for times in rounds)
             print(f"  {name:13}{total:8.0f}{statistics.median(added[name]):+8.0f}")
         ratios = [ours / theirs for ours, theirs in zip(added["portico"], added["transformers"], strict=True)]
+        record(f"{title}, {num_layers} layer(s), above a plain loop", ratios)
         print(
             f"  ratio of what is added {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
         )

@@ -1,10 +1,11 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
     from portico.distributed.accelerator import Accelerator
+
+logger = logging.getLogger(__name__)
 
 
 class LightningPlacement:
@@ -116,9 +119,9 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
     Names, meaning and defaults are those of transformers 5.23 (``transformers/training_args.py``), except for the
     Lightning fields ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision``, and for
-    ``corrections``, ``stop_on_nan`` and ``async_save``, which are portico's own. A value that cannot be used raises ``ValueError``
-    before any work, and a field without effect logs a warning. Arguments of ``transformers`` 4 are accepted too, with
-    a warning: :mod:`portico.deprecated`.
+    ``corrections``, ``stop_on_nan`` and ``async_save``, which are portico's own. A value that cannot be used raises
+    ``ValueError`` before any work, and a field without effect logs a warning. Arguments of ``transformers`` 4 are
+    accepted too, with a warning: :mod:`portico.deprecated`.
 
     Args:
         output_dir: Folder of the run: checkpoints, final model and state; ``"trainer_output"`` if it is left out.
@@ -311,6 +314,34 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         # As in transformers, an `accelerate.Accelerator` made after these arguments may have a precision of its own.
         forget_precision()
         share_processes(self.lightning_strategy)
+
+    @classmethod
+    def fast(cls, *args: Any, **settings: Any) -> Self:
+        """Return arguments with the settings that make training fast on this machine; ``settings`` replace them.
+
+        On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with matrix units
+        for bfloat16 (AMX): bfloat16. Batches and their order stay; results differ within the precision of bfloat16,
+        and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision itself:
+        nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
+
+        Args:
+            *args: Positional arguments of the class, such as ``output_dir``.
+            **settings: Fields of the class.
+        """
+        from portico.speed import fastest_arguments
+
+        accelerator = settings.get("accelerator", cls.accelerator)
+        if accelerator not in (None, "auto", "cpu", "gpu", "cuda"):
+            return cls(*args, **settings)
+        chosen = fastest_arguments(use_cpu=settings.get("use_cpu", False) or accelerator == "cpu")
+        if settings.get("fp16") or settings.get("precision") is not None:
+            del chosen["bf16"]
+        added = {name: value for name, value in chosen.items() if name not in settings}
+        made = cls(*args, **(settings | added))
+        inexact = [f"{name}=True" for name in ("bf16", "tf32", "torch_compile") if added.get(name)]
+        if inexact:
+            logger.warning("`fast()` set %s: results differ slightly from 32-bit training.", ", ".join(inexact))
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""

@@ -32,6 +32,8 @@ CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 # Groups of `name: {_target_: ...}` entries; the experiment is given the objects.
 _OBJECT_GROUPS = ("callbacks", "logger")
+# With a plus sign, as people write a group that is not in use by default.
+_OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
 # What the command line itself reads, by group; in a group without keys here any key can be set.
 _OWN_KEYS: Mapping[str, Sequence[str]] = {
     "paths": ("output_dir", "sweep_dir"),
@@ -73,7 +75,7 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     An experiment is added, which needs a plus sign; groups of the defaults list take none. The files of ``debug`` for
     one experiment are in a folder named after it.
     """
-    found = [re.sub(r"^\+(?=(sweep|launcher)=)", "", one) for one in arguments]
+    found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
     found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
     name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
     own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
@@ -93,7 +95,7 @@ def experiment_names() -> list[str]:
 
 
 def register_resolvers() -> None:
-    """Tell Hydra what our files refer to: the open groups, and the list of settings that `--help` shows.
+    """Tell Hydra what our files refer to: open groups, the settings that `--help` shows, what is fast on this machine.
 
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
     would require a plus sign for `args.weight_decay=0.1`; in an open group `check_settings` decides instead.
@@ -101,6 +103,14 @@ def register_resolvers() -> None:
     groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
     ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
+    OmegaConf.register_new_resolver("fastest", _fastest, replace=True)
+
+
+def _fastest(name: str, *, _root_: DictConfig) -> Any:
+    from portico.speed import fastest_arguments
+
+    use_cpu = OmegaConf.select(_root_, "args.use_cpu") or OmegaConf.select(_root_, "accelerator") == "cpu"
+    return fastest_arguments(use_cpu=bool(use_cpu))[name]
 
 
 def complete_all_settings() -> None:

@@ -65,6 +65,7 @@ class IPUTrainingArguments(TrainingArguments):
     max_grad_norm: float | None = _option(  # type: ignore[assignment]
         None, "Norm over all weights to which the program clips gradients."
     )
+    accelerator: str | None = _option("ipu", "Lightning accelerator.")
     logging_nan_inf_filter: bool = _option(False, "Leave NaN and inf out of logged losses.")
     # `HfArgumentParser` parses the type only with None first.
     report_to: None | str | list[str] = field(  # noqa: RUF036

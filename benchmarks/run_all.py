@@ -1,0 +1,126 @@
+"""Run all benchmarks and print each figure beside the last one stored; mark what got worse by more than the spread.
+
+    python benchmarks/run_all.py
+    python benchmarks/run_all.py --only step_overhead.py --store
+
+Every figure is portico's share of its peer's cost, measured by turns in one run, so smaller is better and figures of
+different machines may be compared. ``--store`` keeps the new ones in ``results.json`` and in the table of
+``README.md``, both next to this file. Takes about half an hour on two cores that do nothing else.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from record import RECORD
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+TABLE = HERE / "README.md"
+TABLE_STARTS, TABLE_ENDS = "<!-- table -->", "<!-- end of table -->"
+COMMANDS = (
+    "start_up.py",
+    "step_overhead.py",
+    "checkpoint_pause.py",
+    "recipe.py",
+    "mrc_features.py",
+    "mrc_evaluation.py --sizes 2000",
+    "mrc_post_processing.py",
+    "mrc_packing.py",
+    "onnxruntime_step.py --length 128 --threads 1",
+    "onnxruntime_step.py --length 384 --threads 1",
+    "ipu_emulation.py",
+)
+"""Scripts of this folder with their arguments."""
+
+Row = Mapping[str, Any]
+
+
+def results_of(command: str) -> dict[str, Row]:
+    """Run a benchmark, which prints as it goes, and return what it recorded, by name.
+
+    Raises:
+        subprocess.CalledProcessError: If it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "record")
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, RECORD: str(path)}
+        script, *arguments = shlex.split(command)
+        subprocess.run([sys.executable, str(HERE / script), *arguments], env=environment, check=True)
+        results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return {result.pop("name"): {**result, "command": command} for result in results}
+
+
+def verdict(new: Row, old: Row | None) -> str:
+    """Return how a figure compares with the stored one: a change counts if it exceeds the spread of either run."""
+    if old is None:
+        return "new"
+    spread = max(old["most"] - old["least"], new["most"] - new["least"]) / 2
+    change = new["median"] - old["median"]
+    if abs(change) <= spread:
+        return "same"
+    return "WORSE" if change > 0 else "better"
+
+
+def shown(row: Row) -> str:
+    """Return a figure with its range."""
+    return f"{row['median']:.2f} ({row['least']:.2f} to {row['most']:.2f})"
+
+
+def markdown(rows: Mapping[str, Row], machine: str) -> str:
+    """Return the table of all figures."""
+    lines = [f"Measured on {machine}.", "", "| what | of its peer's cost (range) | command |", "|---|--:|---|"]
+    for name, row in rows.items():
+        lines.append(f"| {name} | {shown(row)} | `OMP_NUM_THREADS=1 python benchmarks/{row['command']}` |")
+    return "\n".join(lines)
+
+
+def with_table(text: str, table: str) -> str:
+    """Return the page with another table."""
+    start, rest = text.split(TABLE_STARTS)
+    _, end = rest.split(TABLE_ENDS)
+    return f"{start}{TABLE_STARTS}\n{table}\n{TABLE_ENDS}{end}"
+
+
+def main() -> None:
+    """Run, compare and perhaps store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="the benchmarks to run, by default all")
+    parser.add_argument("--store", action="store_true", help="keep the figures")
+    options = parser.parse_args()
+    known = {command.split()[0] for command in COMMANDS}
+    if unknown := set(options.only or ()) - known:
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": {}}
+    found: dict[str, Row] = {}
+    failed = []
+    for command in COMMANDS:
+        if options.only and command.split()[0] not in options.only:
+            continue
+        print(f"--- {command}", flush=True)
+        try:
+            found |= results_of(command)
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{command} ended with exit code {error.returncode}")
+    print(f"{'of its peer cost (range)':60}{'now':>24}{'stored':>24}")
+    for name, row in found.items():
+        old = stored["rows"].get(name)
+        print(f"{name:60}{shown(row):>24}{shown(old) if old else '-':>24}  {verdict(row, old)}")
+    if options.store:
+        machine = f"{os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}"
+        rows = {**stored["rows"], **found}
+        RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        TABLE.write_text(with_table(TABLE.read_text(encoding="utf-8"), markdown(rows, machine)), encoding="utf-8")
+    sys.exit("\n".join(failed) or None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+import logging
+
+import pytest
+import torch
+
+from models import Line, Points
+from portico import IPUTrainingArguments, ORTTrainingArguments, Trainer, TrainingArguments, compose
+from portico.speed import fastest_arguments
+
+NEUTRAL = {
+    "tf32": None,
+    "torch_compile": False,
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+}
+
+
+@pytest.fixture(params=[True, False], ids=["with AMX", "without AMX"])
+def has_matrix_units(request, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": request.param})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return request.param
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    for name, value in {
+        "is_available": True,
+        "device_count": 2,
+        "get_device_capability": (9, 0),
+        "is_bf16_supported": True,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+
+
+def test_mixed_precision_on_a_cpu_needs_matrix_units(has_matrix_units):
+    assert fastest_arguments() == {"bf16": has_matrix_units, **NEUTRAL}
+
+
+def test_a_gpu_compiles_and_shares_the_cores_among_loaders(on_a_gpu):
+    assert fastest_arguments() == {
+        "bf16": True,
+        "tf32": True,
+        "torch_compile": True,
+        "dataloader_num_workers": 6,
+        "dataloader_persistent_workers": True,
+    }
+
+
+def test_an_accelerator_is_left_alone_if_the_cpu_was_chosen(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert fastest_arguments(use_cpu=True) == {"bf16": False, **NEUTRAL}
+
+
+def test_own_settings_win_and_other_numbers_are_announced(has_matrix_units, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        args = TrainingArguments.fast(str(tmp_path), dataloader_num_workers=1, use_cpu=True)
+    assert (args.output_dir, args.bf16, args.dataloader_num_workers) == (str(tmp_path), has_matrix_units, 1)
+    assert ("`fast()` set bf16=True" in caplog.text) == has_matrix_units
+    assert not TrainingArguments.fast(str(tmp_path), bf16=False, use_cpu=True).bf16
+    assert not TrainingArguments.fast(str(tmp_path), precision="32-true", use_cpu=True).bf16
+
+
+@pytest.mark.parametrize("arguments", [IPUTrainingArguments, ORTTrainingArguments])
+def test_a_backend_chooses_its_precision_itself(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert not arguments.fast(str(tmp_path)).bf16
+
+
+def test_a_run_with_them_trains_in_mixed_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    args = TrainingArguments.fast(str(tmp_path), max_steps=2, use_cpu=True, report_to="none")
+    trainer = Trainer(model=Line(), args=args, train_dataset=Points(16))
+    seen = []
+    trainer.model.linear.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    trainer.train()
+    assert seen == [True, True]
+
+
+def test_the_command_line_has_them_in_one_word(has_matrix_units):
+    args = compose(["+speed=max"], experiment="text_classification")["args"]
+    assert {name: args[name] for name in ("bf16", *NEUTRAL)} == {"bf16": has_matrix_units, **NEUTRAL}
+    assert not compose(["+speed=max", "args.bf16=false"], experiment="text_classification")["args"]["bf16"]
