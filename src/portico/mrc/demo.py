@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         # The port is taken first: loading a model takes longer.
-        with DemoServer(given.run, given.port) as server:
+        with DemoServer(Path(given.run).name, given.port) as server:
             server.reader = _load(given.run, given.device)
             print(f"{given.run} answers at {server.address} (Ctrl-C ends it)", flush=True)
             server.serve_forever()
