@@ -259,7 +259,8 @@ class MRCExperiment(TrainerExperiment):
         if not args.should_save:
             return None
         answered.answers.write(self.output_dir, _PREFIX)
-        answers = answers_in_order(answered.answers, [question["question"] for question in examples])
+        asked_and_read = ([question[key] for question in examples] for key in ("question", "context"))
+        answers = answers_in_order(answered.answers, *asked_and_read)
         shown = ("start", "end", "context_index", "score", "probability")
         return [
             {

@@ -132,14 +132,13 @@ def answer_html(answer: Answer) -> Markup:
     )
 
 
-def answers_in_order(answers: Answers, questions: Sequence[str]) -> Iterator[Answer]:
-    """Yield the answer to every question, in the order of the examples."""
+def answers_in_order(answers: Answers, questions: Sequence[str], contexts: Sequence[Contexts]) -> Iterator[Answer]:
+    """Yield the answer to every question, each with its contexts, in the order of the examples."""
     # Beam search always predicts its best span.
     competes = answers.null_odds is not None and not isinstance(answers, BeamAnswers)
-    contexts_E = answers.shortlist.examples.contexts
     ranks = (answers.rows_E - answers.shortlist.ranked.row_starts[:-1]).tolist()
-    rows = zip(questions, contexts_E, ranks, answers.candidates.items(), strict=True)
-    for question, contexts, rank, (example_id, candidates) in rows:
+    rows = zip(questions, contexts, ranks, answers.candidates.items(), strict=True)
+    for question, context, rank, (example_id, candidates) in rows:
         span = answers.spans[example_id]
         chosen = candidates[rank] if rank >= 0 else None
         yield Answer(
@@ -153,7 +152,7 @@ def answers_in_order(answers: Answers, questions: Sequence[str]) -> Iterator[Ans
             null_odds=None if answers.null_odds is None else answers.null_odds[example_id],
             candidates=tuple(candidates),
             question=question,
-            contexts=tuple(contexts),
+            contexts=(context,) if isinstance(context, str) else tuple(context),
             null_threshold=answers.null_threshold if competes else None,
         )
 
@@ -244,8 +243,8 @@ class Reader:
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
         """Answer many questions, each from one or several contexts; see :meth:`answers`."""
-        questions = _as_list("questions", questions)
-        return list(answers_in_order(self.answers(questions, contexts, **settings), questions))
+        questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
+        return list(answers_in_order(self.answers(questions, contexts, **settings), questions, contexts))
 
     def answers(
         self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
