@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": SubCommand("portico.run.verify:main", "prove that a script gives the same numbers in Lightning's loops"),
     "replay": SubCommand("portico.run.replay:main", "run a training to one step again, and show what happened there"),
     "report": SubCommand("portico.mrc.report.command:main", "write the report of a run, or compare several"),
+    "demo": SubCommand("portico.mrc.demo:main", "serve a page on this machine that answers questions about a text"),
     "sweep": SubCommand("portico.cli.sweeps:main", "write the table and the page of a sweep again"),
 }
 
@@ -37,6 +38,7 @@ examples:
   portico replay train.py --learning_rate 1e-4 --from-spike
                                       the step where the loss jumped: its examples, gradients, updates
   portico report outputs/mrc/RUN      the page of that run
+  portico demo outputs/mrc/RUN        ask it about texts of your own, in a browser
 
 `portico COMMAND --help` explains a command. Tab completion in bash and zsh:
   eval "$(portico --completion)"

@@ -1,6 +1,7 @@
 """Errors in the user's input, each also of the type that ``transformers`` or PrimeQA raise at the same place."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -45,3 +46,13 @@ def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
     except Exception as error:  # damaged files: tokenizers raises a bare `Exception`, each of the others its own
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(f"{problem} ({reason}); {advice}") from error
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let every :class:`InputError` name settings in backticks as the user set them: ``{argument: key}``."""
+    try:
+        yield
+    except InputError as error:
+        renamed = re.sub(r"`(\w+)(?=[=`])", lambda match: f"`{names.get(match[1], match[1])}", str(error))
+        raise type(error)(renamed) from error

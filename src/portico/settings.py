@@ -29,6 +29,7 @@ _WORDS: Mapping[type, str] = {
     list: "a list",
     NoneType: "null",
 }
+_PYTHON_WORDS = {**_WORDS, bool: "True or False", NoneType: "None"}
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,20 @@ class Rule:
         return of_kind and (self.least is None or not isinstance(value, int | float) or value >= self.least)
 
     def __str__(self) -> str:
-        words = [_WORDS[kind] for kind in self.kinds if kind is not NoneType]
+        return self._in(_WORDS, str)
+
+    def in_python(self) -> str:
+        """Return the rule with the words of Python, where ``str`` has those of a configuration."""
+        return self._in(_PYTHON_WORDS, repr)
+
+    def _in(self, names: Mapping[type, str], shown: Callable[[Any], str]) -> str:
+        words = [names[kind] for kind in self.kinds if kind is not NoneType]
         if words and self.least is not None:
             words[-1] += f" of {self.least:g} or more"
         if self.choices:
-            words.append(f"one of {', '.join(map(str, self.choices))}")
+            words.append(f"one of {', '.join(map(shown, self.choices))}")
         if NoneType in self.kinds:
-            words.append(_WORDS[NoneType])
+            words.append(names[NoneType])
         return ", or ".join(words)
 
 
@@ -66,8 +74,8 @@ def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule
     for name, value in values.items():
         rule = rules.get(name)
         if rule is not None and not rule.allows(value):
-            key = f"{group}.{name}" if group else name
-            raise InputError(f"`{key}={value}` cannot be used; set it to {rule}.")
+            given, allowed = (f"{group}.{name}={value}", rule) if group else (f"{name}={value!r}", rule.in_python())
+            raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
 
 
 def rule_of(annotation: Any, least: float | None = None) -> Rule | None:

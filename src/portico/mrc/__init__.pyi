@@ -1,6 +1,7 @@
 from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
 from portico.mrc.collators import FiDDataCollator as FiDDataCollator
 from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
+from portico.mrc.config import load_examples as load_examples
 from portico.mrc.datasets import read_examples as read_examples
 from portico.mrc.datasets import read_squad as read_squad
 from portico.mrc.distillation import Distillation as Distillation
@@ -48,4 +49,5 @@ from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing as Sp
 from portico.mrc.postprocess.span_postprocessing import SquadMetrics as SquadMetrics
 from portico.mrc.primeqa.postprocessors import EvalPredictionWithProcessing as EvalPredictionWithProcessing
 from portico.mrc.primeqa.trainers import MSKD_MRCTrainer as MSKD_MRCTrainer
+from portico.mrc.report.command import write_page as write_page
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

@@ -14,14 +14,14 @@ A class of the user's own takes the place of one of these (``data._target_=my_pa
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
 
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
-from portico.errors import InputError
+from portico.errors import InputError, naming
 from portico.experiment import TARGET, import_target
 from portico.from_scratch import check_unshaped, fields_of
 from portico.mrc.collators import FiDDataCollator, head_collator
@@ -276,6 +276,10 @@ class WindowPreprocessing:
 
         An `InputError` is raised if a setting does not fit the model or the tokenizer.
         """
+        with naming(PREPROCESS_KEYS):
+            return self._trainer_parts(sources, model, tokenizer)
+
+    def _trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
         featurizer = self.featurizer(tokenizer, target_types=target_types)
@@ -296,6 +300,10 @@ class WindowPreprocessing:
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
         return window_featurizer(tokenizer, self, subsampling=subsampling, target_types=target_types)
+
+
+PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPreprocessing)}
+"""What the command line calls the arguments of a featurizer."""
 
 
 @dataclass(kw_only=True)

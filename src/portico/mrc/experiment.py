@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portico.errors import InputError
+from portico.errors import InputError, naming
 from portico.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
@@ -21,7 +21,16 @@ from portico.experiment import (
     path_of,
     print_scores,
 )
-from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
+from portico.mrc.config import (
+    PREPROCESS_KEYS,
+    EncoderModel,
+    MRCData,
+    Source,
+    SpanAnswers,
+    WindowPreprocessing,
+    load_sources,
+    pooled,
+)
 from portico.mrc.datasets.examples import Examples, contexts_of, has_unanswerable
 from portico.mrc.datasets.reader import read_questions
 from portico.mrc.distillation import teaching_parts
@@ -241,22 +250,24 @@ class MRCExperiment(TrainerExperiment):
         """Return the spans that answer the questions, in the first process; write all that is known of them."""
         reader = load_trained_reader(name)
         check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
-        featurizer = window_featurizer(reader.tokenizer, self.preprocess)
         fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
-        examples, features = question_windows(featurizer, *fields)
+        with naming(PREPROCESS_KEYS):
+            examples, features = question_windows(window_featurizer(reader.tokenizer, self.preprocess), *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**NOT_WITHOUT_TRAINING)
         answered = self._inference(reader, args).answers(post_processing, examples, features)
         if not args.should_save:
             return None
         answered.answers.write(self.output_dir, _PREFIX)
+        asked_and_read = ([question[key] for question in examples] for key in ("question", "context"))
+        answers = answers_in_order(answered.answers, *asked_and_read)
         shown = ("start", "end", "context_index", "score", "probability")
         return [
             {
                 **{"id": question["id"], "question": question["question"], "answer": answer.text},
                 **{key: getattr(answer, key) for key in shown},
             }
-            for question, answer in zip(examples, answers_in_order(answered.answers), strict=True)
+            for question, answer in zip(examples, answers, strict=True)
         ]
 
     def _inference(self, reader: ModelAndTokenizer, args: Any) -> Inference:

@@ -2,12 +2,14 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from markupsafe import Markup
+from transformers import PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.data.defects import InvalidRecord, shorten
@@ -21,11 +23,12 @@ from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
 from portico.mrc.postprocess import AnswerCalibration, Answers
-from portico.mrc.postprocess.answers import SpanAnswer
+from portico.mrc.postprocess.answers import BeamAnswers, SpanAnswer
 from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
 from portico.mrc.trainer import AnswerSession, MRCTrainer
+from portico.report.page import asset, render
 from portico.settings import check_values, schema_of, setting
 
 Contexts: TypeAlias = str | Sequence[str]
@@ -55,6 +58,9 @@ class Answer:
         answer_type: The type of the answer.
         null_odds: Score of "no answer" minus that of the best span; ``None`` if "no answer" is not allowed.
         candidates: The best answers, best first, including "no answer" if it is allowed.
+        question: The question.
+        contexts: Its contexts.
+        null_threshold: "No answer" is the answer where ``null_odds`` exceeds it; ``None`` if it cannot be.
     """
 
     text: str
@@ -66,12 +72,73 @@ class Answer:
     answer_type: TargetType
     null_odds: float | None
     candidates: tuple[SpanAnswer, ...]
+    question: str = ""
+    contexts: tuple[str, ...] = field(default=(), repr=False)
+    null_threshold: float | None = None
+
+    @property
+    def best_span(self) -> SpanAnswer | None:
+        """The best candidate that has a text, which "no answer" competes with."""
+        return next((one for one in self.candidates if one.text), None)
+
+    @property
+    def reason(self) -> str:
+        """Why there is an answer or none, as a sentence: "" if nothing competed with "no answer"."""
+        is_choice = self.answer_type in (TargetType.NO_ANSWER, TargetType.SPAN_ANSWER)
+        if not is_choice or self.null_odds is None or self.null_threshold is None:
+            return ""
+        if self.best_span is None:
+            return "No span of the context could be an answer."
+        which = "this span" if self.text else f'the best span, "{shorten(self.best_span.text)[1:-1]}",'
+        relation = "above" if self.null_odds > self.null_threshold else "not above"
+        return (
+            f'The score of "no answer" minus that of {which} is {self.null_odds:+.3g}, {relation} the threshold of '
+            f"{self.null_threshold:.3g}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the contexts as values that JSON has; the type of the answer by its name."""
+        values = {name: value for name, value in asdict(self).items() if name != "contexts"}
+        return {**values, "answer_type": self.answer_type.name.lower(), "candidates": list(values["candidates"])}
+
+    def _repr_html_(self) -> str:
+        return str(Markup("<style>{}</style>{}").format(Markup(asset("answer.css")), answer_html(self)))
 
 
-def answers_in_order(answers: Answers) -> Iterator[Answer]:
-    """Yield the answer to every question, in the order of the examples."""
+# Text further than this many characters from the answer is folded, as in the report.
+_KEPT_AROUND = 400
+
+
+def answer_html(answer: Answer) -> Markup:
+    """Return an answer highlighted in its context, with why it was given and all candidates; styled by answer.css."""
+    span = answer.best_span
+    count = len(answer.contexts)
+    context = answer.contexts[span.context_index] if span and count else "".join(answer.contexts[:1])
+    start, end = (span.start, span.end) if span and context else (0, 0)
+    before, after = context[:start], context[end:]
+    folded = [len(text) if len(text) > 2 * _KEPT_AROUND else 0 for text in (before, after)]
+    return render(
+        "answer.html.j2",
+        answer=answer,
+        # What is folded before the mark, what is shown there, what is marked, and the same after it.
+        hidden_before=before[:-_KEPT_AROUND] if folded[0] else "",
+        before=before[-_KEPT_AROUND:] if folded[0] else before,
+        marked=context[start:end],
+        after=after[:_KEPT_AROUND] if folded[1] else after,
+        hidden_after=after[_KEPT_AROUND:] if folded[1] else "",
+        place=f"context {span.context_index + 1} of {len(answer.contexts)}"
+        if span and len(answer.contexts) > 1
+        else "",
+    )
+
+
+def answers_in_order(answers: Answers, questions: Sequence[str], contexts: Sequence[Contexts]) -> Iterator[Answer]:
+    """Yield the answer to every question, each with its contexts, in the order of the examples."""
+    # Beam search always predicts its best span.
+    competes = answers.null_odds is not None and not isinstance(answers, BeamAnswers)
     ranks = (answers.rows_E - answers.shortlist.ranked.row_starts[:-1]).tolist()
-    for rank, (example_id, candidates) in zip(ranks, answers.candidates.items(), strict=True):
+    rows = zip(questions, contexts, ranks, answers.candidates.items(), strict=True)
+    for question, context, rank, (example_id, candidates) in rows:
         span = answers.spans[example_id]
         chosen = candidates[rank] if rank >= 0 else None
         yield Answer(
@@ -84,6 +151,9 @@ def answers_in_order(answers: Answers) -> Iterator[Answer]:
             answer_type=answers.answer_types[example_id],
             null_odds=None if answers.null_odds is None else answers.null_odds[example_id],
             candidates=tuple(candidates),
+            question=question,
+            contexts=(context,) if isinstance(context, str) else tuple(context),
+            null_threshold=answers.null_threshold if competes else None,
         )
 
 
@@ -142,19 +212,19 @@ class Reader:
         InputError: If the model cannot be loaded, or a setting or the device is unknown or invalid.
     """
 
+    settings: ReaderSettings
+    """Those of every call that does not override them."""
+
     def __init__(
         self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
     ) -> None:
         is_name = isinstance(model, str | Path)
-        self._loaded = (
-            load_trained_reader(str(model), setting="model") if is_name else ModelAndTokenizer(model, tokenizer)
-        )
-        if self._loaded.tokenizer is None:
-            raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
-        if not hasattr(self._loaded.model, "config"):
+        if is_name and tokenizer is not None:
             raise InputError(
-                f"`model` is a {type(model).__name__}; give a folder, a hub name, or a model of transformers."
+                f"`model={model}` brings its own tokenizer; leave `tokenizer` out, or give the model as an object."
             )
+        _device_arguments(device)  # refuses it before a model is loaded
+        self._loaded = load_trained_reader(str(model), setting="model") if is_name else _checked(model, tokenizer)
         self.calibration = AnswerCalibration.load(model) if is_name else None
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
         longest = self._loaded.max_length
@@ -164,7 +234,7 @@ class Reader:
             null_score_diff_threshold=threshold or 0.0,
         )
         chosen = defaults.changed(longest, settings)
-        self._settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
+        self.settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
         self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
@@ -173,7 +243,8 @@ class Reader:
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
         """Answer many questions, each from one or several contexts; see :meth:`answers`."""
-        return list(answers_in_order(self.answers(questions, contexts, **settings)))
+        questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
+        return list(answers_in_order(self.answers(questions, contexts, **settings), questions, contexts))
 
     def answers(
         self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
@@ -192,7 +263,7 @@ class Reader:
         """
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
         ids = [str(n) for n in range(len(questions))] if ids is None else _as_list("ids", ids)
-        chosen = self._settings.changed(self._loaded.max_length, settings)
+        chosen = self.settings.changed(self._loaded.max_length, settings)
         featurizer = window_featurizer(self._loaded.tokenizer, chosen)
         examples, features = question_windows(featurizer, questions, contexts, ids)
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
@@ -232,7 +303,7 @@ class Reader:
             answers = with_best_null_threshold(examples, answers)
         self.calibration = calibration_of(examples, answers)
         if answers.null_odds is not None:
-            self._settings = replace(self._settings, null_score_diff_threshold=answers.null_threshold)
+            self.settings = replace(self.settings, null_score_diff_threshold=answers.null_threshold)
         return self.calibration
 
     def __call__(self, *args: Any, top_k: int = 1, **inputs_and_settings: Any) -> Any:
@@ -272,6 +343,18 @@ class Reader:
             isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
         )
         return outputs[0] if is_one else outputs
+
+
+def _checked(model: Any, tokenizer: Any) -> ModelAndTokenizer:
+    if tokenizer is None:
+        raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
+    if not hasattr(model, "config"):
+        raise InputError(
+            f"`model` is a {type(model).__name__}; give a folder, a hub name, or a model of transformers."
+        )
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InputError(f"`tokenizer` is a {type(tokenizer).__name__}; give the model's tokenizer, of transformers.")
+    return ModelAndTokenizer(model, tokenizer)
 
 
 def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:

@@ -21,7 +21,16 @@ GENERATOR = Markup('<meta name="generator" content="portico-report">')
 """Marks a page as ours, near its beginning."""
 
 # Joined in the order in which they build on each other.
-_STYLES = ("page.css", "figures.css", "charts.css", "explorer.css", "sweep.css", "narrow.css", "print.css")
+_STYLES = (
+    "page.css",
+    "figures.css",
+    "charts.css",
+    "explorer.css",
+    "answer.css",
+    "sweep.css",
+    "narrow.css",
+    "print.css",
+)
 _SCRIPTS = ("charts.js", "copy.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js", "sweep.js")
 
 # HTML allows no control characters but tab, newline and carriage return.
@@ -80,12 +89,18 @@ class Tile(NamedTuple):
 
 
 def render_page(
-    title: str, lead: str, head: Markup, sections: Sequence[Section], *, kicker: str = "Reading comprehension report"
+    title: str,
+    lead: str,
+    head: Markup,
+    sections: Sequence[Section],
+    *,
+    kicker: str = "Reading comprehension report",
+    form_action: str = "none",
 ) -> str:
     """Return a page that is complete in itself: it needs no network and no other file.
 
     Below its title come the lead, a sentence, then the head, HTML, then the sections; the kicker, above it, says what
-    kind of page it is.
+    kind of page it is. Forms on it may be sent nowhere, or with ``form_action="self"`` to where the page came from.
     """
     # Callers get a plain string, whose methods do not escape their arguments.
     return str(
@@ -95,12 +110,13 @@ def render_page(
             lead=lead,
             head=head,
             kicker=kicker,
+            form_action=form_action,
             sections=[section for section in sections if section.content],
             generator=GENERATOR,
             styles=Markup(styles()),
             # Runs before anything is shown, so that the colours do not change visibly.
-            theme_script=Markup(_asset("theme.js")),
-            scripts=Markup("\n".join(map(_asset, _SCRIPTS))),
+            theme_script=Markup(asset("theme.js")),
+            scripts=Markup("\n".join(map(asset, _SCRIPTS))),
         )
     )
 
@@ -146,7 +162,7 @@ def panels(*contents: Markup, small: bool = False) -> Markup:
 
 
 def styles() -> str:
-    return "".join(map(_asset, _STYLES))
+    return "".join(map(asset, _STYLES))
 
 
 def duration(seconds: float) -> str:
@@ -248,7 +264,8 @@ def _without_controls(value: Any) -> Any:
     return value.translate(_CONTROLS) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a style sheet or a script."""
     return files("portico.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 

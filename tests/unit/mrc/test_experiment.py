@@ -298,7 +298,10 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
             r"No BERT can be made with `model.hidden_size=big`.* expected int, got str",
         ),
         ({"args": {"eval_strategy": "sometimes"}}, r"These training arguments cannot be used: .*sometimes"),
-        ({"preprocess": {"doc_stride": 128}}, r"doc_stride=128 must be .* below max_seq_length=128"),
+        (
+            {"preprocess": {"doc_stride": 128}},
+            r"`preprocess.doc_stride=128` must be .* below `preprocess.max_seq_length=128`",
+        ),
         (
             {"preprocess": {"max_seq_length": 256}, "model": {"max_position_embeddings": 64}},
             r"`preprocess.max_seq_length=256` is more than the model takes \(64 tokens\)",

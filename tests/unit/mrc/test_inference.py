@@ -1,11 +1,14 @@
 import json
+import re
 import tempfile
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 from transformers import BertModel
 
+from portico.data.defects import shorten
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
 from portico.mrc.datasets.reader import read_questions
@@ -66,6 +69,82 @@ def test_null_answer_is_allowed(reader, questions):
     null = next(candidate for candidate in answer.candidates if not candidate.text)
     assert (answer.probability, answer.score) == (null.probability, null.score)
     assert answer.answer_type == 0
+
+
+def test_an_answer_is_a_dictionary_of_json_values(reader, questions):
+    answer = reader.answer(questions[0]["question"], questions[0]["context"])
+    values = answer.to_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert (values["text"], values["question"], values["answer_type"]) == (answer.text, answer.question, "span_answer")
+    assert values["candidates"][0] == vars(answer.candidates[0])
+    assert "contexts" not in values
+    assert questions[0]["context"] not in repr(answer)
+
+
+def test_an_answer_says_why_there_is_none(reader, questions):
+    arguments = (questions[0]["question"], questions[0]["context"])
+    refused, given = (reader.answer(*arguments, null_score_diff_threshold=limit) for limit in (-100.0, 1.5))
+    span = next(one for one in refused.candidates if one.text)
+    assert refused.reason == (
+        f'The score of "no answer" minus that of the best span, "{shorten(span.text)[1:-1]}", is '
+        f"{refused.null_odds:+.3g}, above the threshold of -100."
+    )
+    assert given.reason == (
+        f'The score of "no answer" minus that of this span is {given.null_odds:+.3g}, not above the threshold of 1.5.'
+    )
+    assert reader.answer(*arguments, handle_impossible_answer=False).reason == ""
+
+
+class ReadHtml(HTMLParser):
+    """Collects the marked text, the tags and all text of a fragment, and checks that every tag is closed."""
+
+    def __init__(self, fragment):
+        super().__init__()
+        self.open, self.tags, self.marked, self.text = [], [], "", ""
+        self.feed(fragment)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append((tag, dict(attrs).get("class")))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        self.marked += data if "mark" in self.open else ""
+
+
+def test_an_answer_shows_itself_in_a_notebook(reader, questions):
+    context = f"{questions[0]['context']} <script>alert(1)</script> & more"
+    answer = reader.answer("<img src=x>?", ["<b>other</b>", context], handle_impossible_answer=False)
+    shown = ReadHtml(answer._repr_html_())
+    assert shown.marked == answer.text != ""
+    assert answer.contexts[answer.context_index] in shown.text
+    assert "<img src=x>?" in shown.text
+    assert f"context {answer.context_index + 1} of 2" in shown.text
+    assert f"{answer.probability:.1%}" in shown.text
+    assert shown.tags.count(("tr", None)) == 1 + len(answer.candidates)
+    assert not {tag for tag, _ in shown.tags} & {"script", "img", "b"}
+
+
+def test_a_notebook_shows_why_there_is_no_answer(reader, questions):
+    answer = reader.answer(questions[0]["question"], questions[0]["context"], null_score_diff_threshold=-100.0)
+    shown = ReadHtml(answer._repr_html_())
+    assert ("mark", "rejected") in shown.tags
+    assert shown.marked == answer.best_span.text
+    assert answer.reason in shown.text
+    assert "No answer" in shown.text
+
+
+def test_what_is_far_from_the_answer_is_folded(reader, questions):
+    sentence = questions[0]["context"]
+    answer = reader.answer(questions[0]["question"], " ".join([sentence] * 12), handle_impossible_answer=False)
+    shown = ReadHtml(answer._repr_html_())
+    assert ("details", "folded") in shown.tags
+    without_summaries = re.sub(r"<summary>[\d,]+ characters</summary>", "", answer._repr_html_())
+    assert answer.contexts[0] in ReadHtml(without_summaries).text
 
 
 def test_settings_apply_to_one_call(reader, questions):
@@ -146,7 +225,7 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
         (
             lambda reader: reader.answer("Who?", "x", search="all"),
-            r"`search=all` cannot be used; set it to one of top, exhaustive",
+            r"`search='all'` cannot be used; set it to one of 'top', 'exhaustive'",
         ),
         (lambda reader: reader.answer("Who?", 5), r"Question 0: `context` must be a string; got 5"),
         (
@@ -185,7 +264,7 @@ def test_unknown_devices_are_refused(model_folder, device, message):
 
 
 def test_settings_are_checked_before_they_are_used(model_folder):
-    with pytest.raises(InputError, match=r"`max_seq_length=x` cannot be used; set it to an integer"):
+    with pytest.raises(InputError, match=r"`max_seq_length='x'` cannot be used; set it to an integer"):
         Reader(model_folder, device="cpu", max_seq_length="x")
 
 
@@ -200,7 +279,7 @@ def test_a_broken_calibration_is_refused(tmp_path):
 def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
     BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
     load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"holds BertModel, which has no question answering head yet.*train it first"):
+    with pytest.raises(InputError, match=r"^`model=.*` holds BertModel, which has no.*first, with MRCT"):
         Reader(tmp_path)
 
 
@@ -209,6 +288,7 @@ def test_a_model_with_a_beam_search_head_answers(questions, tmp_path):
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
     answer = own.answer(questions[0]["question"], questions[0]["context"])
     assert answer.text == questions[0]["context"][answer.start : answer.end] != ""
+    assert (answer.null_threshold, answer.reason) == (None, "")
 
 
 def test_calibration_needs_labelled_records(reader, questions):
@@ -236,7 +316,25 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
         (lambda reader: Reader("/no/model"), r"^`model=/no/model` gives no model"),
         (lambda reader: Reader(5, 5), r"^`model` is a int; give a folder, a hub name"),
         (lambda reader: Reader(*vars(reader._loaded).values(), batch_size=0), r"^`batch_size=0` cannot be used"),
-        (lambda reader: reader.answer("a?", "x", search="best"), r"^`search=best` cannot be used; set it to one of"),
+        (lambda reader: Reader("folder", 5), r"^`model=folder` brings its own tokenizer; leave `tokenizer` out"),
+        (lambda reader: Reader(reader._loaded.model, 5), r"^`tokenizer` is a int; give the model's tokenizer"),
+        (lambda reader: reader.answer("a?", "x", search="best"), r"^`search='best'` cannot be used; set it to one of"),
+        (
+            lambda reader: reader.answer("a?", "x", handle_impossible_answer=None),
+            r"^`handle_impossible_answer=None` cannot be used; set it to True or False\.",
+        ),
+        (
+            lambda reader: reader.answer("a?", "x", max_question_length=0),
+            r"`max_question_length=0` cannot be used; set it to an integer of 1 or more, or None\.",
+        ),
+        (
+            lambda reader: reader.answer("a?", "x", max_seq_length=9),
+            r"^`doc_stride=16` must be at least 0 and below `max_seq_length=9`",
+        ),
+        (
+            lambda reader: reader.answer("a? " * 60, "x"),
+            r"^`doc_stride=16` does not fit.* a larger `max_seq_length`, or `max_question_length`\.",
+        ),
         (lambda reader: reader.answers(["a?"], ["x"], 5), r"^`ids` is 5, but must be a list"),
         (lambda reader: reader(question=5, context="x"), r"^`question` is 5, but must be a list"),
         (lambda reader: reader(question=["a?"], context=5), r"^`context` is 5, but must be a list"),

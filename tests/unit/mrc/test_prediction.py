@@ -97,7 +97,7 @@ def test_windows_must_fit_the_model(tmp_path, model_folder, question_file):
 def test_long_questions_are_cut_as_in_training(tmp_path, model_folder):
     (tmp_path / "long.json").write_text(json.dumps([{"question": "who " * 200, "context": "Anna lives in Oslo."}]))
     changes = {"model": {"name_or_path": str(model_folder)}, "data": {"predict_file": str(tmp_path / "long.json")}}
-    with pytest.raises(InputError, match="doc_stride=16 does not fit"):
+    with pytest.raises(InputError, match=r"^`preprocess.doc_stride=16` does not fit: with `preprocess.max_seq"):
         predict(tmp_path, **changes)
     assert predict(tmp_path, **changes, preprocess={"max_q_char_len": 20})["predict_samples"] == 1
 

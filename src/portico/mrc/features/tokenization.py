@@ -59,8 +59,8 @@ class WindowCutter:
             )
         if not 0 <= self.doc_stride < self.max_seq_length:
             raise InputError(
-                f"doc_stride={self.doc_stride} must be at least 0 and below max_seq_length={self.max_seq_length}: it "
-                f"is the number of tokens that two neighbouring windows share; set a smaller doc_stride."
+                f"`doc_stride={self.doc_stride}` must be at least 0 and below `max_seq_length={self.max_seq_length}`: "
+                "it is the number of tokens that two neighbouring windows share; set a smaller `doc_stride`."
             )
 
     def cut(
@@ -92,10 +92,10 @@ class WindowCutter:
         room = self.max_seq_length - self.tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
         if self.doc_stride >= room:
             raise InputError(
-                f"doc_stride={self.doc_stride} does not fit: with max_seq_length={self.max_seq_length} "
+                f"`doc_stride={self.doc_stride}` does not fit: with `max_seq_length={self.max_seq_length}` "
                 f"the longest question ({lengths_E[longest]} tokens: {questions[longest][:80]!r}) leaves "
-                f"{max(room, 0)} tokens for the context, and doc_stride must be smaller than that; set a smaller "
-                f"doc_stride, a larger max_seq_length, or max_question_length."
+                f"{max(room, 0)} tokens for the context, and `doc_stride` must be smaller than that; set a smaller "
+                "`doc_stride`, a larger `max_seq_length`, or `max_question_length`."
             )
         windows = self._assemble_windows(questions, encoded_questions, contexts)
         return self._encode_pairs(questions, contexts) if windows is None else windows

@@ -95,10 +95,11 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
     """Load a model as :func:`load_reader` does, but raise an `InputError` if its head would be new."""
     reader = load_reader(name_or_path, setting=setting)
     saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
+    how = "with `mode=train`" if setting == _SETTING else "with MRCTrainer"
     if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
         raise InputError(
-            f"`{name_or_path}` holds {', '.join(saved)}, which has no question answering head yet, so its answers "
-            "would be random; train it first, as `model.name_or_path` of a run or with MRCTrainer."
+            f"`{setting}={name_or_path}` holds {', '.join(saved)}, which has no question answering head yet, so its "
+            f"answers would be random; train it first, {how}."
         )
     return reader
 

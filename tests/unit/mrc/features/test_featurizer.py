@@ -196,13 +196,13 @@ def test_slow_tokenizer_is_refused():
 
 @pytest.mark.parametrize("doc_stride", [-1, 40, 41])
 def test_stride_outside_the_window_is_refused(doc_stride):
-    with pytest.raises(InputError, match=f"doc_stride={doc_stride} must be at least 0 and below max_seq_length=40"):
+    with pytest.raises(InputError, match=f"`doc_stride={doc_stride}` must be at least 0 and below `max_seq"):
         Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=doc_stride)
 
 
 @pytest.mark.parametrize(("num_words", "room"), [(20, 17), (50, 0)])
 def test_question_that_leaves_no_room_is_refused(num_words, room):
     examples = [EXAMPLES[0], {**EXAMPLES[0], "question": " ".join("o" * num_words)}]
-    message = rf"doc_stride=17 .*max_seq_length=40 .*\({num_words} tokens: 'o o.*leaves {room} tokens"
+    message = rf"`doc_stride=17` .*`max_seq_length=40` .*\({num_words} tokens: 'o o.*leaves {room} tokens"
     with pytest.raises(InputError, match=message):
         Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=17).train_features(examples)

@@ -1,13 +1,9 @@
 """The scripts of the pages, in a headless browser."""
 
-import html
-import json
-import re
-import shutil
-import subprocess
-
 import pytest
 
+from browser import BROWSER, with_script
+from browser import browse as browse_address
 from portico.mrc.report import Candidate
 from portico.mrc.report.comparison import comparison_page
 from portico.mrc.report.run_page import run_page
@@ -15,7 +11,6 @@ from portico.report.sweep_page import sweep_page
 from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
 from sweep_results import summary
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:
     pytest.skip(
         "the scripts of the report are not tested: no chromium or google-chrome on the PATH", allow_module_level=True
@@ -35,16 +30,6 @@ const count = () => one(".matches").textContent;
 const type = (text) => { one("input[type=search]").value = text; tell("input[type=search]", "input"); };
 const choose = (selector, value) => { one(selector).value = value; tell(selector, "change"); };
 """
-DRIVER = """<script id="driver">
-TOOLS
-const act = async () => { SCRIPT };
-addEventListener("load", () => setTimeout(async () => {
-  const outcome = document.createElement("output");
-  outcome.id = "outcome";
-  outcome.textContent = JSON.stringify(await act().catch((error) => error.stack));
-  document.body.append(outcome);
-}, 50));
-</script></body>"""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +39,9 @@ def browse(tmp_path_factory):
 
     def run(page, script, *, address="", dark=False):
         path = folder / "page.html"
-        driver = DRIVER.replace("TOOLS", TOOLS).replace("SCRIPT", script)
-        path.write_text(page.replace("</body>", driver), encoding="utf-8")
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-        command += ["--window-size=1200,900", "--virtual-time-budget=2000", "--dump-dom", f"file://{path}{address}"]
-        command += ["--blink-settings=preferredColorScheme=0"] if dark else []
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        return json.loads(html.unescape(re.search(r'<output id="outcome">(.*?)</output>', done.stdout, re.S)[1]))
+        path.write_text(with_script(page, script, tools=TOOLS), encoding="utf-8")
+        options = ["--blink-settings=preferredColorScheme=0"] if dark else []
+        return browse_address(f"file://{path}{address}", folder / "profile", *options)
 
     return run
 

@@ -1,0 +1,194 @@
+import http.client
+import json
+import re
+import socket
+import threading
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+
+from browser import BROWSER, browse, with_script
+from portico.errors import InputError
+from portico.mrc import Reader
+from portico.mrc.demo import DemoServer, demo_page, main
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.fixture(scope="module")
+def reader(model_folder):
+    return Reader(model_folder, device="cpu", handle_impossible_answer=True)
+
+
+@pytest.fixture
+def server(reader):
+    with DemoServer("A reader", 0) as one:
+        one.reader = reader
+        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield one
+        one.shutdown()
+
+
+def send(server, method="GET", path="/", body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request(method, path, body, headers)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response, text
+
+
+def ask(server, headers=FORM, **fields):
+    return send(server, "POST", "/", urlencode(fields), **headers)
+
+
+def test_a_question_is_answered(server, reader, questions):
+    question, context = questions[0]["question"], questions[0]["context"]
+    expected = reader.answer(question, context, handle_impossible_answer=False)
+    response, page = ask(server, question=question, context=context)
+    assert response.status == 200
+    assert unescape(re.search(r"<mark>(.*?)</mark>", page)[1]) == expected.text
+    assert f"{expected.probability:.1%}" in page
+    assert page.count("<tr><td><bdi>") == len(expected.candidates)
+    assert "threshold" not in page
+    _, page = ask(server, question=question, context=context, may_decline="on")
+    assert unescape(re.search(r"(The score of .*?)</div>", page)[1]) == reader.answer(question, context).reason
+
+
+def test_the_page_begins_with_an_empty_form(server):
+    response, page = send(server)
+    assert response.status == 200
+    assert re.search(r"<textarea[^>]*>\s*</textarea>", page)
+    assert 'name="may_decline" checked' in page
+    assert 'portico-answer"' not in page
+    assert response.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert "form-action 'self'" in unescape(page)
+
+
+def in_script(text):
+    return json.dumps(text).replace("<", "\\u003c")
+
+
+def test_what_was_asked_is_escaped_and_kept(server):
+    text = '</textarea><script>alert("x")</script>\r\n<b>Oslo</b>'
+    _, page = ask(server, question='"><img src=x>', context=text)
+    assert "<img" not in page
+    assert "<script>alert" not in page
+    assert 'value="&#34;&gt;&lt;img src=x&gt;"' in page
+    kept = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]
+    assert unescape(kept) == text.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("fields", [{}, {"question": "Who?"}, {"question": " ", "context": "x"}])
+def test_both_fields_are_needed(server, fields):
+    response, page = ask(server, **fields)
+    assert response.status == 400
+    assert "Paste a text and type a question." in page
+
+
+def test_an_error_of_the_reader_is_shown(server, monkeypatch):
+    def refuse(*_, **__):
+        raise InputError("The <b>scores</b> are not finite.")
+
+    monkeypatch.setattr(server.reader, "answer", refuse)
+    response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
+    assert response.status == 400
+    assert "The &lt;b&gt;scores&lt;/b&gt; are not finite." in page
+    assert "Anna lives in Oslo." in page
+
+
+def test_a_long_question_is_answered(server):
+    response, _ = ask(server, question="who is it " * 100, context="Anna lives in Oslo. " * 100)
+    assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8000"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://localhost"},
+    ],
+)
+def test_other_sites_are_refused(server, headers):
+    for method in ("GET", "POST"):
+        response, text = send(server, method, "/", "question=a&context=b", **FORM, **headers)
+        assert response.status == 403
+        assert text.startswith("This page answers this machine only: http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_this_machine_is_not_refused(server, name):
+    host = f"{name}:{server.server_port}"
+    assert send(server, Host=host, Origin=f"http://{host}")[0].status == 200
+
+
+def test_only_the_form_is_read(server):
+    assert send(server, path="/favicon.ico")[0].status == 404
+    assert send(server, "POST", "/", "{}", **{"Content-Type": "application/json"})[0].status == 400
+    assert send(server, "POST", "/", None, **FORM, **{"Content-Length": "4000001"})[0].status == 413
+    assert send(server, "POST", "/", None, **FORM, **{"Content-Length": "-1"})[0].status == 400
+
+
+def test_only_this_machine_is_served(server):
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["EMPTY"], "`RUN=EMPTY` holds no model: there is no config.json, which a run writes last; name the folder"),
+        (["/no/such/run"], "`RUN=/no/such/run` gives no model: there is no such folder"),
+        (["EMPTY", "--port", "70000"], "`--port 70000` is no port; use one from 1 to 65535, or 0"),
+        (["EMPTY", "--port", "TAKEN"], r"`--port TAKEN` cannot be used \(Address already in use\); choose another"),
+        (["MODEL", "--device", "tpu"], "`--device=tpu` is unknown; use auto, cpu"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_paragraph(tmp_path, model_folder, capsys, arguments, message):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"EMPTY": tmp_path, "MODEL": model_folder, "TAKEN": taken.getsockname()[1]}
+        with pytest.raises(SystemExit) as ended:
+            main([str(names.get(one, one)) for one in ["--port", "0", *arguments]])
+        assert ended.value.code == 1
+        for name, value in names.items():
+            message = message.replace(name, str(value))
+        assert re.match(f"error: {message}", capsys.readouterr().err)
+
+
+def test_a_run_that_was_stopped_names_its_checkpoint(tmp_path, capsys):
+    (tmp_path / "checkpoint-8").mkdir()
+    (tmp_path / "checkpoint-8" / "trainer_state.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--port", "0"])
+    assert "name its last checkpoint, " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
+def test_a_browser_asks_and_shows_the_answer(server, reader, questions, tmp_path, monkeypatch):
+    question, context = questions[1]["question"], f"{questions[1]['context']}\n<script>document.title = 'no'</script>"
+    script = """
+    const one = (selector) => document.querySelector(selector);
+    if (!one(".portico-answer")) {
+      one("textarea").value = CONTEXT; one("[name=question]").value = QUESTION;
+      one("form button").click();
+      await new Promise(() => {});
+    }
+    one(".portico-answer > details summary").click();
+    const size = document.documentElement;
+    return [one("mark").textContent, one(".asked").textContent, one(".portico-answer table").offsetHeight > 0,
+      one("textarea").value, document.title, size.scrollWidth <= size.clientWidth];
+    """
+    script = script.replace("CONTEXT", in_script(context)).replace("QUESTION", in_script(question))
+    monkeypatch.setattr(
+        "portico.mrc.demo.demo_page", lambda *args, **kwargs: with_script(demo_page(*args, **kwargs), script)
+    )
+    expected = reader.answer(
+        question, context, null_score_diff_threshold=server.reader.settings.null_score_diff_threshold
+    )
+    marked, asked, is_open, kept, title, fits = browse(f"{server.address}/", tmp_path)
+    assert (marked, asked, kept) == (expected.best_span.text, question, context)
+    assert (is_open, title, fits) == (True, "A reader", True)
