@@ -112,8 +112,8 @@ def _classes() -> dict[tuple[str, Any], tuple[dict[str, Setting], list[str]]]:
 
 
 def _class_section(group: str, target: Any, keys: dict[str, Setting], users: list[str]) -> str:
-    text = f"\n### `{path_of(target)}`\n\n"
-    text += f"In {', '.join(f'`{name}`' for name in users)}.\n\n" if users else ""
+    places = f", in {', '.join(f'`{name}`' for name in users)}" if users else ""
+    text = f"\n### {target.__name__}\n\n`{path_of(target)}`{places}.\n\n"
     if group == "args":
         inherited = dict(schema_of(TrainingArguments).known)
         keys = {name: one for name, one in keys.items() if inherited.get(name) != one}
