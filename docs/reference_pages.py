@@ -65,15 +65,17 @@ In a checkout also `python train.py`. The words that follow are overrides of a H
 
 ```text
 """
-# Groups whose files are chosen, but whose keys belong to other groups, to Hydra or to classes of other packages.
-_FILES_ONLY = {
+# What the groups are about whose keys belong to other groups, to Hydra or to classes of other packages.
+_ABOUT = {
     "callbacks": "Callbacks of Lightning or transformers; several as `callbacks=[early_stopping,lr_monitor]`. "
     "`callbacks.NAME._target_=package.Class` adds any other, with its arguments as keys.",
     "logger": "Lightning's loggers; several as `logger=[csv,tensorboard]`.",
     "debug": "What cuts a run down.",
+    "speed": "Training arguments that are fastest on this machine.",
     "launcher": "Where the jobs of a sweep run: [sweeps](../sweeps.md).",
     "sweep": "Sweeps that are set up: [sweeps](../sweeps.md).",
 }
+_OWN_SECTIONS = ("experiment", "hydra", "paths")
 _WITH_CLASSES = ("trainer", "args", "task", "model", "data", "preprocess", "postprocess", "metric", "strategy")
 
 
@@ -85,11 +87,11 @@ def config_keys() -> str:
     text = _KEYS_HEAD + "".join(_file_row(name, "experiment") for name in experiment_names())
     text += "\n## Keys without a group\n\n| Key | Default | Meaning |\n| --- | --- | --- |\n" + "".join(_root_rows())
     classes = _classes()
-    for group in (*_WITH_CLASSES, *_FILES_ONLY):
+    others = {path.name for path in config_dir().iterdir() if path.is_dir()} - {*_WITH_CLASSES, *_OWN_SECTIONS}
+    for group in (*_WITH_CLASSES, *sorted(others)):
         files = sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
-        text += f"\n## {group}\n\n{_FILES_ONLY.get(group, '')}\n\n| `{group}=` | |\n| --- | --- |\n".replace(
-            "\n\n\n", "\n"
-        )
+        about = f"{_ABOUT[group]}\n\n" if group in _ABOUT else ""
+        text += f"\n## {group}\n\n{about}| `{group}=` | |\n| --- | --- |\n"
         text += "".join(_file_row(name, group) for name in files)
         text += "".join(
             _class_section(group, target, *found) for (name, target), found in classes.items() if name == group
@@ -112,8 +114,8 @@ def _classes() -> dict[tuple[str, Any], tuple[dict[str, Setting], list[str]]]:
 
 
 def _class_section(group: str, target: Any, keys: dict[str, Setting], users: list[str]) -> str:
-    text = f"\n### `{path_of(target)}`\n\n"
-    text += f"In {', '.join(f'`{name}`' for name in users)}.\n\n" if users else ""
+    places = f", in {', '.join(f'`{name}`' for name in users)}" if users else ""
+    text = f"\n### {target.__name__}\n\n`{path_of(target)}`{places}.\n\n"
     if group == "args":
         inherited = dict(schema_of(TrainingArguments).known)
         keys = {name: one for name, one in keys.items() if inherited.get(name) != one}

@@ -1,11 +1,15 @@
 """The generated pages of the reference are up to date, and every public name is on a page."""
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 from reference_pages import FOLDER, commands, config_keys, events
+
+from portico import Trainer
+from portico.settings import documentation
 
 SOURCES = Path(__file__).parents[2] / "src" / "portico"
 FACADES = [f"portico{room}" for room in ("", ".gradient_descent", ".mrc", ".mrc.metrics", ".mrc.primeqa", ".ort")]
@@ -24,6 +28,10 @@ def test_commands_are_up_to_date():
 
 def test_event_table_is_up_to_date():
     assert (FOLDER.parent / "concepts" / "events.md").read_text(encoding="utf-8") == events(), RENEW
+
+
+def test_every_argument_of_the_trainer_is_described():
+    assert [name for name in inspect.signature(Trainer).parameters if not documentation(Trainer).get(name)] == []
 
 
 def homes(facade):
