@@ -74,7 +74,7 @@ class AnswerSession(EvaluationSession):
         """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
         stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
         if self._streamed is not None:
-            answered = self._streamed.compute()
+            answered, self._streamed = self._streamed.compute(), None  # which frees what it collected
         else:
             stages = [stage] if stage == "predict" and takes_stage(self.post_process_function) else []
             output = self.whole_output(logits, labels, losses)

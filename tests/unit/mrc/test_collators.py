@@ -1,6 +1,7 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, default_data_collator
 
 from portico.from_scratch import train_wordpiece_tokenizer
@@ -191,6 +192,10 @@ def test_other_collators_get_the_rows_themselves():
     class Own(DataCollatorWithPadding):
         pass
 
+    view, _ = by_columns(features, DataCollatorWithPadding(words))
+    assert [next(iter(DataLoader(one, collate_fn=list)))[0] for one in (features, view)] == [features[0]] * 2
+    assert view.__getitems__ is not None
+    assert features.__getitems__ is view.remove_columns(["example_id"]).__getitems__ is None
     for collator in (Own(words), DataCollatorWithPadding(words, pad_to_multiple_of=8), lambda rows: rows):
         assert by_columns(features, collator) == (features, collator)
     rows = [features[0]]

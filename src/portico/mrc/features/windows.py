@@ -3,7 +3,7 @@
 Shape suffixes: E examples, F features (windows), T tokens of all windows one after the other, 2 a pair.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
@@ -121,6 +121,7 @@ class FeatureSet:
         self._tokens["attention_mask"] = windows.attention_mask_T
         self._integers: dict[str, Int64s] = dict(labels or {})
         self._example_ids = example_ids
+        self._gives_rows = False
         if example_ids is not None and context_index is not None:
             self._integers["context_idx"] = context_index
         self.column_names = [*self._tokens, *self._integers]
@@ -147,6 +148,7 @@ class FeatureSet:
         """Return a set on the same arrays whose rows lack these columns."""
         removed = set(column_names)
         pruned = copy(self)
+        pruned._gives_rows = False
         pruned.column_names = [name for name in self.column_names if name not in removed]
         return pruned
 
@@ -156,8 +158,13 @@ class FeatureSet:
     def by_columns(self) -> "FeatureSet":
         """Return a set on the same arrays that gives the rows of a batch as `FeatureRows` to torch's `DataLoader`."""
         view = copy(self)
-        view.__dict__["__getitems__"] = view.rows
+        view._gives_rows = True
         return view
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], "FeatureRows"] | None:
+        # torch's loader calls it, where there is one, instead of indexing row by row.
+        return self.rows if self._gives_rows else None
 
     def rows(self, indices: Sequence[int]) -> "FeatureRows":
         """Return the rows with these indices."""

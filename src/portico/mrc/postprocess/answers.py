@@ -24,7 +24,7 @@ NBestRecord: TypeAlias = Mapping[str, str | float]
 """One entry of an n-best list: the logits of its first and last token, its text and its probability."""
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
-_EXAMPLES_AT_ONCE = 512  # bounds the memory for the text of n-best lists
+_EXAMPLES_AT_ONCE = 128  # bounds the memory for the text of n-best lists
 
 
 @dataclass(frozen=True)

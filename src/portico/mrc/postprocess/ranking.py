@@ -17,7 +17,7 @@ from portico.errors import InputError
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
-from portico.mrc.postprocess.token_offsets import Passages
+from portico.mrc.postprocess.token_offsets import ExampleColumns, Passages
 
 _FEATURES_PER_BLOCK = 256  # bounds the memory for all pairs of starts and ends
 
@@ -65,11 +65,6 @@ class RankedSpans:
     @property
     def counts_E(self) -> Int64s:
         return np.diff(self.row_starts)
-
-    def select(self, spans_N: Bools) -> "RankedSpans":
-        """Return the spans of a mask, ``bool [N]``, in their order."""
-        kept = np.concatenate([[0], np.cumsum(spans_N)])
-        return RankedSpans(self.spans[spans_N], kept[self.row_starts])
 
 
 class SupportedSpanScorers(StrEnum):
@@ -177,7 +172,7 @@ def rank_spans(
     *,
     num_spans: int | None = None,
     scorer: ScoreDifference | None = None,
-    distinct: bool = False,
+    distinct: ExampleColumns | None = None,
 ) -> RankedSpans:
     """Return the best legal spans of every example.
 
@@ -192,11 +187,13 @@ def rank_spans(
             case; ``None`` leaves it out.
         num_spans: Spans to keep of each example; by default the search's ``n_best_size``.
         scorer: Computes the scores; by default they are the sums of both logits.
-        distinct: Keep only the best of spans of the same characters, which overlapping windows share.
+        distinct: The examples: keep only the best of spans of the same characters, which overlapping windows share,
+            and then of the same text. ``None`` keeps all.
     """
     offsets, num_spans = search.offsets, search.n_best_size if num_spans is None else num_spans
     example_F = offsets.example_index_F[candidates.feature_index_F]
-    blocks, counts = [], []
+    columns: list[npt.NDArray[Any]] = []
+    num_kept, counts = 0, []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
         spans = _legal_spans(candidates[features], search, num_spans, scorer)
@@ -207,13 +204,23 @@ def rank_spans(
             example_N = np.concatenate([example_N, np.arange(num_examples)])
             spans = Spans.concatenate([spans, nulls[examples]])
         order_N = _order(example_N, spans.score_N)
-        if distinct:
+        if distinct is not None:
             context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
             order_N = order_N[_first_occurrences(example_N[order_N], context_N[order_N], spans[order_N])]
         best_N = order_N[_best(example_N[order_N], spans, order_N, num_spans, num_examples)]
-        blocks.append(spans[best_N])
+        if distinct is not None:
+            kept = spans[best_N]
+            best_N = best_N[_first_of_text(examples.start + example_N[best_N], context_N[best_N], kept, distinct)]
+        if not columns:
+            # Room for all that there can be, since joining blocks takes twice the memory; unwritten pages take none.
+            most = (example_F[-1] + 1) * (num_spans + (nulls is not None))
+            columns = [np.empty((most, *column.shape[1:]), column.dtype) for column in spans.columns()]
+        for whole, column in zip(columns, spans[best_N].columns(), strict=True):
+            whole[num_kept : num_kept + len(column)] = column
+        num_kept += len(best_N)
         counts.append(np.bincount(example_N[best_N], minlength=num_examples))
-    return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
+    row_starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+    return RankedSpans(Spans(*(whole[:num_kept] for whole in columns)), row_starts)
 
 
 def _blocks(example_F: Int64s) -> Iterator[slice]:
@@ -292,6 +299,23 @@ def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> In
     for key_N in keys:
         is_new_N[1:] |= key_N[order_N[1:]] != key_N[order_N[:-1]]
     return np.sort(order_N[is_new_N])
+
+
+def _first_of_text(example_N: Int64s, context_N: Int64s, spans: Spans, examples: ExampleColumns) -> Bools:
+    """Return which spans do not repeat the text of an earlier one of their example; "no answer" repeats none."""
+    start_N, end_N = spans.chars_N2.T
+    # Only spans of one length can have one text: few texts are read.
+    length_N = 2 * (end_N.astype(np.int64) - start_N) + spans.is_null_N
+    key_N = example_N * (length_N.max(initial=0) + 1) + length_N
+    order_N = np.argsort(key_N, kind="stable")
+    equal = np.flatnonzero(key_N[order_N[1:]] == key_N[order_N[:-1]])
+    rows = np.unique(order_N[np.concatenate([equal, equal + 1])])
+    texts = examples.texts(example_N[rows], context_N[rows], spans.chars_N2[rows])
+    is_first_N = np.ones(len(spans), np.bool_)
+    first: dict[tuple[int, str], int] = {}
+    for row, key in zip(rows.tolist(), zip(key_N[rows].tolist(), texts, strict=True), strict=True):
+        is_first_N[row] = first.setdefault(key, row) == row
+    return is_first_N
 
 
 def _best(example_N: Int64s, spans: Spans, order_N: Int64s, num_spans: int, num_examples: int) -> Bools:

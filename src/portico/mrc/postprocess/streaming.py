@@ -6,7 +6,6 @@ Shape suffixes: B features of a batch, E examples, F features (windows), N ranke
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -44,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 # Rows searched at once: the search of 8 rows of 384 tokens takes 41 us a row, of 256 rows 12 us.
 _ROWS_AT_ONCE = 256
-_EXAMPLES_AT_ONCE = 1024  # bounds the memory for the texts of spans
 
 
 class CandidateCollector:
@@ -235,12 +233,11 @@ class SpanPostProcessor(CandidateCollector):
         """Return the answers of all examples; raise `InputError` if a feature got no logits."""
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
-        ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
+        examples = self._examples if self._own_rules else None
+        ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=examples)
         literal_E = None
         if self._ties == "hf":
             ranked, literal_E = with_literal_empty(ranked)
-        elif self._own_rules:
-            ranked = self._distinct_texts(ranked, candidates)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         choice = choose(ranked, nulls, self._null_score_diff_threshold, type_E)
@@ -250,29 +247,6 @@ class SpanPostProcessor(CandidateCollector):
             calibrated_N = calibrated_probabilities(answers, self._calibration)
             answers.shortlist = replace(answers.shortlist, probability_N=calibrated_N)
         return answers
-
-    def _distinct_texts(self, ranked: RankedSpans, candidates: Candidates) -> RankedSpans:
-        """Return the best of the spans of an example with the same text."""
-        (start_N, end_N), context_N = ranked.spans.chars_N2.T, self._contexts(ranked, candidates)
-        # Only spans of one length can have one text. Few are compared: the texts of all would take much memory.
-        length_N = 2 * (end_N.astype(np.int64) - start_N) + ranked.spans.is_null_N
-        key_N = ranked.example_N * (length_N.max(initial=0) + 1) + length_N
-        order_N = np.argsort(key_N, kind="stable")
-        equal = np.flatnonzero(key_N[order_N[1:]] == key_N[order_N[:-1]])
-        rows = np.unique(order_N[np.concatenate([equal, equal + 1])])
-        example_of_row = ranked.example_N[rows]
-        blocks = np.searchsorted(
-            example_of_row, np.arange(0, self.num_examples + _EXAMPLES_AT_ONCE, _EXAMPLES_AT_ONCE)
-        )
-        kept_N = np.ones(len(key_N), np.bool_)
-        for start, stop in pairwise(blocks.tolist()):
-            some = rows[start:stop]
-            chars_N2 = ranked.spans.chars_N2[some]
-            texts = self._examples.texts(example_of_row[start:stop], context_N[some], chars_N2)
-            first: dict[tuple[int, str], int] = {}
-            for row, key in zip(some.tolist(), zip(key_N[some].tolist(), texts, strict=True), strict=True):
-                kept_N[row] = first.setdefault(key, row) == row
-        return ranked.select(kept_N)
 
 
 class BeamPostProcessor(CandidateCollector):
