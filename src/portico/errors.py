@@ -36,6 +36,24 @@ class MissingPackageError(InputError, ImportError):
     """A setting needs a package that is not installed."""
 
 
+# Packages that modules import at their top, and the extras that install them.
+_EXTRAS = {"onnx": "ort", "onnxruntime": "ort"}
+
+
+@contextmanager
+def naming_the_extra(what: str) -> Iterator[None]:
+    """Raise a :class:`MissingPackageError` that names the extra where ``what`` is imported without its package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        raise MissingPackageError(
+            f"{what} needs {error.name}, which is not installed; install it with `pip install 'portico[{extra}]'`."
+        ) from error
+
+
 @contextmanager
 def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
     """Turn whatever ``from_pretrained`` raises into an :class:`InputError`: the problem, the reason and the advice."""

@@ -28,7 +28,7 @@ from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
-from portico.errors import InputError
+from portico.errors import InputError, MissingPackageError, naming_the_extra
 from portico.settings import NO_DEFAULT, GroupSchema, check_values, schema_of, suggestion, without_further_keys
 
 if TYPE_CHECKING:
@@ -277,7 +277,10 @@ def import_target(name: str, path: Any) -> Any:
         return path
     module, _, attribute = str(path).rpartition(".")
     try:
-        target = getattr(import_module(module), attribute)
+        with naming_the_extra(f"`{name}={path}`"):
+            target = getattr(import_module(module), attribute)
+    except MissingPackageError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "

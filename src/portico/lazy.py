@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from portico.errors import naming_the_extra
+
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package, read from the stub next to its ``__init__``.
@@ -20,6 +22,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
-        return getattr(import_module(str(homes[name])), name)
+        with naming_the_extra(f"`{package}.{name}`"):
+            return getattr(import_module(str(homes[name])), name)
 
     return get, lambda: names, names

@@ -14,6 +14,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from portico.errors import naming_the_extra
+
 _LIGHTNING = "lightning.pytorch"
 
 
@@ -56,7 +58,8 @@ class _Maker:
         return bool(self._class().is_available())
 
     def _class(self) -> Any:
-        return getattr(import_module(self._module), self._class_name)
+        with naming_the_extra(f"`{self._class_name}`"):
+            return getattr(import_module(self._module), self._class_name)
 
 
 class _ImportWatcher(importlib.abc.MetaPathFinder):

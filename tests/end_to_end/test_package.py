@@ -47,6 +47,15 @@ def test_the_version_stands_in_one_place():
     assert f"## [{portico.__version__}]" in changes
 
 
+def test_files_that_contributing_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = {path for path in re.findall(r"`([\w./-]+/[\w./-]*)`", text) if "<" not in path}
+    places = (ROOT, ROOT / "src", ROOT / "src/portico", ROOT / "src/portico/mrc", ROOT / "tests")
+    made = {"dist/", "ort/", "ipu/"}
+    assert len(paths) > 30
+    assert sorted(path for path in paths - made if not any((one / path).exists() for one in places)) == []
+
+
 @pytest.mark.slow
 def test_distributions_are_complete(tmp_path):
     """The tools that build them come from the package index."""

@@ -1,0 +1,63 @@
+"""SECURITY.md: files are read without executing what they hold, except where it says so."""
+
+import ast
+from pathlib import Path
+
+import portico
+
+PACKAGE = Path(portico.__file__).parent
+# Each unpickles what portico itself, or the user's own script, has just written; SECURITY.md says so.
+UNPICKLED = {"distributed/processes.py": 2, "run/comparison.py": 1}
+# A classifier that the user names; SECURITY.md warns of it.
+JOBLIB = {"mrc/primeqa/confidence.py"}
+
+
+def calls(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {one.arg: ast.unparse(one.value) for one in node.keywords}, node
+
+
+def unsafe(source):
+    """Return the calls in a module that could execute what a file holds."""
+    found = []
+    for name, keywords, node in calls(ast.parse(source)):
+        function = name.rpartition(".")[2]
+        if name in ("eval", "os.system", "marshal.loads") or "pickle.load" in name:
+            found.append(name)
+        if function == "load" and ("torch" in name) and keywords.get("weights_only") != "True":
+            found.append(name)
+        if name.startswith("yaml.") and function in ("load", "full_load", "unsafe_load"):
+            loader = ast.unparse(node.args[1]) if len(node.args) > 1 else keywords.get("Loader", "")
+            found += [name] * (loader != "_PlainLoader")
+        if keywords.get("trust_remote_code", "False") != "False" or keywords.get("allow_pickle", "False") != "False":
+            found.append(name)
+        if keywords.get("shell", "False") != "False":
+            found.append(name)
+    return found
+
+
+def test_nothing_else_can_execute_a_file():
+    paths = sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "hydra_plugins").glob("*.py")])
+    found = {path: unsafe(path.read_text(encoding="utf-8")) for path in paths}
+    names = {path.relative_to(PACKAGE).as_posix(): len(calls) for path, calls in found.items() if calls}
+    assert names == UNPICKLED
+
+
+def test_joblib_loads_nothing_else():
+    loading = [path for path in PACKAGE.rglob("*.py") if "from joblib import load" in path.read_text(encoding="utf-8")]
+    assert {path.relative_to(PACKAGE).as_posix() for path in loading} == JOBLIB
+
+
+def test_unsafe_calls_are_found():
+    lines = [
+        "torch.load(file)",
+        "torch.load(file, weights_only=False)",
+        "pickle.loads(text)",
+        "yaml.load(text, yaml.Loader)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "np.load(file, allow_pickle=True)",
+        "subprocess.run(line, shell=True)",
+    ]
+    assert [len(unsafe(line)) for line in lines] == [1] * len(lines)
+    assert unsafe("torch.load(file, weights_only=True); json.loads(text); yaml.safe_load(text)") == []
