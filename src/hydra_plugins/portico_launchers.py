@@ -100,6 +100,7 @@ class CommandLauncher(Launcher, ABC):
     def start(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[StartedJob]:
         """Start jobs and return at once."""
         from portico.cli.jobs import LOG_FILE, command_of_job, prepared_job
+        from portico.errors import InputError
 
         jobs = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
@@ -107,7 +108,13 @@ class CommandLauncher(Launcher, ABC):
             job.write()
             command = command_of_job(composed.hydra, job.folder)
             jobs.append(StartedJob(job, logged(command, job.folder / LOG_FILE, self._num_threads(len(job_overrides)))))
-        self.start_commands(jobs)
+        try:
+            self.start_commands(jobs)
+        except (TypeError, ValueError, NameError, RuntimeError) as error:  # what submitit and Ray raise for settings
+            raise InputError(
+                f"{type(self).__name__} cannot start jobs ({' '.join(str(error).split())}); correct hydra.launcher, "
+                "or choose another launcher."
+            ) from error
         self.running += jobs
         self.num_started += len(jobs)
         self._show_progress()
@@ -165,6 +172,13 @@ class JoblibLauncher(CommandLauncher):
     """Runs jobs at the same time on this machine: ``n_jobs`` of them as joblib counts, -1 for one on each core."""
 
     def __init__(self, n_jobs: int = -1) -> None:
+        from portico.errors import InputError
+
+        if type(n_jobs) is not int or n_jobs == 0:
+            raise InputError(
+                f"`hydra.launcher.n_jobs={n_jobs}` cannot be used; set it to the number of jobs at a time, or to -1 "
+                "for one on each core."
+            )
         self.joblib, self.n_jobs = _imported("joblib"), n_jobs
         self.lock, self.is_ending = threading.Lock(), False
 

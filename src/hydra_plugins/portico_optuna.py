@@ -104,6 +104,7 @@ class OptunaSweeper(Sweeper):
             raise MissingPackageError(
                 "Optuna is not installed; install it with `pip install 'portico[optuna]'`."
             ) from error
+        self._check_settings()
         if min(self.n_trials, self.n_jobs) < 1 or not 0 <= self.max_failure_rate <= 1:
             raise InputError(
                 f"hydra.sweeper.n_trials={self.n_trials}, n_jobs={self.n_jobs}, max_failure_rate="
@@ -116,6 +117,20 @@ class OptunaSweeper(Sweeper):
         )
         self.folder = Path(config.hydra.sweep.dir).absolute()
         self.bounds = list(map(_bound, self.constraints))
+
+    def _check_settings(self) -> None:
+        from portico.errors import InputError
+        from portico.settings import check_values, schema_of
+
+        rules = {name: one.rule for name, one in schema_of(type(self)).known.items()}
+        plain = ("storage", "study_name", "n_trials", "n_jobs", "max_failure_rate", "custom_search_space")
+        check_values("hydra.sweeper", {name: getattr(self, name) for name in plain}, rules)
+        for name, value in {"sampler": self.sampler, "pruner": self.pruner}.items():
+            if isinstance(value, str):
+                raise InputError(
+                    f"hydra.sweeper.{name}={value} is only a string; choose a file with hydra/sweeper/{name}={value}, "
+                    f"or set hydra.sweeper.{name}._target_ to a class of Optuna."
+                )
 
     @override
     def sweep(self, arguments: list[str]) -> Any:

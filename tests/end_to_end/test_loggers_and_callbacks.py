@@ -2,9 +2,16 @@
 
 import csv
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+
+import fresh_process
+
+ROOT = Path(__file__).parents[2]
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -45,6 +52,8 @@ def test_several_loggers_get_the_same_numbers(run, tmp_path):
     events.Reload()
     assert [one.value for one in events.Scalars("loss")] == pytest.approx(losses)
     assert any(name.startswith("lr-") for name in events.Tags()["scalars"])
+    for logged in ("csv/version_0", "tensorboard"):
+        assert "num_train: 24" in (tmp_path / "run" / logged / "hparams.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "comet"])
@@ -56,6 +65,46 @@ def test_a_logger_without_its_package_says_what_to_install(name, run, capsys):
     message = capsys.readouterr().err
     assert message.startswith(f"error: The entry `logger.{name}` needs a package that is not installed")
     assert f"pip install -U '{package.replace('_', '-')}" in message
+
+
+def needs(package):
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+@pytest.mark.slow
+@needs("mlflow")
+def test_mlflow_gets_the_numbers(run, tmp_path):
+    from mlflow import MlflowClient
+
+    assert run("logger=[csv,mlflow]", "name=tried") == 0
+    client = MlflowClient("sqlite:///mlflow.db")
+    (recorded,) = client.search_runs([client.get_experiment_by_name("tried").experiment_id])
+    history = json.loads((tmp_path / "run/trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert [one.value for one in client.get_metric_history(recorded.info.run_id, "loss")] == pytest.approx(losses)
+    assert recorded.data.params["data/num_train"] == "24"
+
+
+@pytest.mark.slow
+@needs("wandb")
+def test_wandb_records_a_run_offline(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), *SMALL, "args.max_steps=3"]
+    command += ["logger=[csv,wandb]", "logger.wandb.offline=true", "tags=[tried]"]
+    # In a process of its own: the record is complete when the process has ended.
+    environment = fresh_process.environment() | {"WANDB_SILENT": "true"}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    (record,) = (tmp_path / "run/wandb").glob("offline-run-*/*.wandb")
+    content = record.read_bytes()
+    assert b"eval_accuracy" in content
+    assert b"tried" in content
+    assert b"num_train" in content
+
+
+@pytest.mark.slow
+@needs("comet_ml")
+def test_comet_runs_offline(run, tmp_path):
+    assert run("logger=[csv,comet]", "logger.comet.online=false") == 0
+    assert (tmp_path / "run/csv/version_0/metrics.csv").is_file()
 
 
 def test_callbacks_of_lightning_work_together_with_those_of_hugging_face(run, capsys):

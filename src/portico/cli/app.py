@@ -148,6 +148,8 @@ def _trained(
         experiment = experiment_of(continued or settings, str(folder))
         for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():
             experiment.check_objective(name)
+        for logger in experiment.logger:
+            logger.log_hyperparams(settings)
         if job is not None:
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()

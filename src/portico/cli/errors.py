@@ -1,8 +1,9 @@
 """Hydra's and OmegaConf's errors in one paragraph: what came, what is allowed, what to set."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from hydra.errors import (
     CompactHydraException,
@@ -35,6 +36,8 @@ OPTIONS_ELSEWHERE = {
     "callbacks=default": "callbacks=[early_stopping,lr_monitor,rich_progress_bar], or some of them",
     "model_checkpoint": "args.save_strategy, args.save_steps and args.save_total_limit",
     "model_summary": "callbacks=rich_model_summary",
+    "launcher=slurm": "launcher=submitit_slurm",
+    "launcher=submitit": "launcher=submitit_local or launcher=submitit_slurm",
     "many_loggers": "logger=[csv,tensorboard,wandb], or some of them",
 }
 
@@ -83,6 +86,16 @@ def _unknown_key(error: Exception) -> str:
     assert quoted is not None, f"Hydra no longer quotes the key: {error}"
     key = quoted[1]
     group = key.split(".")[0]
+    around = getattr(error.__cause__, "parent_node", None)
+    if group == "hydra" and isinstance(around, Mapping):
+        parent, _, missing = str(getattr(error.__cause__, "full_key", key)).rpartition(".")
+        known = [f"{parent}.{name}" for name in around]
+        nearest = get_close_matches(f"{parent}.{missing}", known, n=3, cutoff=0.8)
+        return f"'{key}' is not a setting; " + (
+            f"the nearest valid names are: {', '.join(nearest)}."
+            if nearest
+            else f"those of {parent} are: {', '.join(map(str, around))}."
+        )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
     meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in schema_of(TrainingArguments).known)])

@@ -11,8 +11,9 @@ def search(monkeypatch, tmp_path, command_line):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
-    def search(*overrides, values="args.learning_rate=tag(log, interval(1e-5, 1e-1))"):
-        chosen = ("hydra/sweeper=portico_optuna", "hydra.sweep.dir=found", "hydra.sweeper.sampler.seed=1", values)
+    def search(*overrides, values="args.learning_rate=tag(log, interval(1e-5, 1e-1))", seeded=True):
+        seed = ["hydra.sweeper.sampler.seed=1"] * seeded
+        chosen = ("hydra/sweeper=portico_optuna", "hydra.sweep.dir=found", *seed, values)
         return command_line("-m", *EXPERIMENT, *chosen, *overrides)
 
     return search

@@ -161,3 +161,29 @@ def test_two_commands_at_the_same_time_share_a_study(start, tmp_path):
     starts = sorted(tmp_path.glob("found/*/starts.txt"))
     assert len(starts) in (6, 7)  # each may have asked for the last one
     assert all(path.read_text().split() == ["0"] for path in starts), "a trial ran twice"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [
+        pytest.param(
+            ("launcher=joblib", "hydra.launcher.n_jobs=0"),
+            "`hydra.launcher.n_jobs=0` cannot be used; set it to the number of jobs at a time",
+            marks=needs("joblib"),
+        ),
+        pytest.param(
+            ("launcher=joblib", "hydra.launcher.n_jobs=two"),
+            "`hydra.launcher.n_jobs=two` cannot be used",
+            marks=needs("joblib"),
+        ),
+        pytest.param(
+            ("launcher=submitit_slurm", "hydra.launcher.parameters.slurm_partitoin=fast"),
+            "SubmititLauncher cannot start jobs (",
+            marks=needs("submitit"),
+        ),
+    ],
+)
+def test_wrong_settings_of_a_launcher_are_answered_in_a_sentence(search, capsys, launcher, message):
+    sign = [one.replace("hydra.launcher.parameters", "+hydra.launcher.parameters") for one in launcher]
+    assert search("hydra.sweeper.n_trials=1", *sign) == 1
+    assert message in capsys.readouterr().err

@@ -243,3 +243,22 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
     assert search("hydra.sweeper.n_trials=5", "hydra.sweeper.n_jobs=2") == 0
     assert found("number") == [0, 1, 2, 3, 4]
     assert set(found("status")) == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("hydra.sweeper.n_trials=many", "`hydra.sweeper.n_trials=many` cannot be used; set it to an integer."),
+        (
+            "hydra.sweeper.n_jobs=0",
+            "hydra.sweeper.n_trials=2, n_jobs=0, max_failure_rate=1.0: the first two have to be",
+        ),
+        ("hydra.sweeper.sampler=tpe", "choose a file with hydra/sweeper/sampler=tpe, or set"),
+        ("hydra.sweeper.pruner=median", "choose a file with hydra/sweeper/pruner=median, or set"),
+    ],
+)
+def test_wrong_settings_of_the_search_are_answered_in_a_sentence(search, capsys, override, message):
+    changes = ["hydra.sweeper.n_trials=2"] * ("n_trials" not in override)
+    values = "args.learning_rate=interval(1e-5, 1e-1)"
+    assert search(*changes, override, values=values, seeded="sampler" not in override) == 1
+    assert message in capsys.readouterr().err
