@@ -18,33 +18,31 @@ from safetensors.torch import load_file
 from portico.run.recorder import hash_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
-# The script: the library that it needs, and the checkpoints that it leaves.
+# The scenario: the library that it needs, its script with arguments, and the checkpoints that it leaves.
 CLIENTS = {
-    "sentences": ("sentence_transformers", (3, 6)),
-    "trl_sft": ("trl", (3, 6)),
-    "trl_dpo": ("trl", (3, 6)),
-    "trl_kto": ("trl", (3, 6)),
-    "trl_reward": ("trl", (3, 6)),
-    "trl_grpo": ("trl", (2, 4)),
-    "trl_rloo": ("trl", (2, 4)),
-    "setfit_few": ("setfit", (6,)),
-    "peft_lora": ("peft", (3, 6)),
+    "sentences": ("sentence_transformers", ["sentences.py"], (3, 6)),
+    "setfit_few": ("setfit", ["setfit_few.py"], (6,)),
+    "peft_lora": ("peft", ["peft_lora.py"], (3, 6)),
+    **{
+        f"trl_{kind}": ("trl", ["trl_trainers.py", kind], (3, 6))
+        for kind in ("sft", "dpo", "cpo", "orpo", "kto", "reward", "grpo", "rloo")
+    },
 }
 _TIMES = ("runtime", "per_second", "_time")
 pytestmark = pytest.mark.clients
 
 
 def test_every_script_is_run():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(CLIENTS)
+    assert {path.name for path in SCRIPTS.glob("*.py")} == {command[0] for _, command, _ in CLIENTS.values()}
 
 
-@pytest.mark.parametrize("script", CLIENTS)
-def test_same_weights(script, tmp_path):
-    library, steps = CLIENTS[script]
+@pytest.mark.parametrize("scenario", CLIENTS)
+def test_same_weights(scenario, tmp_path):
+    library, command, steps = CLIENTS[scenario]
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed; install it with pip install 'portico[clients]'")
-    theirs = trained(script, tmp_path, "theirs")
-    ours = trained(script, tmp_path, "ours", "-m", "portico", "run")
+    theirs = trained(command, tmp_path, "theirs")
+    ours = trained(command, tmp_path, "ours", "-m", "portico", "run")
     for step in steps:
         files = [path.relative_to(theirs) for path in (theirs / f"checkpoint-{step}").rglob("*.safetensors")]
         assert files
@@ -57,10 +55,10 @@ def test_same_weights(script, tmp_path):
         assert history(theirs, step) == history(ours, step)
 
 
-def trained(script, folder, name, *launcher):
+def trained(command, folder, name, *launcher):
     """Run a script in one place, so that paths in its files agree, and return where its files are moved to."""
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", *launcher, str(SCRIPTS / f"{script}.py"), "out"],
+        [sys.executable, "-W", "ignore", *launcher, str(SCRIPTS / command[0]), "out", *command[1:]],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         | {"HF_HUB_OFFLINE": "1"},

@@ -79,6 +79,13 @@ def test_script_that_fails_or_trains_nothing_by_itself(tmp_path):
     assert ended.returncode == 2
     assert "KeyError: 'mine'" in ended.stderr
     assert "error: The script fails by itself under transformers" in ended.stderr
+    (tmp_path / "needs.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--name', required=True)\nparser.parse_args()\n"
+    )
+    ended = verify("needs.py", "--steps", 3, folder=tmp_path)
+    assert ended.returncode == 2
+    assert "needs.py: error: the following arguments are required: --name" in ended.stderr
     (tmp_path / "nothing.py").write_text("print('done')")
     ended = verify("nothing.py", folder=tmp_path)
     assert ended.returncode == 2
@@ -98,6 +105,7 @@ def test_script_that_fails_or_trains_nothing_by_itself(tmp_path):
         ("unseeded_weights", "initial weights before the first step", "the model is made before the seed is set"),
         ("unseeded_data", "batch at step 1", "the data or its order are not seeded"),
         ("nondeterministic_operator", "loss at step 1", "an operator is not deterministic (torch names put_)"),
+        ("argument_without_effect", "loss at step 1", "an argument without effect: `local_rank=3` has no effect: "),
         ("asks_for_the_library", "loss at step 1", "Doubling.metrics_format is called 5 times under transformers and"),
     ],
 )
@@ -106,6 +114,59 @@ def test_names_the_way_in_which_a_script_is_broken(broken, difference, cause, tm
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f"First difference: {difference}" in ended.stdout
     assert cause in ended.stdout
+
+
+NOTEBOOK = """
+# %% [markdown]
+# # A straight line
+# %%
+from models import Line, Points, toy_arguments
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+# %%
+set_seed(1)
+model = Line()
+model
+# %%
+trainer = Trainer(model, toy_arguments("out", TrainingArguments), train_dataset=Points(), eval_dataset=Points(4))
+trainer.train()
+# %%
+trainer.evaluate()
+# %%
+class Told(TrainerCallback):
+    def on_epoch_end(self, args, state, control, **kwargs):
+        print("epoch", state.epoch)
+trainer = Trainer(trainer.model, trainer.args, train_dataset=Points(6), callbacks=[Told()])
+trainer.train()
+trainer.save_model("out/final")
+"""
+CACHING = """
+from pathlib import Path
+from models import Line, Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+args = toy_arguments("out", TrainingArguments)
+Trainer(Line(), args, train_dataset=Points()).train()
+Path(args.output_dir).mkdir(exist_ok=True)
+Path(args.output_dir, "data.txt").write_text("cached" if Path("cache").exists() else "made")
+Path("cache").touch()
+"""
+
+
+@pytest.mark.slow
+def test_script_in_the_style_of_a_notebook(tmp_path):
+    (tmp_path / "cells.py").write_text(NOTEBOOK)
+    ended = verify("cells.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "identical for 16 steps, 0 checkpoints, 1 evaluation" in ended.stdout
+
+
+@pytest.mark.slow
+def test_what_a_first_run_leaves_is_no_difference(tmp_path):
+    (tmp_path / "script.py").write_text(CACHING)
+    ended = verify("script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "identical for 10 steps, 0 checkpoints, 0 evaluations; two runs under transformers do not" in ended.stdout
+    assert "do not share: file 0/data.txt" in ended.stdout
 
 
 @pytest.mark.slow

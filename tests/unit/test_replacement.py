@@ -148,17 +148,15 @@ def test_unknown_command(arguments, message, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_completion_of_commands_and_files(tmp_path):
-    setup = subprocess.run(
-        [sys.executable, "-m", "portico", "--completion"], capture_output=True, text=True, check=True
-    )
-    (tmp_path / "script.py").touch()
+def test_completion_of_commands_and_files():
+    command = [sys.executable, "-m", "portico", "--completion"]
+    setup = subprocess.run(command, capture_output=True, text=True, check=True)
     completed = (
-        '\nCOMP_WORDS=(portico {word}); COMP_CWORD={number}; _portico; echo "[${{COMPREPLY[*]}}]"; complete -p portico'
+        '\nCOMP_WORDS=(portico {word}); COMP_CWORD={number}; _portico\necho "[${{COMPREPLY[*]}}]"; complete -p portico'
     )
     for word, number, offered in (("re", 1, "[replay report]"), ("run scr", 2, "[]")):
         code = setup.stdout + completed.format(word=word, number=number)
-        shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+        shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         # Where the function offers nothing, bash completes files.
         assert shown.stdout == f"{offered}\ncomplete -o default -F _portico portico\n"
         assert shown.stderr == ""

@@ -62,7 +62,7 @@ def _drives_several(placement: dict[str, Any]) -> bool:
         devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
     if isinstance(devices, str):
         numbers = [part for part in devices.split(",") if part]
-        if not numbers or not all(part.strip().isdigit() for part in numbers):
+        if not all(part.strip().isdigit() for part in numbers):
             raise InputError(f"`devices={devices!r}` is not a number of devices; use an int, '0,1' or 'auto'.")
         devices = numbers if "," in devices else int(devices)
     return placement["num_nodes"] > 1 or (devices if isinstance(devices, int) else len(devices)) > 1

@@ -15,7 +15,7 @@ def test_placement_of_either_arguments_class(tmp_path):
     assert lightning_placement(toy_arguments(tmp_path, HuggingFaceArguments)) == ON_THE_CPU
 
 
-@pytest.mark.parametrize("devices", ["two", "0,x", ""])
+@pytest.mark.parametrize("devices", ["two", "0,x"])
 def test_devices_that_are_no_number(devices, tmp_path):
     with pytest.raises(InputError, match=f"`devices='{devices}'` is not a number of devices; use an int"):
         lightning_placement(toy_arguments(tmp_path, devices=devices))

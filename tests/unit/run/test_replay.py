@@ -152,15 +152,10 @@ def test_opens_a_step_of_two_processes_with_accumulation(tmp_path):
 
 @pytest.mark.slow
 def test_opens_a_step_of_a_folder_of_train(tmp_path):
-    steps = (
-        "args.max_steps=6",
-        "++args.eval_strategy=no",
-        "++args.load_best_model_at_end=false",
-        "++args.save_strategy=steps",
-        "++args.save_steps=2",
-        "++args.logging_steps=1",
-    )
-    ended = portico("train", "+experiment=causal_lm", *steps, "paths.output_dir=run", folder=tmp_path)
+    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 1, "eval_strategy": "no"}
+    changes["load_best_model_at_end"] = False
+    overrides = [f"++args.{name}={value}" for name, value in changes.items()]
+    ended = portico("train", "+experiment=causal_lm", *overrides, "paths.output_dir=run", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     before = files(tmp_path / "run")
     ended = portico("replay", "run", "--step", "5", folder=tmp_path)
