@@ -80,7 +80,7 @@ class LossSpike(TrainerCallback):
         self.spikes, self._before, self._last_good_step = [], [], 0
         # A resumed run knows what the interrupted one knew.
         for row in state.log_history:
-            self._is_spike(row["step"], row, args)
+            self._is_spike(int(row["step"]), row, args)
 
     def on_log(  # type: ignore[override]
         self,

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch.report()
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
+def add_run_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     """Add an option for each of `portico.install`."""
     for one in fields(replacement.RunOptions):
         if one.name in ("callbacks", "loggers"):
