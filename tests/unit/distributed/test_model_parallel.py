@@ -104,6 +104,10 @@ def sharded_equals_whole(folder):
         resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
         resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
         assert_same_weights(resumed, ddp)
+    gathered = fsdp.accelerator.get_state_dict(fsdp.model)
+    assert list(gathered) == ([] if os.environ["RANK"] == "1" else list(ddp.model.state_dict()))
+    with pytest.raises(portico.InputError, match="are spread over processes already, by an earlier trainer"):
+        classifier(folder, fsdp.model, **WHOLE)
     for best in (ddp, fsdp):
         best._load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
     assert_same_weights(ddp, fsdp)
@@ -154,6 +158,7 @@ def spread_in_other_ways(folder):
     # Each layer in two processes, by the model's plan.
     split, expected = causal(folder / "split", parallelism_config={"tp_size": 2}), torch.load(folder / "one.pt")
     split.train()
+    assert split.get_total_train_batch_size(split.args) == 2
     assert split.model.model.layers[0].mlp.up_proj.weight.to_local().shape == (16, 16)
     torch.testing.assert_close(weights(split), expected["weights"], **near)
     np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
