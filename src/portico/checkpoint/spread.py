@@ -17,6 +17,7 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -318,7 +319,11 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
     """Fill the tensors of ``state``; each process reads its part by itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        load(state, storage_reader=reader, no_dist=True)
+        try:
+            load(state, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            # It is no `Exception`, and holds the errors of the processes, of which this is the only one.
+            raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 
 def _template(stored: Any, parameter: torch.Tensor | None) -> Any:
