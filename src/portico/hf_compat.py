@@ -127,7 +127,7 @@ def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
     """Spread the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
     module = import_module("transformers.distributed.tensor_parallel")
     module.apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
-    # Read by `Trainer.get_tp_size`.
+    # Read by `Trainer.get_tp_size` of transformers.
     model._tp_size = mesh.size()  # type: ignore[assignment]  # None in the class
 
 

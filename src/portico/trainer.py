@@ -932,7 +932,7 @@ class Trainer:
             num_examples = self.num_examples(dataloader)
         limited = limited_batches(num_batches, self.lightning_trainer.limit_train_batches, "limit_train_batches")
         if limited != num_batches:
-            num_taken = limited * self._train_batch_size * args.world_size
+            num_taken = limited * self._train_batch_size * self.accelerator.data_parallel_size
             num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)
         # With `fast_dev_run` the limit is the whole run.
         is_trial = is_fast_dev_run(self.lightning_trainer)
@@ -961,8 +961,8 @@ class Trainer:
 
     def get_tp_size(self) -> int:
         """Return the number of processes that each layer is split over."""
-        size: Any = getattr(self.model, "_tp_size", None)
-        return size or 1
+        # The strategy knows before the model is split.
+        return int(getattr(self.lightning_trainer.strategy, "tensor_parallel_size", 1))
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
         """Return ``model``: the Lightning strategy wraps it."""
@@ -1099,7 +1099,7 @@ class Trainer:
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         assert output.metrics is not None
         assert output.num_samples is not None
-        num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.args.world_size))
+        num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.accelerator.data_parallel_size))
         output.metrics.update(
             hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
         )

@@ -376,6 +376,7 @@ def check_parts(trainer: "Trainer") -> None:
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)
-    check_model(trainer.lightning_trainer.strategy, trainer.model)
+    even_batches = trainer.accelerator.dataloader_config.even_batches
+    check_model(trainer.lightning_trainer.strategy, trainer.model, even_batches=even_batches)
     if args.save_strategy != "no":
         refuse_sharded_weights(trainer.lightning_trainer.strategy)

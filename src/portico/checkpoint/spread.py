@@ -6,8 +6,9 @@ The weights are files of safetensors that ``from_pretrained`` reads; the optimiz
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -101,22 +103,21 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
         with reading(folder / FSDP_WEIGHTS_FOLDER, into_model=True):
             _read({"model": present}, FileSystemReader(folder / FSDP_WEIGHTS_FOLDER))
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    with ExitStack() as files:
-        slices = _open_weights(folder, files)
-        missing = [name for name in present if name not in slices]
-        unexpected = [name for name in slices if name not in present]
-        wrong = [name for name in present if name in slices and _shape(slices[name]()) != list(present[name].shape)]
-        if wrong or len(missing) == len(present):
-            what = f"`{wrong[0]}` has another shape there" if wrong else "none of its weights is there"
-            raise InputError(
-                f"{folder} holds the weights of another model than {type(model).__name__}: "
-                f"{what}; set `resume_from_checkpoint` to a checkpoint of this model, or leave it out."
-            )
-        with torch.no_grad(), reading(folder, into_model=True):
-            for name, tensor in present.items():
-                if name in slices:
-                    target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-                    target.copy_(_own_part(tensor, slices[name]()))
+    stored = _stored_weights(folder)
+    missing = [name for name in present if name not in stored]
+    unexpected = [name for name in stored if name not in present]
+    wrong = [name for name in present if name in stored and stored[name].shape != list(present[name].shape)]
+    if wrong or len(missing) == len(present):
+        what = f"`{wrong[0]}` has another shape there" if wrong else "none of its weights is there"
+        raise InputError(
+            f"{folder} holds the weights of another model than {type(model).__name__}: {what}; set "
+            "`resume_from_checkpoint` to a checkpoint of this model, or leave it out."
+        )
+    with torch.no_grad(), reading(folder, into_model=True):
+        for name, tensor in present.items():
+            if name in stored:
+                target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                target.copy_(stored[name].read(partial(_own_part, tensor)))
     if was_empty and isinstance(model, PreTrainedModel):
         _initialise_rest(model, present.keys() - set(missing))
         tied = set(model.all_tied_weights_keys)
@@ -141,8 +142,15 @@ def _initialise_rest(model: PreTrainedModel, loaded: set[str]) -> None:
     model.initialize_weights()
 
 
-def _open_weights(folder: Path, files: ExitStack) -> dict[str, Callable[[], Any]]:
-    """Return a function for each weight that opens it: a tensor, or a slice of a file that is read when indexed."""
+@dataclass(frozen=True)
+class _StoredWeight:
+    """A weight in a file; ``read`` calls a function with the whole tensor, or with what reads a part when indexed."""
+
+    shape: list[int]
+    read: Callable[[Callable[[Any], torch.Tensor]], torch.Tensor]
+
+
+def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
     for name, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
         parts = [folder / name] if (folder / name).is_file() else []
         if not parts and (folder / index).is_file():
@@ -150,27 +158,36 @@ def _open_weights(folder: Path, files: ExitStack) -> dict[str, Callable[[], Any]
                 listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
             parts = [folder / file for file in dict.fromkeys(listed.values())]
         if parts:
-            return {key: slice_ for part in parts for key, slice_ in _slices(part, files)}
+            return {key: weight for part in parts for key, weight in _in_file(part).items()}
     if (folder / FSDP_WEIGHTS_FILE).is_file():
-        return dict(_slices(folder / FSDP_WEIGHTS_FILE, files))
+        return _in_file(folder / FSDP_WEIGHTS_FILE)
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
         "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
     )
 
 
-def _slices(file: Path, files: ExitStack) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _in_file(file: Path) -> dict[str, _StoredWeight]:
     with reading(file):
         if file.suffix != ".safetensors":
             tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-            yield from ((name, lambda tensor=tensor: tensor) for name, tensor in tensors.items())
-            return
-        opened = files.enter_context(safe_open(file, framework="pt"))
-        yield from ((name, lambda name=name: opened.get_slice(name)) for name in opened.keys())  # noqa: SIM118
+            return {
+                name: _StoredWeight(list(tensor.shape), partial(_read_tensor, tensor))
+                for name, tensor in tensors.items()
+            }
+        with safe_open(file, framework="pt") as opened:
+            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    return {name: _StoredWeight(shape, partial(_read_slice, file, name)) for name, shape in shapes.items()}
 
 
-def _shape(source: Any) -> list[int]:
-    return list(source.shape) if isinstance(source, torch.Tensor) else source.get_shape()
+def _read_tensor(tensor: torch.Tensor, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    return read(tensor)
+
+
+def _read_slice(file: Path, name: str, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    # Opened for each weight: what has been read of a file is resident until it is closed.
+    with safe_open(file, framework="pt") as opened:
+        return read(opened.get_slice(name))
 
 
 def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
@@ -302,7 +319,11 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
     """Fill the tensors of ``state``; each process reads its part by itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        load(state, storage_reader=reader, no_dist=True)
+        try:
+            load(state, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            # It is no `Exception`, and holds the errors of the processes, of which this is the only one.
+            raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 
 def _template(stored: Any, parameter: torch.Tensor | None) -> Any:

@@ -248,8 +248,10 @@ class TrainerDataModule(pl.LightningDataModule):
             else:
                 options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
             if is_training:
+                # Processes that share each layer read the same examples.
+                rank = args.process_index // self.hf_trainer.get_tp_size()
                 options["worker_init_fn"] = partial(
-                    hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+                    hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=rank
                 )
         return DataLoader(dataset, **options)
 

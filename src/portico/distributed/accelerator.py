@@ -26,7 +26,7 @@ from portico.accelerate_compat import (
 )
 from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
 from portico.data.sharding import DataLoaderConfig
-from portico.distributed.model_parallel import clip_grad_norm_, without_reduction
+from portico.distributed.model_parallel import clip_grad_norm_, is_spread, whole, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig, logger
@@ -490,7 +490,16 @@ class Accelerator:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        return dict(model.state_dict())
+        """Return the weights; the first process gets those of a spread model whole, on the CPU, the others none."""
+        state = dict(model.state_dict())
+        if not is_spread(model):
+            return state
+        gathered: dict[str, Any] = {}
+        for name, tensor in state.items():
+            full = whole(tensor.detach())
+            if self.is_main_process:
+                gathered[name] = full.cpu()
+        return gathered
 
     def save(self, obj: Any, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
         """Write ``obj`` to the file ``f``, from one process; with ``safe_serialization`` it holds weights by name."""

@@ -281,9 +281,21 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_ty
     return norm
 
 
-def check_model(strategy: object, model: nn.Module) -> None:
-    """Raise ``InputError`` if ``model`` cannot be spread as ``strategy`` says."""
-    if not isinstance(strategy, ShardedStrategy) or is_spread(model):
+def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> None:
+    """Raise ``InputError`` if ``model`` cannot be trained as ``strategy`` says, with these batches."""
+    if not isinstance(strategy, ShardedStrategy):
+        if is_spread(model):
+            raise InputError(
+                f"The weights of {type(model).__name__} are spread over processes already, by an earlier trainer, and "
+                f"{type(strategy).__name__} trains whole ones; set `fsdp=True` as there, or load the model again."
+            )
+        return
+    if not even_batches:
+        raise InputError(
+            "`accelerator_config={'even_batches': False}` gives some processes fewer batches, but those that share a "
+            "model run each batch together, and would wait forever; leave it out."
+        )
+    if is_spread(model):
         return
     if strategy.tensor_parallel_size > 1 and not getattr(model, "tp_plan", None):
         raise InputError(

@@ -173,7 +173,7 @@ class EvaluationSession:
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""
         if self.num_batches is not None:
-            return self.num_observed_examples * self.trainer.args.world_size
+            return self.num_observed_examples * self.trainer.accelerator.data_parallel_size
         dataset = getattr(self.loader, "dataset", None)
         if has_length(dataset):
             return len(dataset) or self.num_observed_examples

@@ -5,9 +5,10 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM
 
 from models import Line
-from portico.checkpoint import weights
+from portico.checkpoint import spread, weights
 from portico.checkpoint import weights as adapters
-from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
+from portico.checkpoint.spread import load_weight_slices, save_weight_shards, stored_tensors
+from portico.checkpoint.weights import fill, load_weights, save_weights, warn_about_key_mismatch
 from portico.errors import InputError
 
 
@@ -136,3 +137,38 @@ def test_active_adapter_of_several_stays_trainable(tmp_path, caplog):
 def test_folder_without_adapters_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"holds no adapter .* leave it out"):
         weights.load_weights(Adapted(["default"]), str(tmp_path))
+
+
+def test_weights_of_another_model_are_not_read_in_slices(tmp_path):
+    save(tiny_masked_lm(), tmp_path)
+    other = Line()
+    with pytest.raises(InputError, match=r"the weights of another model than Line: none of its weights is there"):
+        load_weight_slices(other, tmp_path)
+    wider = BertForMaskedLM(BertConfig(**{**tiny_masked_lm().config.to_dict(), "vocab_size": 77}))
+    with pytest.raises(InputError, match=r"`bert.embeddings.word_embeddings.weight` has another shape there"):
+        load_weight_slices(wider, tmp_path)
+
+
+def test_a_model_on_the_meta_device_needs_a_folder_with_weights(tmp_path):
+    with torch.device("meta"):
+        empty = tiny_masked_lm()
+    with pytest.raises(InputError, match=r"on the meta device, without values, .* \(`config.name_or_path=''`\)"):
+        fill(empty)
+
+
+@pytest.mark.parametrize("size", ["5GB", "2KB"])
+def test_files_of_weights_are_those_of_save_pretrained(size, tmp_path, monkeypatch):
+    model = tiny_masked_lm()
+    model.save_pretrained(tmp_path / "theirs", max_shard_size=size)
+    monkeypatch.setattr(spread, "MAX_SHARD_SIZE", size)
+    (tmp_path / "ours").mkdir()
+    save_weight_shards(model, stored_tensors(model), tmp_path / "ours", is_writer=True)
+    for file in (tmp_path / "ours").iterdir():
+        assert file.read_bytes() == (tmp_path / "theirs" / file.name).read_bytes(), file.name
+    names = {file.name for file in (tmp_path / "theirs").iterdir()} - {"config.json"}
+    assert {file.name for file in (tmp_path / "ours").iterdir()} == names
+    assert ("model.safetensors.index.json" in names) is (size == "2KB")
+    copy = tiny_masked_lm()
+    result = load_weight_slices(copy, tmp_path / "ours")
+    assert set(result.missing_keys) <= set(model.all_tied_weights_keys)
+    torch.testing.assert_close(copy.state_dict(), model.state_dict(), rtol=0, atol=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from lightning.pytorch.strategies import ModelParallelStrategy
 from transformers.distributed import DistributedConfig
 
 import portico
@@ -33,7 +34,7 @@ from unit.mrc import small_readers
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
-EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
 SHARDED = {"fsdp": True}
 # Some layers, and the heads for batches of one, return views, which nothing changes in place.
 VIEWS = r"FSDP2-wrapped module \(.*\) returned a view tensor"
@@ -104,6 +105,10 @@ def sharded_equals_whole(folder):
         resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
         resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
         assert_same_weights(resumed, ddp)
+    gathered = fsdp.accelerator.get_state_dict(fsdp.model)
+    assert list(gathered) == ([] if os.environ["RANK"] == "1" else list(ddp.model.state_dict()))
+    with pytest.raises(portico.InputError, match="are spread over processes already, by an earlier trainer"):
+        classifier(folder, fsdp.model, **WHOLE)
     for best in (ddp, fsdp):
         best._load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
     assert_same_weights(ddp, fsdp)
@@ -112,17 +117,17 @@ def sharded_equals_whole(folder):
 def test_sharded_training_equals_whole_training(tmp_path):
     run_in_processes(2, sharded_equals_whole, tmp_path)
     whole_files, sharded_files = (
-        {file.name for file in (tmp_path / name / "checkpoint-10").iterdir()} for name in ("whole", "sharded")
+        {file.name for file in (tmp_path / name / "checkpoint-8").iterdir()} for name in ("whole", "sharded")
     )
     assert sharded_files ^ whole_files == {"optimizer.pt", "optimizer_0"}
     for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "sharded/checkpoint-10" / name).read_bytes() == (
-            tmp_path / "whole/checkpoint-10" / name
+        assert (tmp_path / "sharded/checkpoint-8" / name).read_bytes() == (
+            tmp_path / "whole/checkpoint-8" / name
         ).read_bytes()
-    listed = json.loads((tmp_path / "sharded/checkpoint-10" / MANIFEST_FILE).read_text())
+    listed = json.loads((tmp_path / "sharded/checkpoint-8" / MANIFEST_FILE).read_text())
     assert {"model.safetensors", "optimizer_0/.metadata", "optimizer_0/__1_0.distcp"} <= listed.keys()
-    assert damage(tmp_path / "sharded/checkpoint-10") is None
-    loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "sharded/checkpoint-10")
+    assert damage(tmp_path / "sharded/checkpoint-8") is None
+    loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "sharded/checkpoint-8")
     assert loaded.num_labels == 3
     # One process resumes what two have saved, sharded or not, to the same weights.
     resumed = []
@@ -132,6 +137,13 @@ def test_sharded_training_equals_whole_training(tmp_path):
         trainer.train(resume_from_checkpoint=str(tmp_path / name / "checkpoint-4"))
         resumed.append(trainer)
     assert_same_weights(*resumed)
+    # Without its manifest a damaged checkpoint is noticed when it is read.
+    shutil.copytree(tmp_path / "sharded/checkpoint-4", tmp_path / "damaged")
+    (tmp_path / "damaged" / MANIFEST_FILE).unlink()
+    part = tmp_path / "damaged/optimizer_0/__1_0.distcp"
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(portico.InputError, match=r"optimizer_0 cannot be read: .*; train from the start"):
+        classifier(tmp_path / "one").train(resume_from_checkpoint=str(tmp_path / "damaged"))
 
 
 def generator(folder, **changes):
@@ -154,13 +166,14 @@ def spread_in_other_ways(folder):
     # Each layer in two processes, by the model's plan.
     split, expected = causal(folder / "split", parallelism_config={"tp_size": 2}), torch.load(folder / "one.pt")
     split.train()
+    assert split.get_total_train_batch_size(split.args) == 2
     assert split.model.model.layers[0].mlp.up_proj.weight.to_local().shape == (16, 16)
     torch.testing.assert_close(weights(split), expected["weights"], **near)
     np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
     np.testing.assert_allclose(norms(split), expected["norms"], rtol=1e-4)
     np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
     # Weights on the meta device, of which each process reads its part.
-    checkpoint = str(folder / "split" / "checkpoint-2")
+    checkpoint = str(folder / "split" / "checkpoint-4")
     with torch.device("meta"):
         empty = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(checkpoint))
     filled = causal(folder, empty, **SHARDED)
@@ -198,6 +211,7 @@ def other_shapes(folder):
         "recomputed": {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}},
         "by size": {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 500}},
         "both": {"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}},
+        "both of Lightning": {"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=2)},
         "whole": WHOLE,
     }
     by_four = {}
@@ -206,10 +220,11 @@ def other_shapes(folder):
         trainer.train()
         by_four[name] = trainer
     for name in runs:
-        if name != "both":
+        if not name.startswith("both"):
             torch.testing.assert_close(weights(by_four[name]), weights(by_four["whole"]), **near, msg=name)
     # Two groups of two processes: each group sees what one process of two does.
     torch.testing.assert_close(weights(by_four["both"]), expected["both"], **near)
+    assert_same_weights(by_four["both of Lightning"], by_four["both"])
     # What two processes, or one, have saved.
     for saved in ("two", "one"):
         resumed = causal(folder / "resumed", save_strategy="no", max_steps=6, **hybrid)
@@ -390,7 +405,7 @@ def saved_in_the_background(folder):
 @pytest.mark.slow
 def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
     run_in_processes(2, saved_in_the_background, tmp_path)
-    for step in (2, 10):
+    for step in (4, 8):
         later, at_once = (tmp_path / name / f"checkpoint-{step}" for name in ("later", "at-once"))
         assert {path.name for path in later.rglob("*")} == {path.name for path in at_once.rglob("*")}
         assert (later / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
@@ -401,5 +416,5 @@ def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
             torch.manual_seed(0)
             states.append(resumed(trainer, folder).optimizer.state_dict()["state"])
         torch.testing.assert_close(*states, rtol=0, atol=0)
-    assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-2").dtype == torch.float32
-    assert damage(tmp_path / "split/checkpoint-2") is None
+    assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-4").dtype == torch.float32
+    assert damage(tmp_path / "split/checkpoint-4") is None

@@ -262,6 +262,12 @@ def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
         toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
 
 
+def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
+    args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
+    with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
+        toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+
+
 def test_deepspeed_without_devices_is_rejected(tmp_path):
     with pytest.raises(
         InputError, match=r"`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA.*'cpu'"
