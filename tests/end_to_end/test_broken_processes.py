@@ -24,8 +24,6 @@ slow = pytest.mark.slow
         pytest.param("ddp", 2, 0, "SIGTERM", None, marks=slow),
         pytest.param("ddp", 2, 1, "SIGTERM", None, marks=slow),
         pytest.param("ddp", 3, 2, "SIGKILL", "Process 2 ended with exit code -9", marks=slow),
-        pytest.param("ddp", 2, 0, "hang", "Timed out", marks=slow),
-        pytest.param("ddp", 3, 1, "hang", "Timed out", marks=slow),
         pytest.param("ddp", 2, 0, "alone", WRONG_CALL, marks=slow),
         pytest.param("ddp", 3, 1, "leave", "Process 1 ended before the processes were connected", marks=slow),
         pytest.param("torchrun", 2, 0, "SIGTERM", None, marks=slow),
@@ -55,7 +53,7 @@ def test_all_processes_end_when_one_breaks_off(started_by, processes, rank, how,
     if how == "error":
         # Once, and where portico started the processes nothing about connections that broke after it.
         assert len(re.findall("^.*RuntimeError: this process breaks off", printed, re.MULTILINE)) == 1
-        assert not own or re.search("RuntimeError.*Connection closed", printed) is None
+        assert not own or re.search(r"\[rank0\]: RuntimeError.*Connection closed", printed) is None
     started = [int(file.name) for file in tmp_path.iterdir() if file.name.isdigit()]
     assert len(started) == processes, printed
     assert not (tmp_path / "finished").exists()

@@ -20,7 +20,13 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputRuntimeError
-from portico.lightning_compat import forks_workers, launches_workers, quiet_lightning, relaunches_script
+from portico.lightning_compat import (
+    forks_workers,
+    launches_workers,
+    process_group_timeout,
+    quiet_lightning,
+    relaunches_script,
+)
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -53,8 +59,31 @@ def connect(strategy: "Strategy") -> None:
                 launcher.launch(lambda: _watch_children(launcher.procs))
                 strategy.setup_environment()
         else:
+            _join_restarted(strategy)
             strategy.setup_environment()
     share_processes(strategy)
+
+
+def _join_restarted(strategy: "Strategy") -> None:
+    """Initialise the process group of processes that torchrun has started again, under keys of their own.
+
+    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
+    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each.
+    """
+    attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
+    if attempt == "0" or machines != "1" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
+    store = torch.distributed.TCPStore(*address, world_size, is_master=False, timeout=timeout)
+    backend = getattr(strategy, "process_group_backend", None)
+    torch.distributed.init_process_group(
+        backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
+        store=torch.distributed.PrefixStore(f"attempt-{attempt}", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+    )
 
 
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
