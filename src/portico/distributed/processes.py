@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch.distributed import distributed_c10d
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputRuntimeError
@@ -79,7 +80,7 @@ def _join_restarted(strategy: "Strategy") -> None:
     backend = getattr(strategy, "process_group_backend", None)
     torch.distributed.init_process_group(
         backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
-        store=torch.distributed.PrefixStore(f"attempt-{attempt}", store),
+        store=distributed_c10d.PrefixStore(f"attempt-{attempt}", store),
         rank=rank,
         world_size=world_size,
         timeout=timeout,
@@ -121,11 +122,7 @@ def begin_call(strategy: "Strategy", call: str) -> None:
         return
     _num_calls += 1
     # The first process to arrive stores its call, and nobody waits for another.
-    first = (
-        torch.distributed.distributed_c10d._get_default_store()
-        .compare_set(f"portico/call/{_num_calls}", "", call)
-        .decode()
-    )
+    first = distributed_c10d._get_default_store().compare_set(f"portico/call/{_num_calls}", "", call).decode()
     if first != call:
         raise InputRuntimeError(
             f"Process {torch.distributed.get_rank()} calls `{call}` where another one calls `{first}`; call methods "
