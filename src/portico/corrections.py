@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.data.sharding import IterableDatasetShard
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import find_batch_size, logger
 from portico.loop.module import count_labels
@@ -387,7 +388,9 @@ def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
         return size, 0
     config, total = loader.config, size * loader.config.num_processes
     by_index = config.even_batches and not isinstance(loader.dataset, IterableDataset)
-    if not isinstance(loader, DataLoaderDispatcher) and not (by_index and loader.total_batch_size == total):
+    by_all = isinstance(loader.dataset, IterableDatasetShard) and loader.dataset.batch_size == size
+    in_turns = by_index and loader.total_batch_size == total
+    if not isinstance(loader, DataLoaderDispatcher) and not by_all and not in_turns:
         return size, 0
     num_own = loader.remainder - size * config.process_index
     return min(max(num_own, 0), size), max(total - loader.remainder, 0)

@@ -12,6 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -257,6 +258,11 @@ def plain_batch_sampler(sampler: object) -> Any:
 def relaunches_script(strategy: Strategy) -> bool:
     """Return whether ``strategy`` starts its processes by running the script again. Public: none."""
     return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
+
+
+def process_group_timeout(strategy: Strategy) -> timedelta:
+    """Return how long a collective of ``strategy`` may take. Public: none."""
+    return getattr(strategy, "_timeout", None) or timedelta(minutes=30)
 
 
 def launches_workers(strategy: Strategy) -> bool:
@@ -671,7 +677,7 @@ def disable_sigterm_handler(trainer: pl.Trainer) -> None:
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
 
-def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
+def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], object]) -> None:
     """Make a process that receives SIGTERM leave the loop of ``trainer`` before its next batch, without a broadcast.
 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the

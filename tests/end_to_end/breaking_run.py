@@ -1,8 +1,13 @@
-"""A training of two processes of which one breaks off: breaking_run.py FOLDER RANK HOW [STRATEGY]."""
+"""A training of several processes of which one breaks off: breaking_run.py FOLDER RANK HOW [STRATEGY PROCESSES].
+
+HOW is "error", "hang", "alone" (the process evaluates where the others train), "leave" (it ends before training) or a
+signal.
+"""
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from transformers import TrainerCallback
@@ -16,13 +21,28 @@ class BreakOff(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step != 3 or args.process_index != RANK:
             return
-        if HOW == "error":
-            raise RuntimeError("this process breaks off")
-        os.kill(os.getpid(), getattr(signal, HOW))
+        break_off()
+
+
+def break_off():
+    (FOLDER / "broken").touch()
+    if HOW == "error":
+        raise RuntimeError("this process breaks off")
+    if HOW == "hang":
+        time.sleep(600)
+    os.kill(os.getpid(), getattr(signal, HOW))
 
 
 (FOLDER / str(os.getpid())).touch()
-placement = {"strategy": sys.argv[4], "devices": 2} if len(sys.argv) > 4 else {}
-trainer = toy_trainer(FOLDER / "run", parts={"callbacks": [BreakOff()]}, num_train_epochs=50, **placement)
+placement = {"strategy": sys.argv[4], "devices": int(sys.argv[5])} if len(sys.argv) > 4 else {}
+# The time after which a collective that another process does not enter fails.
+timeout = 10 if HOW == "hang" else 600
+parts = {"callbacks": [BreakOff()]}
+trainer = toy_trainer(FOLDER / "run", parts=parts, num_train_epochs=50, ddp_timeout=timeout, **placement)
+if HOW in ("alone", "leave") and trainer.args.process_index == RANK:
+    (FOLDER / "broken").touch()
+    if HOW == "leave":
+        sys.exit()
+    trainer.evaluate()
 trainer.train()
 (FOLDER / "finished").touch()

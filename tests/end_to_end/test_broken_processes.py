@@ -1,6 +1,7 @@
 """When one process of a run breaks off, the others end too; nobody waits for it for ever."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -8,41 +9,61 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
 SCRIPT = Path(__file__).with_name("breaking_run.py")
-STARTED_BY = {
-    "portico": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
-}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--shutdown_timeout", "5"]
+WRONG_CALL = "call methods of the trainer on every process"
 slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("started_by", "rank", "how"),
+    ("started_by", "processes", "rank", "how", "message"),
     [
-        ("portico", 0, "error"),
-        pytest.param("portico", 1, "error", marks=slow),
-        pytest.param("portico", 0, "SIGINT", marks=slow),
-        pytest.param("portico", 0, "SIGTERM", marks=slow),
-        pytest.param("portico", 1, "SIGTERM", marks=slow),
-        pytest.param("torchrun", 0, "SIGTERM", marks=slow),
-        pytest.param("torchrun", 1, "SIGINT", marks=slow),
-        pytest.param("torchrun", 1, "error", marks=slow),
+        ("ddp", 2, 0, "error", "this process breaks off"),
+        pytest.param("ddp", 3, 1, "error", "this process breaks off", marks=slow),
+        pytest.param("ddp", 2, 0, "SIGINT", None, marks=slow),
+        pytest.param("ddp", 2, 0, "SIGTERM", None, marks=slow),
+        pytest.param("ddp", 2, 1, "SIGTERM", None, marks=slow),
+        pytest.param("ddp", 3, 2, "SIGKILL", "Process 2 ended with exit code -9", marks=slow),
+        pytest.param("ddp", 2, 0, "alone", WRONG_CALL, marks=slow),
+        pytest.param("ddp", 3, 1, "leave", "Process 1 ended before the processes were connected", marks=slow),
+        pytest.param("torchrun", 2, 0, "SIGTERM", None, marks=slow),
+        pytest.param("torchrun", 2, 1, "SIGINT", None, marks=slow),
+        pytest.param("torchrun", 3, 1, "error", "this process breaks off", marks=slow),
+        pytest.param("torchrun", 3, 0, "SIGKILL", "Signal 9", marks=slow),
+        pytest.param("torchrun", 2, 1, "hang", "Timed out", marks=slow),
+        pytest.param("torchrun", 3, 0, "alone", WRONG_CALL, marks=slow),
     ],
 )
-def test_all_processes_end_when_one_breaks_off(started_by, rank, how, tmp_path):
-    strategy = ["ddp"] if started_by == "portico" else []
-    command = [*STARTED_BY[started_by], str(SCRIPT), str(tmp_path), str(rank), how, *strategy]
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+def test_all_processes_end_when_one_breaks_off(started_by, processes, rank, how, message, tmp_path):
+    own = started_by != "torchrun"
+    start = [sys.executable] if own else [*TORCHRUN, "--nproc_per_node", str(processes)]
+    command = [*start, str(SCRIPT), str(tmp_path), str(rank), how, *([started_by, str(processes)] if own else [])]
+    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env=environment, timeout=240, capture_output=True, text=True, check=False)
-    processes = [int(file.name) for file in tmp_path.iterdir() if file.name.isdigit()]
-    assert len(processes) == 2, ended.stderr
-    assert ended.returncode != 0
-    assert not (tmp_path / "finished").exists()
+    log = tmp_path / "output"
+    with log.open("w") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as run:
+        try:
+            _wait_for(tmp_path / "broken", run)
+            # From the fault on.
+            assert run.wait(timeout=30) != 0
+        finally:
+            run.kill()
+    printed = log.read_text()
+    assert message is None or message in printed, printed
     if how == "error":
-        assert "this process breaks off" in ended.stderr
-    assert all(_is_gone(process, within=20) for process in processes)
+        # Once, and where portico started the processes nothing about connections that broke after it.
+        assert len(re.findall("^.*RuntimeError: this process breaks off", printed, re.MULTILINE)) == 1
+        assert not own or re.search(r"\[rank0\]: RuntimeError.*Connection closed", printed) is None
+    started = [int(file.name) for file in tmp_path.iterdir() if file.name.isdigit()]
+    assert len(started) == processes, printed
+    assert not (tmp_path / "finished").exists()
+    assert all(_is_gone(process, within=20) for process in started)
+
+
+def _wait_for(file, run):
+    while not file.exists() and run.poll() is None:
+        time.sleep(0.1)
+    assert file.exists(), "the run ended before the fault"
 
 
 def _is_gone(process, within):

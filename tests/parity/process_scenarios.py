@@ -57,8 +57,9 @@ def calling_accelerate(trainer_class):
             state = accelerate.PartialState()
             ranks = accelerate.utils.gather_object([state.process_index])
             with state.split_between_processes([1.0, 2.0, 3.0]) as part:
-                weight = accelerate.utils.reduce(torch.tensor(sum(part)), reduction="sum").item() / 6
-            assert (ranks, state.distributed_type) == ([0, 1], self.accelerator.distributed_type)
+                weight = accelerate.utils.reduce(torch.tensor(sum(part, 0.0)), reduction="sum").item() / 6
+            assert ranks == list(range(self.args.world_size))
+            assert state.distributed_type == self.accelerator.distributed_type
             assert state.backend == self.args.distributed_state.backend == "gloo"
             return weight * super().training_step(model, inputs, num_items_in_batch)
 
@@ -167,9 +168,30 @@ SCENARIOS = {
     },
     "adversarial": {"base": adversarial, "gradient_accumulation_steps": 2, "after": predictions},
     "saves": {**SAVING, "load_best_model_at_end": True, "after": predictions},
+    # Fewer examples than processes.
+    "shorter": {
+        "train_dataset": lambda: ToyDataset(2),
+        "eval_dataset": lambda: ToyDataset(1, seed=1),
+        "eval_strategy": "epoch",
+        "trainer_options": {"compute_metrics": accuracy},
+        "after": predictions,
+    },
+    "shorter_stream_by_all": {
+        "accelerator_config": {"dispatch_batches": False},
+        "train_dataset": lambda: ToyStream(2),
+        "eval_dataset": lambda: ToyStream(1),
+        "eval_strategy": "epoch",
+        "max_steps": 3,
+    },
     "split": {"accelerator_config": {"split_batches": True}, "eval_strategy": "epoch"},
     "uneven": {"accelerator_config": {"even_batches": False}, "max_steps": 3},
     "dispatched": {"accelerator_config": {"dispatch_batches": True}, "eval_strategy": "epoch"},
+    "dispatched_stream": {
+        "train_dataset": ToyStream,
+        "eval_dataset": lambda: ToyStream(11),
+        "eval_strategy": "epoch",
+        "max_steps": 4,
+    },
     "dispatched_split": {
         "accelerator_config": {"dispatch_batches": True, "split_batches": True},
         "train_dataset": ToyStream,

@@ -30,7 +30,7 @@ THOROUGH = [{**CORRECTED, "model": name, "num_batches": num} for name in MODELS 
 
 def launched(num_processes, folder, runs):
     file = folder / "curves.json"
-    launch(*TORCHRUN[:-1], num_processes, SCRIPT, file, json.dumps(runs))
+    launch(*TORCHRUN, num_processes, SCRIPT, file, json.dumps(runs))
     return {json.dumps(run): result for run, result in zip(runs, json.loads(file.read_text()), strict=True)}
 
 

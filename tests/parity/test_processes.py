@@ -1,4 +1,4 @@
-"""Two processes train, evaluate, predict, save and resume the same under both libraries."""
+"""Several processes train, evaluate, predict, save and resume the same under both libraries."""
 
 import json
 import os
@@ -16,9 +16,12 @@ from parity.process_scenarios import SCENARIOS, accuracy
 from portico.checkpoint.manifest import MANIFEST_FILE
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 # A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves", "client"]
+# Where the number of processes matters: shares that differ, data sets shorter than the world, streams of both kinds.
+MORE = ["basic", "accumulation", "client", "uneven", "shorter"]
+MORE += ["dispatched_stream", "stream_by_all", "shorter_stream_by_all"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
 
@@ -43,19 +46,26 @@ def outcome(folder, library, rank):
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick")
-    launch(*TORCHRUN, SCRIPT, folder, ",".join(QUICK))
+    launch(*TORCHRUN, 2, SCRIPT, folder, ",".join(QUICK))
     return folder
 
 
 @pytest.fixture(scope="module")
 def thorough(tmp_path_factory):
     folder = tmp_path_factory.mktemp("thorough")
-    launch(*TORCHRUN, SCRIPT, folder, ",".join(name for name in SCENARIOS if name not in QUICK))
+    launch(*TORCHRUN, 2, SCRIPT, folder, ",".join(name for name in SCENARIOS if name not in QUICK))
     return folder
 
 
-def assert_alike(folder, ours="portico", theirs="transformers", parts=PARTS):
-    for rank in range(2):
+@pytest.fixture(scope="module", params=[3, 4])
+def more(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("more")
+    launch(*TORCHRUN, request.param, SCRIPT, folder, ",".join(MORE))
+    return folder, request.param
+
+
+def assert_alike(folder, ours="portico", theirs="transformers", parts=PARTS, processes=2):
+    for rank in range(processes):
         mine, other = outcome(folder, ours, rank), outcome(folder, theirs, rank)
         for part in parts:
             assert_same_values(mine[part], other[part])
@@ -70,6 +80,13 @@ def test_same_training_in_two_processes(name, quick):
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in QUICK])
 def test_same_training_in_two_processes_with_every_setting(name, thorough):
     assert_alike(thorough / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_same_training_in_more_processes(name, more):
+    folder, processes = more
+    assert_alike(folder / name, processes=processes)
 
 
 def test_processes_see_different_data_and_share_weights(quick):

@@ -26,6 +26,7 @@ from portico.checkpoint.spread import (
     spread_optimizer_state,
 )
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
+from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import logger
@@ -236,6 +237,35 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
     torch.random.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
         hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+
+
+def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
+    """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
+    position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
+    if position is not None:
+        torch.save(position, _position_file(folder, loader))
+
+
+def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:
+    """Return what :func:`save_stream_position` has written of as many batches, in as many processes."""
+    if not isinstance(loader, DataLoaderShard):
+        return None
+    file, position = _position_file(folder, loader), None
+    if file.is_file():
+        with reading(file):
+            position = torch.load(file, weights_only=True)
+        # Another batch size or number of processes: batches are counted, as transformers does.
+        if (position["num_batches"], position["num_processes"]) != (num_batches, loader.config.num_processes):
+            position = None
+    if isinstance(loader, DataLoaderDispatcher):
+        # The first process reads for all.
+        position = loader.config.broadcast(position)
+    return position
+
+
+def _position_file(folder: str, loader: DataLoaderShard) -> Path:
+    is_own = loader.config.num_processes > 1 and not isinstance(loader, DataLoaderDispatcher)
+    return Path(folder) / (f"stream_position_{loader.config.process_index}.pt" if is_own else "stream_position.pt")
 
 
 def _rng_file(folder: str, args: "TrainingArguments") -> Path:

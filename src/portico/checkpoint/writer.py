@@ -55,6 +55,8 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
             trainer._save_optimizer_and_scheduler(str(staging))
             trainer._save_scaler(str(staging))
             trainer._save_rng_state(str(staging))
+            if trainer.module.run is not None:
+                trainer.module.run.save_stream_position(str(staging))
         if args.should_save:
             export_callbacks(trainer)
             state.save_to_json(str(staging / STATE_FILE))

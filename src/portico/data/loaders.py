@@ -6,14 +6,17 @@ same moments. Both are accelerate's (``data_loader.py``), which ``transformers.T
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from tqdm.auto import tqdm
 
 from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
@@ -74,6 +77,7 @@ class DataLoaderShard(DataLoader[Any]):
     Attributes:
         end_of_dataloader: Whether the batch yielded last is the final one.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
+        num_positions_kept: Of how many of the last batches :meth:`position_after` knows the end in a stream.
         announce: Context entered for each iteration, so that the accelerator knows which loader is active.
     """
 
@@ -86,11 +90,19 @@ class DataLoaderShard(DataLoader[Any]):
         keeps_remainder: bool = True,
         epoch: int = 0,
         shared_generator: torch.Generator | None = None,
+        stateful: "Loader | None" = None,
+        position: Mapping[str, Any] | None = None,
+        shows_progress: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(dataset, **options)
         self.config = config
         self.num_batches_to_skip = num_batches_to_skip  # fetched but not yielded, for data without indices
+        self.stateful = stateful  # the user's loader, which reads the data if it can say how far it has read
+        self.position = position  # in the stream, where the next iteration starts
+        self.shows_progress = shows_progress  # while batches are skipped
+        self.num_positions_kept = 0
+        self._positions: deque[tuple[int, Any]] = deque()
         self.keeps_remainder = keeps_remainder  # whether the last, smaller batch is yielded
         self.epoch = epoch  # of the next iteration
         self.shared_generator = shared_generator  # takes the first process's state at the start of each iteration
@@ -128,21 +140,59 @@ class DataLoaderShard(DataLoader[Any]):
             self.remainder = len(examples) % self.total_batch_size if is_known else -1
             self.set_epoch(self.epoch)
             # The only `iter()` of this pass: each one draws a base seed from the global generator.
-            batches = chain(self._batches(super().__iter__()), [_END])
+            fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
+            batches = chain(self._positioned(self._batches(fetched)), [_END])
+            to_skip = self.num_batches_to_skip
+            progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
             # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
             for index, (batch, upcoming) in enumerate(pairwise(batches)):
                 is_last = upcoming is _END
                 prepared = self._prepared(batch, is_last)
                 self.end_of_dataloader = is_last
-                if index >= self.num_batches_to_skip:
+                if index >= to_skip:
+                    progress.close()
                     yield prepared
+                else:
+                    progress.update()
+            progress.close()
             self.epoch += 1
+
+    def _positioned(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, and note after each where the stream stands."""
+        source = self._seekable() if self.num_positions_kept else None
+        self._positions = deque(maxlen=self.num_positions_kept)
+        before = self.position["num_batches"] if self.position else 0
+        for num_batches, batch in enumerate(batches, start=before + 1):
+            if source is not None:
+                self._positions.append((num_batches, source.state_dict()))
+            yield batch
+
+    def _seekable(self) -> Any:
+        """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
+        # The state of a data set in worker processes is there, and only a loader that asks them knows it.
+        source = self.stateful if self.stateful is not None else None if self.num_workers else self.dataset
+        is_stream = isinstance(self.dataset, IterableDataset) and _keeps_state(source)
+        return source if is_stream and not _forgets_examples(self.dataset) else None
+
+    def position_after(self, num_batches: int) -> dict[str, Any] | None:
+        """Return where the stream stood after so many batches of the epoch, for :func:`skip_first_batches`."""
+        state = dict(self._positions).get(num_batches)
+        if state is None:
+            return None
+        return {"num_batches": num_batches, "num_processes": self.config.num_processes, "source": state}
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         return batches
 
     def _prepared(self, batch: "Batch", is_last: bool) -> Any:
         """Return this process's part of a fetched batch, on its device."""
+        data = self.dataset
+        if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
+            # Workers count in processes of their own.
+            self.remainder = data.num_examples % (data.batch_size * data.num_processes)
+        return self._on_device(batch)
+
+    def _on_device(self, batch: "Batch") -> Any:
         if self.config.device is None:
             return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
@@ -156,8 +206,33 @@ def given_batch_size(data: Any) -> int | None:
     return data.batch_size or getattr(batches, "batch_size", None)
 
 
-def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
-    """Return a loader that starts after ``num_batches``: by index where there are indices, else by fetching them."""
+def _keeps_state(source: object) -> bool:
+    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+
+
+def _forgets_examples(dataset: Any) -> bool:
+    """Return whether a stream of the ``datasets`` library shuffles in a buffer, which its state leaves out.
+
+    The library documents so (``IterableDataset.state_dict``), and has no public name for it.
+    """
+    parts = [getattr(dataset, "_ex_iterable", None)]
+    while parts:
+        part = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        if part is not None:
+            parts += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
+    return False
+
+
+def skip_first_batches(
+    loader: "Loader", num_batches: int, position: Mapping[str, Any] | None = None, *, shows_progress: bool = False
+) -> Any:
+    """Return a loader that starts after ``num_batches``.
+
+    It finds the place by index where there are indices, else by :meth:`DataLoaderShard.position_after` of these
+    batches, else by fetching them.
+    """
     if not isinstance(loader, DataLoader):
         return _SkippedIterable(loader, num_batches)
     options = _options_of(loader)
@@ -166,10 +241,17 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        own = ("config", "keeps_remainder", "epoch", "shared_generator")
+        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
         options |= {name: getattr(loader, name) for name in own}
-        rest = type(loader)(loader.dataset, num_batches_to_skip=0 if by_index else num_batches, **options)
-        rest.announce = loader.announce
+        # A copy, so that this data set starts at its start when it is iterated again.
+        dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
+        to_skip = 0 if by_index or position is not None else num_batches
+        options |= {"num_batches_to_skip": to_skip, "position": position, "shows_progress": shows_progress}
+        rest = type(loader)(dataset, **options)
+        source = rest._seekable()
+        if position is not None and source is not None and position["source"] is not None:
+            source.load_state_dict(position["source"])
+        rest.announce, rest.num_positions_kept = loader.announce, loader.num_positions_kept
         return rest
     plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
     return plain if by_index else _SkippedIterable(plain, num_batches)
@@ -215,8 +297,14 @@ class DataLoaderDispatcher(DataLoaderShard):
         rounds = super().__len__() / (1 if self.config.split_batches else self.config.num_processes)
         return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
 
+    def position_after(self, num_batches: int) -> dict[str, Any] | None:
+        position = super().position_after(num_batches)
+        # The last batch may be completed with examples of the first.
+        return position and {**position, "first": map_tensors(torch.Tensor.cpu, self._first)}
+
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._first: Any = None
+        first = self.position["first"] if self.position else None
+        self._first: Any = first and self._on_device(first)
         self.remainder = -1
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
@@ -249,7 +337,9 @@ class DataLoaderDispatcher(DataLoaderShard):
         if count == 1 or num_examples is None:
             return batch
         if self.keeps_remainder and self._first is None:
-            self._first = map_tensors(lambda tensor: tensor[:count], batch)
+            # A stream may be shorter than the number of processes (accelerate then fails in the model).
+            rows = torch.arange(count, device=config.device) % num_examples
+            self._first = map_tensors(lambda tensor: tensor[rows], batch)
         size, left_over = divmod(num_examples, count)
         if is_last and left_over and self.keeps_remainder:
             batch = _concatenated([batch, self._first])
@@ -312,6 +402,9 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     dispatches = config.dispatch_batches
     if isinstance(loader.dataset, IterableDataset) if dispatches is None else dispatches:
         options.pop("generator", None)
+        if isinstance(loader.dataset, IterableDataset) and _keeps_state(loader):
+            # As torchdata's `StatefulDataLoader`, which knows where each of its workers stands.
+            options["stateful"] = loader
         return DataLoaderDispatcher(loader.dataset, **options)
     generator = _shared_generator(loader, batches, config)
     if config.num_processes > 1:

@@ -29,6 +29,7 @@ class DataLoaderConfig:
     even_batches: bool = True  # complete the last round of batches with examples from the start
     use_seedable_sampler: bool = True  # draw the random order from a seed and the epoch
     non_blocking: bool = False  # do not wait for copies to the device
+    counts_streams: bool = False  # tell which examples only complete the end of a stream that all processes read
 
 
 class BatchSamplerShard(BatchSampler):

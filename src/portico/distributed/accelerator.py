@@ -66,7 +66,9 @@ def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> N
 def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
     """Return how ``accelerator_config`` says that loaders are prepared."""
     settings = accelerator_settings(args)
-    return DataLoaderConfig(data_seed=args.data_seed, **{name: settings[name] for name in _LOADING})
+    corrected = {"eval_duplicates", "train_duplicates"}.intersection(getattr(args, "corrections", None) or ())
+    loading = {name: settings[name] for name in _LOADING}
+    return DataLoaderConfig(data_seed=args.data_seed, counts_streams=bool(corrected), **loading)
 
 
 def apply_accelerator_settings(args: "TrainingArguments") -> None:

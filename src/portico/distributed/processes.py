@@ -2,9 +2,13 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,9 +17,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch.distributed import distributed_c10d
 
 from portico.accelerate_compat import share_processes
-from portico.lightning_compat import forks_workers, launches_workers, quiet_lightning, relaunches_script
+from portico.errors import InputRuntimeError
+from portico.lightning_compat import (
+    forks_workers,
+    launches_workers,
+    process_group_timeout,
+    quiet_lightning,
+    relaunches_script,
+)
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -26,6 +38,10 @@ if TYPE_CHECKING:
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
+# Lightning sets these for the processes that it starts, and in the one that starts them.
+_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
+_variables_before: dict[str, str | None] = {}
+_num_calls = 0
 
 
 def connect(strategy: "Strategy") -> None:
@@ -38,12 +54,80 @@ def connect(strategy: "Strategy") -> None:
         return
     with quiet_lightning():
         if relaunches_script(strategy):
-            launcher: Any = strategy.launcher
-            launcher.launch(strategy.setup_environment)
-            _children.extend(launcher.procs)
+            _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
+            with kill_children_on_error():
+                launcher: Any = strategy.launcher
+                launcher.launch(lambda: _watch_children(launcher.procs))
+                strategy.setup_environment()
         else:
+            _join_restarted(strategy)
             strategy.setup_environment()
     share_processes(strategy)
+
+
+def _join_restarted(strategy: "Strategy") -> None:
+    """Initialise the process group of processes that torchrun has started again, under keys of their own.
+
+    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
+    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each.
+    """
+    attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
+    if attempt == "0" or machines != "1" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
+    store = torch.distributed.TCPStore(*address, world_size, is_master=False, timeout=timeout)
+    backend = getattr(strategy, "process_group_backend", None)
+    torch.distributed.init_process_group(
+        backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
+        store=distributed_c10d.PrefixStore(f"attempt-{attempt}", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+    )
+
+
+def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
+    """End this process if one that it started ends before all are connected, for which it would wait for long."""
+    _children.extend(children)
+
+    def watch() -> None:
+        while _children and not torch.distributed.is_initialized():
+            if ended := [rank for rank, child in enumerate(_children, start=1) if child.poll() is not None]:
+                print(
+                    f"Process {ended[0]} ended before the processes were connected; every process must call the same "
+                    "methods of the trainer, and only print or write alone (`trainer.is_world_process_zero()`).",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                kill_children()
+                # Connecting cannot be interrupted by an exception.
+                os._exit(1)
+            time.sleep(0.1)
+
+    threading.Thread(target=watch, daemon=True, name="portico-connecting").start()
+
+
+def begin_call(strategy: "Strategy", call: str) -> None:
+    """Connect the processes, and raise if another process has begun another call than this one, for example "train".
+
+    The collective operations of different calls would wait for each other until ``ddp_timeout``.
+
+    Raises:
+        InputRuntimeError: If the calls differ; the other processes end when this one does.
+    """
+    global _num_calls
+    connect(strategy)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    _num_calls += 1
+    # The first process to arrive stores its call, and nobody waits for another.
+    first = distributed_c10d._get_default_store().compare_set(f"portico/call/{_num_calls}", "", call).decode()
+    if first != call:
+        raise InputRuntimeError(
+            f"Process {torch.distributed.get_rank()} calls `{call}` where another one calls `{first}`; call methods "
+            "of the trainer on every process, and only print or write alone (`trainer.is_world_process_zero()`)."
+        )
 
 
 def connect_early(strategy: "Strategy") -> None:
@@ -71,7 +155,11 @@ def disconnect() -> None:
 def kill_children_on_error() -> Iterator[None]:
     """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    Only the outermost of nested blocks does so: the code in it may handle an error that all processes raise.
+    The process group and the environment are then as before they were started. Only the outermost of nested blocks
+    does so: the code in it may handle an error that all processes raise.
+
+    Raises:
+        RuntimeError: In place of a broken connection, if a process that this one started ended first.
     """
     global _kills_children_on_error
     if _kills_children_on_error:
@@ -80,15 +168,54 @@ def kill_children_on_error() -> Iterator[None]:
     _kills_children_on_error = True
     try:
         yield
-    except BaseException:
-        kill_children()
+    except BaseException as error:
+        ended = _ended_child() if _LOST_CONNECTION.search(str(error)) else None
+        if kill_children():
+            _forget_group()
+        if ended is not None:
+            raise RuntimeError(f"Process {ended[0]} ended with exit code {ended[1]}; its error is above.") from None
         raise
     finally:
         _kills_children_on_error = False
 
 
-def kill_children() -> None:
-    """Kill the processes that this one started; SIGTERM does not reach one that waits in a collective."""
+# Messages of gloo and NCCL where a process has gone.
+_LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
+
+
+def _ended_child() -> tuple[int, int] | None:
+    """Return rank and exit code of a started process that failed; the connection breaks before the process is gone."""
+    end = time.monotonic() + 5
+    while _children and time.monotonic() < end:
+        for rank, child in enumerate(_children, start=1):
+            if child.poll():
+                return rank, child.returncode
+        time.sleep(0.1)
+    return None
+
+
+def _forget_group() -> None:
+    """Destroy the group of processes that are gone, and remove what Lightning has set in the environment."""
+    # NCCL would wait for them.
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        disconnect()
+    _restore_variables(_variables_before)
+
+
+def _restore_variables(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def kill_children() -> bool:
+    """Kill the processes that this one started, and return whether there were any.
+
+    SIGTERM does not reach one that waits in a collective.
+    """
+    had_children = bool(_children)
     for child in _children:
         if child.poll() is None:
             # Lightning's observer of the processes would kill this one for any other code.
@@ -96,6 +223,7 @@ def kill_children() -> None:
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
     _children.clear()
+    return had_children
 
 
 @contextmanager
@@ -152,12 +280,15 @@ def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any
     with tempfile.TemporaryDirectory() as folder:
         # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
         outcome = Path(folder) / "outcome.pt"
+        before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
             strategy.launcher.launch(_work, call, str(outcome))
         except KeyboardInterrupt:
             for worker in strategy.launcher.procs:
                 worker.kill()
             raise
+        finally:
+            _restore_variables(before)
         result, attributes, weights = torch.load(outcome, weights_only=False)
     trainer.__dict__.update(attributes)
     if weights is None:

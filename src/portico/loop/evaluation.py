@@ -13,7 +13,7 @@ from transformers import EvalPrediction
 from portico.corrections import EvaluationLoss
 from portico.data.datamodule import EvaluationFeed
 from portico.data.loaders import DataLoaderShard
-from portico.distributed.processes import connect, kill_children_on_error
+from portico.distributed.processes import begin_call, kill_children_on_error
 from portico.errors import InputTypeError
 from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
 from portico.lightning_compat import (
@@ -301,7 +301,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
             with kill_children_on_error(), quiet_lightning(), keep_gradients(module), exit_on_sigterm(pl_trainer):
-                connect(pl_trainer.strategy)
+                begin_call(pl_trainer.strategy, "predict" if predicts else "evaluate")
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)
     finally:

@@ -80,12 +80,18 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
 from portico import lightning_compat
-from portico.checkpoint.resume import portable_rng_states, present_rng_states, set_rng_states
+from portico.checkpoint.resume import (
+    load_stream_position,
+    portable_rng_states,
+    present_rng_states,
+    save_stream_position,
+    set_rng_states,
+)
 from portico.checkpoint.writer import export_callbacks, exportable_callbacks
-from portico.data.loaders import skip_first_batches
+from portico.data.loaders import DataLoaderShard, skip_first_batches
 from portico.distributed.placement import run_placement
 from portico.distributed.precision import autocast_forward
-from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
+from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
 from portico.plan import ResumePoint, RunPlan
@@ -169,6 +175,7 @@ class TrainingRun:
     def __post_init__(self) -> None:
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.trainer.args.device)
+        self.epoch_loader: Any = self.loader  # of the current epoch; of a resumed one its rest
         self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
         self.globalstep_last_logged = self.initial_global_step = 0
@@ -256,6 +263,10 @@ class TrainingRun:
         loader, first_update_step, late_rng = self._epoch_loader()
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
+        self.epoch_loader = loader
+        if isinstance(loader, DataLoaderShard) and trainer.args.save_strategy != "no":
+            # A window and the batch after it are fetched before a step that may be saved.
+            loader.num_positions_kept = plan.gradient_accumulation_steps + 1
         batches = iter(loader)
         for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
             window, self.num_items_in_batch = trainer.get_batch_samples(
@@ -291,7 +302,13 @@ class TrainingRun:
         if skip == 0:
             self._restore_rng_states()
             return self.loader, 0, False
-        return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
+        position = load_stream_position(self.checkpoint, self.loader, skip) if self.checkpoint is not None else None
+        shows_progress = not self.trainer.args.disable_tqdm and self.trainer.is_local_process_zero()
+        rest = skip_first_batches(self.loader, skip, position, shows_progress=shows_progress)
+        return rest, skip // self.plan.gradient_accumulation_steps, True
+
+    def save_stream_position(self, folder: str) -> None:
+        save_stream_position(folder, self.epoch_loader, self.num_batches_seen)
 
     def _restore_rng_states(self) -> None:
         if self.rng_states is not None:
@@ -544,7 +561,7 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
             autocast_forward(module.model, strategy),
             lightning_compat.exit_on_sigterm(pl_trainer),
         ):
-            connect(strategy)
+            begin_call(strategy, "train")
             pl_trainer.fit(module, datamodule=datamodule)
     except SystemExit as exit_:
         # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.

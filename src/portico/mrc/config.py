@@ -270,6 +270,8 @@ class WindowPreprocessing:
     """Put several features into one row of a batch, which saves the padding."""
     vocab_size: int = setting(1600, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
+    cache_dir: str | None = None
+    """Keep features in files of this folder, for sets larger than memory, and for other processes and runs."""
 
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them: those of the one source, or lists.

@@ -42,8 +42,30 @@ class CountingLine(Line):
         return metrics
 
 
+def add_in_shares(model: nn.Module) -> None:
+    """Add up the gradients of four batches as two processes do: first those of each process, which has every other.
+
+    Sums of floats depend on the order, so one process that adds four gradients one after the other differs in the
+    last bit.
+    """
+    for parameter in model.parameters():
+        batches: list[torch.Tensor] = []
+
+        def keep(parameter: nn.Parameter, batches: list[torch.Tensor] = batches) -> None:
+            assert parameter.grad is not None
+            batches.append(parameter.grad)
+            parameter.grad = None
+            if len(batches) == 4:
+                parameter.grad = (batches[0] + batches[2]) + (batches[1] + batches[3])
+                batches.clear()
+
+        parameter.register_post_accumulate_grad_hook(keep)
+
+
 def train(kind: str, folder: str, stop_at: str = "0") -> None:
     model: nn.Module = CountingLine()
+    if kind == "one-accumulating":
+        add_in_shares(model)
 
     def interrupt(trainer, is_training):
         if is_training and trainer.progress.total_batches == int(stop_at):

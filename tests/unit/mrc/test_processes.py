@@ -1,4 +1,4 @@
-"""Two processes answer like one: this file is also the script that each process runs."""
+"""Several processes answer like one: this file is also the script that each process runs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from portico.mrc import SpanPostProcessing
 from portico.mrc.corpus import generate
 from unit.mrc.small_readers import featurizer, make_trainer, reader
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 
 
 def evaluate_in_processes(folder, mode, launcher=()):
@@ -21,21 +21,21 @@ def evaluate_in_processes(folder, mode, launcher=()):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
-    return {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+    written = {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+    for name in ("eval_results.json", "all_results.json"):
+        del written[name]["eval_runtime"]
+    return written
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["portico", "hf"])
-def test_two_processes_return_the_same_answers(tmp_path, mode):
+def test_processes_return_the_same_answers_as_one(tmp_path, mode):
+    """The 45 questions have 62 windows: those of one question are on different processes."""
     one = evaluate_in_processes(tmp_path / "one", mode)
-    two = evaluate_in_processes(tmp_path / "two", mode, TORCHRUN)
-    assert set(one) == set(two) >= {"eval_predictions.json", "answer_calibration.json", "eval_results.json"}
-    assert len(two["eval_predictions.json"]) == 45
-    assert two["eval_predictions.json"] == one["eval_predictions.json"]
-    for example_id, records in one["eval_nbest_predictions.json"].items():
-        others = two["eval_nbest_predictions.json"][example_id]
-        assert [record["text"] for record in others] == [record["text"] for record in records]
-    assert two["eval_results.json"]["eval_f1"] == one["eval_results.json"]["eval_f1"]
+    assert one.keys() >= {"eval_predictions.json", "eval_nbest_predictions.json", "answer_calibration.json"}
+    assert len(one["eval_predictions.json"]) == 45
+    for number in (2, 3, 4):
+        assert evaluate_in_processes(tmp_path / str(number), mode, [*TORCHRUN, str(number)]) == one
 
 
 def evaluate(folder, mode):

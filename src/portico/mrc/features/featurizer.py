@@ -1,14 +1,17 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column
 from portico.mrc.features.labels import Gold, Subsampling, gold_of_example, label_windows, subsample_types
+from portico.mrc.features.storage import FeatureStream, SeekableFeatureStream, slices, stored_features
 from portico.mrc.features.tokenization import WindowCutter, cut_at_token
 from portico.mrc.features.windows import FeatureSet, Windows
 
@@ -34,6 +37,9 @@ class Featurizer:
         pad_to_max_length: Whether to pad every window to `max_seq_length` here instead of in the collator.
         compat_label_bug: Reproduce the labels of the QA example of transformers for an answer that starts in the last
             context token of a window: its start is then the last token of the row.
+        cache_dir: Write features into this folder and read them from there, a bounded number of examples at a time:
+            they may be more than memory holds, and processes and later runs with the same examples, tokenizer and
+            settings find them there. ``None`` keeps them in memory.
 
     Raises:
         InputError: If the tokenizer is not a fast one, or `doc_stride` is negative or not below `max_seq_length`.
@@ -50,6 +56,7 @@ class Featurizer:
     target_types: bool = False
     pad_to_max_length: bool = False
     compat_label_bug: bool = False
+    cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         self._cutter = WindowCutter(self.tokenizer, self.max_seq_length, self.doc_stride, self.pad_to_max_length)
@@ -64,12 +71,37 @@ class Featurizer:
             InputError: If there are no examples, a question leaves no room for the windows to advance, or subsampling
                 drops every window.
         """
+        if self.cache_dir is not None:
+            return stored_features(self, self.cache_dir, examples, kind="train", parts=self._train_parts(examples))
+        return self.labelled_part(examples)
+
+    def train_stream(self, examples: Iterable[Mapping[str, Any]]) -> FeatureStream:
+        """Return the windows of :meth:`train_features` of a stream, for example a ``datasets.IterableDataset``.
+
+        A thousand examples are in memory at a time. If the source has ``state_dict`` and ``load_state_dict``, the
+        stream has them too, and a run resumes there without reading what came before.
+        """
+        seeks = hasattr(examples, "state_dict") and hasattr(examples, "load_state_dict")
+        return (SeekableFeatureStream if seeks else FeatureStream)(self, examples)
+
+    def labelled_part(self, examples: Examples, draws: np.random.Generator | None = None) -> FeatureSet:
+        """Return the labelled windows of some examples; for ``draws`` see :meth:`Subsampling.kept`."""
         windows, context_index_F = self._cut(examples)
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
-            kept = self.subsampling.kept(subsample_type_F)
+            kept = self.subsampling.kept(subsample_type_F, draws)
             windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
-        return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns)
+        return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns, num_examples=len(examples))
+
+    def _train_parts(self, examples: Examples) -> Iterator[FeatureSet]:
+        draws = None if self.subsampling is None else self.subsampling.draws()
+        num_windows = 0
+        for part in slices(examples):
+            features = self.labelled_part(part, draws)
+            num_windows += len(features)
+            yield features
+        if self.subsampling is not None:
+            self.subsampling.refuse_nothing(num_windows, f"the windows of {len(examples)} questions")
 
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
@@ -77,7 +109,18 @@ class Featurizer:
         With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. For the errors see
         `train_features`.
         """
+        if self.cache_dir is not None:
+            several = any(not isinstance(text, str) for part in slices(examples) for text in column(part, "context"))
+            parts = (self._eval_part(part, labels=labels, several=several) for part in slices(examples))
+            kind = "labelled evaluation" if labels else "evaluation"
+            return stored_features(self, self.cache_dir, examples, kind=kind, parts=parts)
+        return self._eval_part(examples, labels=labels)
+
+    def _eval_part(self, examples: Examples, *, labels: bool, several: bool = False) -> FeatureSet:
         windows, context_index_F = self._cut(examples)
+        if several and context_index_F is None:
+            # Other parts have questions with several contexts.
+            context_index_F = np.zeros(len(windows.example_index_F), np.int64)
         columns = self._label(windows, context_index_F, examples)[0] if labels else None
         return FeatureSet(
             windows,

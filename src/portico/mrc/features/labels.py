@@ -63,22 +63,34 @@ class Subsampling:
                     "to 1."
                 )
         self.probabilities = np.array([1.0, when_has_answer, when_no_answer])
-        self._seed = seed
+        self.seed = seed
 
     @property
     def keeps_all(self) -> bool:
         return bool((self.probabilities == 1).all())
 
-    def kept(self, subsample_type_F: Int64s) -> Int64s:
-        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them."""
-        drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
+    def draws(self) -> np.random.Generator:
+        """Return where the random numbers of one pass over the windows come from."""
+        return np.random.default_rng(self.seed)
+
+    def kept(self, subsample_type_F: Int64s, draws: np.random.Generator | None = None) -> Int64s:
+        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them.
+
+        With ``draws`` the windows are a part of a set, of which all may be dropped.
+        """
+        drawn_F = (self.draws() if draws is None else draws).random(len(subsample_type_F))
         kept = np.flatnonzero(drawn_F < self.probabilities[subsample_type_F])
-        if not len(kept):
+        if draws is None:
+            self.refuse_nothing(len(kept), f"{len(subsample_type_F)} windows")
+        return kept
+
+    def refuse_nothing(self, num_kept: int, given: str) -> None:
+        """Raise ``InputError`` if nothing of what was ``given`` is kept."""
+        if not num_kept:
             raise InputError(
-                f"Subsampling leaves none of {len(subsample_type_F)} windows to train on, because none has an answer; "
+                f"Subsampling leaves none of {given} to train on, because none has an answer; "
                 "give questions with answers, or raise the probabilities of keeping windows without."
             )
-        return kept
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:

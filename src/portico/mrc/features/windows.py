@@ -58,7 +58,7 @@ class Windows:
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
     """Return ``start, start + 1, ...`` of every range, one after the other."""
     ends = np.cumsum(lengths)
-    flat: Int64s = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    flat: Int64s = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
     return flat
 
 
@@ -91,6 +91,7 @@ class FeatureSet:
             (``None`` outside the context), and ``context_idx`` if there is a `context_index`.
         context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
             question has one context.
+        num_examples: How many examples the windows were cut from, without ``example_ids``.
 
     Attributes:
         column_names: The keys of a row, in order.
@@ -109,7 +110,9 @@ class FeatureSet:
         labels: Mapping[str, Int64s] | None = None,
         example_ids: list[str] | None = None,
         context_index: Int64s | None = None,
+        num_examples: int = 0,
     ) -> None:
+        self.num_examples = num_examples if example_ids is None else len(example_ids)
         self.row_starts = windows.row_starts
         self.example_index = windows.example_index_F
         self.context_index = context_index

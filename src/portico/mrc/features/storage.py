@@ -1,0 +1,230 @@
+"""Features of more questions than memory holds: in files that processes and runs share, or made as a stream is read.
+
+Shape suffixes: F features (windows), T tokens of all windows.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from filelock import FileLock
+from torch.utils.data import IterableDataset
+
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.features.windows import FeatureSet
+
+if TYPE_CHECKING:
+    from portico.mrc.features.featurizer import Featurizer
+
+EXAMPLES_AT_ONCE = 1000
+_FORMAT = 1  # part of every key: features written by another one are made again
+_FIELDS = ("id", "question", "context", "answers", "target", "passage_candidates")  # that features depend on
+_ABOUT = "features.json"
+
+
+# ---- Files ----
+
+
+class StoredFeatureSet(FeatureSet):
+    """A :class:`FeatureSet` whose arrays lie in a folder; the rows that are read are what takes memory.
+
+    A copy for another process holds the path only.
+    """
+
+    def __init__(self, folder: Path, column_names: Sequence[str] | None = None) -> None:
+        self.folder = folder
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        arrays = {
+            name: np.memmap(folder / name, dtype, "r", shape=tuple(shape)) if shape[0] else np.zeros(shape, dtype)
+            for name, (dtype, shape) in about["arrays"].items()
+        }
+        self.row_starts, self.example_index = arrays.pop("row_starts"), arrays.pop("example_index")
+        self.char_offsets = arrays.pop("char_offsets", None)
+        ids = arrays.pop("id_bytes", None), arrays.pop("id_ends", None)
+        self._example_ids = None if ids[1] is None else _StoredStrings(*ids)  # type: ignore[assignment]
+        self._tokens = {name: arrays[name] for name in about["tokens"]}
+        self._integers = {name: arrays[name] for name in about["integers"]}
+        self.context_index = arrays.get("context_idx")
+        self.column_names = list(about["columns"] if column_names is None else column_names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredFeatureSet, (self.folder, self.column_names)
+
+
+class _StoredStrings(Sequence[str]):
+    """Strings as the bytes of all and the end of each."""
+
+    def __init__(self, content: Any, ends: Any) -> None:
+        self._content, self._ends = content, ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        start = self._ends[index - 1] if index else 0
+        return bytes(self._content[start : self._ends[index]]).decode()
+
+
+def stored_features(
+    featurizer: "Featurizer", cache_dir: str, examples: Examples, *, kind: str, parts: Iterator[FeatureSet]
+) -> StoredFeatureSet:
+    """Return the features of all examples, read from ``cache_dir`` or written there from ``parts``.
+
+    Their folder is named after the content of the examples, the tokenizer and the settings. Of several processes one
+    writes, and the others wait.
+
+    Args:
+        featurizer: What makes the features.
+        cache_dir: Folder of all cached features.
+        examples: The examples.
+        kind: What distinguishes features of the same examples and settings.
+        parts: Features of :func:`slices` of the examples, in order.
+    """
+    folder = Path(cache_dir) / content_key(featurizer, kind, examples)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / _ABOUT).is_file():
+            partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                _write(partial, parts)
+                partial.rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    return StoredFeatureSet(folder)
+
+
+def slices(examples: Examples) -> Iterator[Examples]:
+    """Yield the examples, a bounded number at a time."""
+    for first in range(0, max(len(examples), 1), EXAMPLES_AT_ONCE):
+        last = min(first + EXAMPLES_AT_ONCE, len(examples))
+        yield examples.select(range(first, last)) if hasattr(examples, "select") else examples[first:last]
+
+
+def content_key(featurizer: "Featurizer", kind: str, examples: Examples) -> str:
+    """Return a name that differs wherever the features would."""
+    tokenizer = featurizer.tokenizer
+    settings = {one.name: getattr(featurizer, one.name) for one in fields(featurizer) if one.init}
+    del settings["tokenizer"], settings["cache_dir"]
+    if (subsampling := settings.pop("subsampling")) is not None:
+        settings["subsampling"] = [subsampling.probabilities.tolist(), subsampling.seed]
+    encoder = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Of the last call.
+    del encoder["truncation"], encoder["padding"]
+    state: list[Any] = [encoder, type(tokenizer).__name__, tokenizer.padding_side]
+    state += [tokenizer.model_input_names, tokenizer.pad_token_id, tokenizer.cls_token_id]
+    digest = hashlib.sha256(json.dumps([_FORMAT, kind, settings, state]).encode())
+    for part in slices(examples):
+        for example in part:
+            row = [example.get(name) for name in _FIELDS]
+            digest.update(json.dumps(row, ensure_ascii=False, sort_keys=True, default=np.ndarray.tolist).encode())
+    return digest.hexdigest()[:32]
+
+
+def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
+    """Write features that come part by part, each with its example indices from 0."""
+    files: dict[str, BinaryIO] = {}
+    arrays: dict[str, tuple[str, list[int]]] = {}
+    num_tokens = num_examples = num_id_bytes = 0
+    about: dict[str, Any] = {}
+
+    def append(name: str, array: np.ndarray[Any, Any]) -> None:
+        if name not in files:
+            files[name], arrays[name] = (folder / name).open("wb"), (array.dtype.str, [0, *array.shape[1:]])
+        files[name].write(np.ascontiguousarray(array).data)
+        arrays[name][1][0] += len(array)
+
+    try:
+        for part in parts:
+            if not about:
+                about = {"tokens": [*part._tokens], "integers": [*part._integers], "columns": part.column_names}
+                append("row_starts", np.zeros(1, np.int64))
+            append("row_starts", part.row_starts[1:] + num_tokens)
+            append("example_index", part.example_index + num_examples)
+            for name, column in [*part._tokens.items(), *part._integers.items()]:
+                append(name, column)
+            if part.char_offsets is not None:
+                append("char_offsets", part.char_offsets)
+            if part._example_ids is not None:
+                ids = [name.encode() for name in part._example_ids]
+                ends = num_id_bytes + np.cumsum([len(name) for name in ids], dtype=np.int64)
+                append("id_bytes", np.frombuffer(b"".join(ids), np.uint8))
+                append("id_ends", ends)
+                num_id_bytes = int(ends[-1])
+            num_tokens, num_examples = num_tokens + int(part.row_starts[-1]), num_examples + part.num_examples
+    finally:
+        for file in files.values():
+            file.close()
+    (folder / _ABOUT).write_text(json.dumps({**about, "arrays": arrays}), encoding="utf-8")
+
+
+# ---- Streams ----
+
+
+class FeatureStream(IterableDataset[dict[str, Any]]):
+    """The labelled windows of a stream of examples, made as they are read.
+
+    Args:
+        featurizer: What makes the features.
+        examples: The examples, for example a ``datasets.IterableDataset``.
+    """
+
+    def __init__(self, featurizer: "Featurizer", examples: Iterable[Mapping[str, Any]]) -> None:
+        self.featurizer, self.examples = featurizer, examples
+        self._start: dict[str, Any] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the source the epoch, if it cares."""
+        if hasattr(self.examples, "set_epoch"):
+            self.examples.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        subsampling = self.featurizer.subsampling
+        draws = np.random.default_rng(0) if subsampling is None else subsampling.draws()
+        start, self._start = self._start, None
+        if start is not None:
+            draws.bit_generator.state = start["draws"]
+        num_to_skip = start["num_rows"] if start is not None else 0
+        examples = iter(self.examples)
+        while True:
+            self._note_part(draws.bit_generator.state)
+            part = list(islice(examples, EXAMPLES_AT_ONCE))
+            if not part:
+                return
+            rows = self.featurizer.labelled_part(part, draws)
+            for row in range(num_to_skip, len(rows)):
+                self._num_rows = row + 1
+                yield rows[row]
+            num_to_skip = 0
+
+    def _note_part(self, draws: Mapping[str, Any]) -> None:
+        """Note the state before a part is read."""
+
+
+class SeekableFeatureStream(FeatureStream):
+    """A :class:`FeatureStream` of a source that can say, and take back, how far it was read."""
+
+    examples: Any
+
+    def _note_part(self, draws: Mapping[str, Any]) -> None:
+        self._part = {"source": self.examples.state_dict(), "draws": dict(draws)}
+        self._num_rows = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream stands: the source before the current part, and the rows yielded of that."""
+        return {**self._part, "num_rows": self._num_rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Start the next iteration where ``state`` was taken; the source is a copy from then on."""
+        self.examples = copy(self.examples)
+        self.examples.load_state_dict(state["source"])
+        self._start = state

@@ -1,0 +1,59 @@
+"""A device that is not the CPU and computes nothing: torch's meta device, as an accelerator of Lightning.
+
+Operations check devices, shapes and dtypes as on any accelerator. A tensor left on the CPU cannot be mixed with those
+of the device, and reading a value back (``.item()``, ``bool(tensor)``, ``.cpu()``), for which a step would wait on a
+GPU, raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+DEVICE = torch.device("meta")
+
+
+class MetaAccelerator(Accelerator):
+    """Lightning's view of the device."""
+
+    def setup_device(self, device: torch.device) -> None:
+        assert device.type == "meta"
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return {}
+
+    def teardown(self) -> None:
+        """Nothing was allocated."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> list[int]:
+        return [0]
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [DEVICE]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def name() -> str:
+        return "meta"
+
+
+class MetaStrategy(SingleDeviceStrategy):
+    """Places a run on the device."""
+
+    def __init__(self) -> None:
+        super().__init__(device=DEVICE, accelerator=MetaAccelerator())
+
+    def teardown(self) -> None:
+        """Leave the model on the device: Lightning would move it to the CPU."""

@@ -1,0 +1,118 @@
+"""Training on a stream resumes where its source can start again, and otherwise skips what was seen."""
+
+import datasets
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+import portico
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET
+
+
+class Seeking(IterableDataset):
+    """A stream that knows its position, and counts the examples it has read."""
+
+    def __init__(self, size=29):
+        self.data, self.position, self.num_read = ToyDataset(size), 0, 0
+
+    def __iter__(self):
+        for index in range(self.position, len(self.data)):
+            self.position, self.num_read = index + 1, self.num_read + 1
+            yield self.data[index]
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class Skipping(Seeking):
+    """The same stream without a state."""
+
+    state_dict = load_state_dict = property()
+
+
+class StatefulLoader(DataLoader):
+    """What torchdata's loader of this name does, with the data in this process."""
+
+    def state_dict(self):
+        return {"dataset": self.dataset.state_dict()}
+
+    def load_state_dict(self, state):
+        self.dataset.load_state_dict(state["dataset"])
+
+
+def arrow_stream(size=29):
+    data = ToyDataset(size)
+    columns = {"input_ids": data.tokens.tolist(), "labels": data.labels.tolist()}
+    return datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=3)
+
+
+def trained(folder, dataset, *, resume=None, **arguments):
+    args = portico.TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        **{**QUIET, "max_steps": 9, "save_strategy": "steps", "save_steps": 1, **arguments},
+    )
+    trainer = portico.Trainer(tiny_bert(), args, train_dataset=dataset)
+    trainer.train(resume_from_checkpoint=resume and str(resume))
+    return trainer
+
+
+def assert_same_end(one, other):
+    for name, tensor in one.model.state_dict().items():
+        assert torch.equal(tensor, other.model.state_dict()[name]), name
+    assert [log["loss"] for log in one.state.log_history if "loss" in log] == [
+        log["loss"] for log in other.state.log_history if "loss" in log
+    ]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Seeking,
+        arrow_stream,
+        lambda size: arrow_stream(size).shuffle(seed=1, buffer_size=7),
+        lambda size: StatefulLoader(Seeking(size), batch_size=4),
+    ],
+    ids=["own", "arrow", "buffered", "loader"],
+)
+def test_resumed_stream_ends_with_same_weights(make, accumulation, tmp_path):
+    arguments = {"gradient_accumulation_steps": accumulation, "max_steps": 9 // accumulation}
+    whole = trained(tmp_path, make(45), **arguments)
+    resumed = trained(tmp_path / "resumed", make(45), resume=tmp_path / "checkpoint-3", **arguments)
+    assert_same_end(resumed, whole)
+
+
+def test_source_that_seeks_reads_on_where_it_was(tmp_path):
+    whole, stream = trained(tmp_path, Seeking(50)), Seeking(50)
+    resumed = trained(tmp_path / "resumed", stream, resume=tmp_path / "checkpoint-6")
+    assert_same_end(resumed, whole)
+    # Six batches of four were seen; three, and one ahead, are read.
+    assert stream.num_read == 0  # a copy of the stream is read, and this one starts at its start again
+    assert resumed.module.run.epoch_loader.dataset.num_read == 16
+
+
+def test_other_source_is_skipped_with_progress_bar(tmp_path, capsys):
+    stream = Skipping(50)
+    trained(tmp_path, Skipping(50))
+    assert not (tmp_path / "checkpoint-6" / "stream_position.pt").exists()
+    resumed = trained(tmp_path / "resumed", stream, resume=tmp_path / "checkpoint-6", disable_tqdm=False)
+    assert "Skipping batches: 100%" in capsys.readouterr().err
+    assert resumed.module.run.epoch_loader.dataset.num_read == 40
+    assert stream.num_read == 40
+
+
+def test_position_of_other_batches_is_not_used(tmp_path):
+    trained(tmp_path, Seeking(60))
+    resumed = trained(
+        tmp_path / "resumed", Seeking(60), resume=tmp_path / "checkpoint-3", gradient_accumulation_steps=2, max_steps=5
+    )
+    # By the count of steps, as transformers: 3 steps of 2 batches, where the checkpoint saw 3 batches.
+    assert resumed.module.run.epoch_loader.dataset.num_read == 44
+    assert resumed.module.run.epoch_loader.num_batches_to_skip == 6

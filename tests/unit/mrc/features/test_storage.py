@@ -1,0 +1,138 @@
+"""Features in files, and of streams, equal those in memory."""
+
+import pickle
+
+import datasets
+import numpy as np
+import pytest
+
+import portico.mrc.features.storage as storage
+from mrc_texts import TOKENIZERS, make_examples
+from parity.peers import QUIET
+from portico import MRCTrainer, TrainingArguments
+from portico.errors import InputError
+from portico.mrc.collators import head_collator
+from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.labels import Subsampling
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
+from unit.mrc.small_readers import reader
+
+TOKENIZER = TOKENIZERS["bert"]
+SETTINGS = {"max_seq_length": 64, "doc_stride": 16}
+EXAMPLES = make_examples(0)
+SEVERAL = [*EXAMPLES[:7], *make_examples(1, num_contexts=3)[:5]]
+HALF = Subsampling(0.5, 0.5, seed=3)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(storage, "EXAMPLES_AT_ONCE", 4)
+
+
+def featurizer(**options):
+    return Featurizer(TOKENIZER, **{**SETTINGS, **options})
+
+
+@pytest.mark.parametrize("examples", [EXAMPLES, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize("options", [{}, {"subsampling": HALF}, {"pad_to_max_length": True}], ids=str)
+def test_stored_features_equal_those_in_memory(examples, options, tmp_path):
+    whole, parts = featurizer(**options), featurizer(**options, cache_dir=str(tmp_path))
+    assert list(parts.train_features(examples)) == list(whole.train_features(examples))
+    for labels in (True, False):
+        mine, expected = (one.eval_features(examples, labels=labels) for one in (parts, whole))
+        assert list(mine) == list(expected)
+        assert mine.example_id == expected.example_id
+        for name in ("row_starts", "example_index", "char_offsets", "lengths"):
+            assert np.array_equal(getattr(mine, name), getattr(expected, name))
+        copied = pickle.loads(pickle.dumps(mine.remove_columns(["offset_mapping"])))
+        assert list(copied) == list(expected.remove_columns(["offset_mapping"]))
+    assert len([*tmp_path.glob("*/features.json")]) == 3
+
+
+def test_features_are_made_once_for_each_content(tmp_path, monkeypatch):
+    made = featurizer(cache_dir=str(tmp_path))
+    first = list(made.train_features(EXAMPLES))
+    columns = ("id", "question", "context", "answers")
+    arrow = datasets.Dataset.from_list([{name: example[name] for name in columns} for example in EXAMPLES])
+    changed = [{**EXAMPLES[0], "question": "Who?"}, *EXAMPLES[1:]]
+    others = [
+        (made, changed),
+        (featurizer(cache_dir=str(tmp_path), subsampling=HALF), EXAMPLES),
+        (featurizer(cache_dir=str(tmp_path), doc_stride=8), EXAMPLES),
+        (
+            Featurizer(
+                next(one for name, one in TOKENIZERS.items() if name != "bert"), **SETTINGS, cache_dir=str(tmp_path)
+            ),
+            EXAMPLES,
+        ),
+    ]
+    for number, (other, examples) in enumerate(others, start=2):
+        other.train_features(examples)
+        assert len([*tmp_path.glob("*/features.json")]) == number
+    # From here on nothing may be made.
+    monkeypatch.setattr(storage, "_write", None)
+    assert list(featurizer(cache_dir=str(tmp_path)).train_features(arrow)) == first
+    # Half written folders of killed runs do not count.
+    monkeypatch.undo()
+    folder = storage.stored_features(made, str(tmp_path), EXAMPLES, kind="train", parts=iter(())).folder
+    (folder / "features.json").unlink()
+    for leftover in folder.iterdir():
+        leftover.unlink()
+    folder.rmdir()
+    assert list(made.train_features(EXAMPLES)) == first
+
+
+def test_nothing_is_left_of_features_that_cannot_be_made(tmp_path):
+    unanswerable = [{**example, "answers": {"text": [], "answer_start": []}} for example in EXAMPLES]
+    with pytest.raises(InputError, match=r"Subsampling leaves none of the windows of \d+ questions to train on"):
+        featurizer(cache_dir=str(tmp_path), subsampling=Subsampling(0, 0, seed=0)).train_features(unanswerable)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("subsampling", [None, HALF])
+def test_stream_has_the_same_rows_and_starts_anywhere(subsampling):
+    made = featurizer(subsampling=subsampling)
+    rows = list(made.train_features(EXAMPLES))
+    columns = ("id", "question", "context", "answers")
+    source = datasets.Dataset.from_list([{name: example[name] for name in columns} for example in EXAMPLES])
+    stream = made.train_stream(source.to_iterable_dataset())
+    states = []
+    for row, expected in zip(stream, rows, strict=True):
+        assert row == expected
+        states.append(stream.state_dict())
+    for number in range(0, len(rows), 5):
+        again = made.train_stream(source.to_iterable_dataset())
+        again.load_state_dict(states[number])
+        assert list(again) == rows[number + 1 :]
+    assert list(made.train_stream(iter(EXAMPLES))) == rows
+    assert not hasattr(made.train_stream(iter(EXAMPLES)), "state_dict")
+
+
+def test_run_on_stream_resumes_inside_a_part(tmp_path):
+    made = reader(EXAMPLES)
+    columns = ("id", "question", "context", "answers")
+    source = datasets.Dataset.from_list([{name: example[name] for name in columns} for example in EXAMPLES * 3])
+
+    def train(folder, resume=None):
+        trained = reader(EXAMPLES)
+        options = {**QUIET, "save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+        parts = Featurizer(trained.tokenizer, max_seq_length=96, doc_stride=24, cache_dir=str(tmp_path / "cache"))
+        trainer = MRCTrainer(
+            trained.model,
+            TrainingArguments(str(folder), per_device_train_batch_size=3, **options),
+            train_dataset=parts.train_stream(source.to_iterable_dataset()),
+            eval_dataset=parts.eval_features(EXAMPLES, labels=True),
+            eval_examples=EXAMPLES,
+            data_collator=head_collator("span", made.tokenizer),
+            post_process_function=SpanPostProcessing(version_2_with_negative=True),
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = train(tmp_path / "whole")
+    resumed = train(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-4"))
+    assert resumed.module.run.epoch_loader.num_batches_to_skip == 0
+    losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (whole, resumed)]
+    assert losses[0] == losses[1]
+    assert whole.evaluate()["eval_loss"] == resumed.evaluate()["eval_loss"]
+    assert whole.answered.answers.best_texts == resumed.answered.answers.best_texts
