@@ -76,7 +76,8 @@ def _join_restarted(strategy: "Strategy") -> None:
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
-    store = torch.distributed.TCPStore(*address, world_size, is_master=False, timeout=timeout)
+    connect_to: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # public, but not in its `__all__`
+    store = connect_to(*address, world_size, is_master=False, timeout=timeout)
     backend = getattr(strategy, "process_group_backend", None)
     torch.distributed.init_process_group(
         backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
