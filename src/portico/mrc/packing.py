@@ -25,7 +25,7 @@ _ATTENTIONS = ("eager", "sdpa")
 _NO_TOKEN = -10000.0
 _TOLERANCE = 1e-3
 # Of a token in a layer: 24 operations times the squared width in its matrices, 4 times width and row length in its
-# attention, which under a mask take 8 times as long each (a training step on a CPU, widths of 384 and 768).
+# attention, which under a mask take 8 times as long each (a training step on a CPU, width 384; rough).
 _LINEAR_COST, _ATTENTION_COST = 24, 4 * 8
 
 
