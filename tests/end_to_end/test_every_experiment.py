@@ -82,7 +82,7 @@ def test_debugging_works_with(experiment, debug, run, tmp_path):
 def test_evaluations_during_training_have_the_objective(experiment, run, tmp_path):
     """Without them nothing is pruned, and the page of a sweep has no learning curves."""
     evaluating = () if experiment == "gradient_descent" else ("args.eval_strategy=steps", "args.eval_steps=1")
-    grid = ("-m", "args.seed=1,2", "hydra.sweep.dir=sweep", *evaluating)
+    grid = ("args.seed=1,2", "hydra.sweep.dir=sweep", *evaluating, "-m")
     assert run(experiment, "debug=default", *shape(experiment), *grid) == 0
     jobs = json.loads(Path(tmp_path, "sweep/sweep.json").read_text())["jobs"]
     assert all(job["evaluations"] for job in jobs)
