@@ -34,7 +34,9 @@ def featurizer(**options):
 
 
 @pytest.mark.parametrize("examples", [EXAMPLES, SEVERAL], ids=["one", "several"])
-@pytest.mark.parametrize("options", [{}, {"subsampling": HALF}, {"pad_to_max_length": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"subsampling": HALF}, {"pad_to_max_length": True}], ids=["plain", "subsampled", "padded"]
+)
 def test_stored_features_equal_those_in_memory(examples, options, tmp_path):
     whole, parts = featurizer(**options), featurizer(**options, cache_dir=str(tmp_path))
     assert list(parts.train_features(examples)) == list(whole.train_features(examples))
@@ -89,7 +91,7 @@ def test_nothing_is_left_of_features_that_cannot_be_made(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("subsampling", [None, HALF])
+@pytest.mark.parametrize("subsampling", [None, HALF], ids=["all", "half"])
 def test_stream_has_the_same_rows_and_starts_anywhere(subsampling):
     made = featurizer(subsampling=subsampling)
     rows = list(made.train_features(EXAMPLES))
