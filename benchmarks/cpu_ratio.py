@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from record import record
+
 
 class Ratio(NamedTuple):
     """How many times the first way takes of the second.
@@ -28,9 +30,10 @@ class Ratio(NamedTuple):
         return f"{seconds}   {self.median:5.1f}x  ({self.least:.1f} to {self.most:.1f})"
 
 
-def compare(first: Callable[[], object], second: Callable[[], object], rounds: int) -> Ratio:
-    """Time two functions by turns, so that a change of the machine's load meets both."""
+def compare(name: str, first: Callable[[], object], second: Callable[[], object], rounds: int) -> Ratio:
+    """Time a peer's function and ours by turns, so that a change of load meets both; record the ratios."""
     seconds = [(cpu_seconds(first), cpu_seconds(second)) for _ in range(rounds)]
+    record(name, [ours / theirs for theirs, ours in seconds])
     ratios = [one / other for one, other in seconds]
     medians = (statistics.median(column) for column in zip(*seconds, strict=True))
     return Ratio(*medians, statistics.median(ratios), min(ratios), max(ratios))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from record import record
 from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, DataCollatorWithPadding
 
 from portico.from_scratch import train_wordpiece_tokenizer
@@ -99,6 +100,9 @@ def main() -> None:
             ways.reverse()
         medians = {way: statistics.median(measured) for way, measured in times.items()}
         ratio = statistics.median(a / b for a, b in zip(times["padded"], times["packed"], strict=True))
+        data = "the embedded corpus" if not options.file else "other questions"
+        shares = [b / a for a, b in zip(times["padded"], times["packed"], strict=True)]
+        record(f"packed {name} step on {data}, of padded", shares)
         print(f"{name}: padded {medians['padded']:.2f} s, packed {medians['packed']:.2f} s, {ratio:.2f} x faster")
 
 

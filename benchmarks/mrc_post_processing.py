@@ -54,11 +54,25 @@ def squad(num_questions: int, rounds: int) -> Task:
         for name in FILES:
             assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes(), name
         show(f"{num_questions} questions, {len(rows)} windows: answers, from Datasets")
-        print(compare(theirs(examples, features), ours(examples, features), rounds))
+        print(compare("answers, of transformers' rules", theirs(examples, features), ours(examples, features), rounds))
         show("the same with the three files")
-        print(compare(theirs(examples, features, folders[0]), ours(examples, features, folders[1]), rounds))
+        print(
+            compare(
+                "answers with files, of transformers' rules",
+                theirs(examples, features, folders[0]),
+                ours(examples, features, folders[1]),
+                rounds,
+            )
+        )
         show("answers, from lists; ours from arrays")
-        print(compare(theirs(task.examples, rows), ours(task.examples, task.features), rounds))
+        print(
+            compare(
+                "answers from arrays, of transformers' rules on lists",
+                theirs(task.examples, rows),
+                ours(task.examples, task.features),
+                rounds,
+            )
+        )
     return task
 
 
@@ -80,6 +94,7 @@ def documents(num_questions: int, rounds: int) -> None:
     show(f"{num_questions} documents, {len(rows)} windows: PrimeQA's records, from Datasets")
     print(
         compare(
+            "answers in documents, of PrimeQA's rules",
             lambda: primeqa_records(examples, features, *logits),
             lambda: processor.process(base_examples, features, logits),
             rounds,

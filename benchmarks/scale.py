@@ -4,8 +4,9 @@
 
 A small simulation: sizes of weights, gradients and optimizer states, of what goes over the network in a step, and of
 what is read and written, divided by the rates below. Rates of the machine are of an 80 GB accelerator of the H100 kind
-in nodes of eight. All rates are options, and all are assumed but that of a drawn index, which was measured on a CPU. The simulation assumes that nothing overlaps but what it says, so it
-bounds from above, and that no device waits for a slower one, so it bounds from below.
+in nodes of eight. All rates are options, and all are assumed but that of a drawn index, which was measured on a CPU.
+The simulation assumes that nothing overlaps but what it says, so it bounds from above, and that no device waits for a
+slower one, so it bounds from below.
 """
 
 import argparse

@@ -79,6 +79,7 @@ ADDED = (
     "precision",
     "corrections",
     "stop_on_nan",
+    "async_save",
     "accelerator_config",
 )
 

@@ -14,6 +14,7 @@ from portico.from_scratch import (
     train_wordpiece_tokenizer,
 )
 from portico.mrc.corpus import generate
+from portico.settings import NO_DEFAULT
 
 
 @pytest.fixture(scope="module")
@@ -117,4 +118,6 @@ def test_a_pretrained_model_is_not_shaped():
 
 
 def test_fields_of_a_configuration():
-    assert "hidden_size" in fields_of(BertConfig)
+    fields = fields_of(BertConfig, {"hidden_size": 8}, open_fields=["max_position_embeddings"])
+    assert (fields["hidden_size"], fields["num_hidden_layers"]) == (8, BertConfig().num_hidden_layers)
+    assert fields["max_position_embeddings"] is NO_DEFAULT is fields["vocab_size"]

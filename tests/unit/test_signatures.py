@@ -13,7 +13,16 @@ from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins", "lightning_kwargs"]
-OWN_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precision", "corrections", "stop_on_nan"}
+OWN_FIELDS = {
+    "accelerator",
+    "strategy",
+    "devices",
+    "num_nodes",
+    "precision",
+    "corrections",
+    "stop_on_nan",
+    "async_save",
+}
 
 DIFFERENT_SIGNATURES = {
     "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",

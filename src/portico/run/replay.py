@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import os
+import pkgutil
 import random
 import sys
 import tempfile
@@ -99,8 +100,7 @@ def _replayed(script: Script, number: int | None, options: Mapping[str, Any], *,
         replay = Replay(number, Path(folder))
         try:
             if script.is_folder_of_run:
-                replay.watch()
-                _train_again(Path(script.target), folder, trusts_config=trusts_config)
+                _train_again(replay, Path(script.target), folder, trusts_config=trusts_config)
             else:
                 replacement.install_on_demand(**{name: value for name, value in options.items() if value})
                 replacement.when_replaced(replay.watch)
@@ -121,7 +121,7 @@ def join() -> None:
     replacement.when_replaced(Replay(settings["number"], Path(settings["folder"])).watch)
 
 
-def _train_again(run: Path, folder: str, *, trusts_config: bool) -> None:
+def _train_again(replay: "Replay", run: Path, folder: str, *, trusts_config: bool) -> None:
     """Train the experiment of a folder of `portico train` again, with another output folder and without loggers.
 
     Raises:
@@ -135,14 +135,26 @@ def _train_again(run: Path, folder: str, *, trusts_config: bool) -> None:
     settings["paths"]["output_dir"] = folder
     settings["args"].pop("resume_from_checkpoint", None)
     settings["logger"] = {}
-    foreign = [name for name in _targets(settings) if not name.startswith("portico.")]
+    foreign = [name for name in _targets(settings) if not _is_own(name)]
     if foreign and not trusts_config:
         raise InputError(
             f"{run / 'config.yaml'} names {', '.join(foreign)}, which would be imported and called; if you trust the "
             "run, allow it with --trust-config."
         )
     Replay.run_folder = run
+    replay.watch()
     cli.experiment_of(settings, folder).train()
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a dotted path names something that portico defines, and not what one of its modules imports."""
+    if not path.startswith("portico."):
+        return False
+    try:
+        target = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError):
+        return True  # refused with its reason when it is built
+    return str(getattr(target, "__module__", "")).partition(".")[0] == "portico"
 
 
 def _targets(settings: Any) -> Iterator[str]:

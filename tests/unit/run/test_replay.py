@@ -164,22 +164,21 @@ def test_opens_a_step_of_a_folder_of_train(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-def test_calls_nothing_that_a_configuration_names_unless_trusted(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["os.system", "portico.run.replay.os.system", "portico.experiment.import_module"])
+def test_calls_nothing_that_a_configuration_names_unless_trusted(name, tmp_path, monkeypatch, capsys):
     (tmp_path / "config.yaml").write_text(
         "args: {_target_: portico.TrainingArguments}\npaths: {}\n"
-        "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}\n"
+        f"callbacks: {{one: {{hooks: [{{_target_: {name}, command: touch made}}]}}}}\n"
     )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         replay.main([".", "--step", "1"])
     assert ended.value.code == 1
-    assert (
-        "config.yaml names os.system, which would be imported and called; if you trust the" in capsys.readouterr().err
-    )
+    assert f"config.yaml names {name}, which would be imported and called; if you trust the" in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text("[]")
     with pytest.raises(SystemExit):
         replay.main([".", "--step", "1"])
     assert "config.yaml: not the configuration of a `portico train`." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         replay.main(["--devices", "2", ".", "--step", "1"])
-    assert "A folder is replayed as its config.yaml says" in capsys.readouterr().err
+    assert "a folder is replayed as its config.yaml says" in capsys.readouterr().err
