@@ -30,7 +30,7 @@ COMMANDS = (
     "start_up.py",
     "step_overhead.py",
     "checkpoint_pause.py",
-    "recipe.py",
+    "recipe.py --rounds 3 --steps 8",
     "mrc_features.py",
     "mrc_evaluation.py --sizes 2000",
     "mrc_post_processing.py",
