@@ -184,6 +184,8 @@ class OptunaSweeper(Sweeper):
             directions=directions,
             load_if_exists=True,
         )
+        # With the seed it began with, a continued search would draw the first values again.
+        self.study.sampler = self._sampler(num_trials=len(self.study.get_trials(deepcopy=False)))
         found = [one.name.lower() for one in self.study.directions]
         if found != directions:
             raise InputError(
@@ -210,7 +212,8 @@ class OptunaSweeper(Sweeper):
             )
         return directions
 
-    def _sampler(self) -> Any:
+    def _sampler(self, num_trials: int = 0) -> Any:
+        """Return the sampler of a study that has so many trials."""
         import optuna
 
         described: Any = OmegaConf.to_container(self.sampler, resolve=True) if self.sampler else {}
@@ -218,6 +221,9 @@ class OptunaSweeper(Sweeper):
         if sampler is optuna.samplers.GridSampler:
             described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
+        # Those of a grid and of a quasi-random sequence say which one it is.
+        elif sampler is not optuna.samplers.QMCSampler and described.get("seed") is not None:
+            described["seed"] += num_trials
         return sampler(**described)
 
     def _check_point(self, point: Mapping[str, Any]) -> None:

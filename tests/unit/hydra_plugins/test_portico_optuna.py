@@ -204,6 +204,14 @@ def test_trial_of_a_living_worker_is_left_alone(search, found, tmp_path):
     assert study_in(tmp_path / "found").trials[1].state is TrialState.RUNNING
 
 
+def test_continued_search_with_a_seed_draws_other_values(search, found):
+    sampler = ["hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=3"]
+    assert search(*sampler, "hydra.sweeper.n_trials=2") == 0
+    assert search(*sampler, "hydra.sweeper.n_trials=4") == 0
+    drawn = [tuple(values.values()) for values in found("values")]
+    assert len(set(drawn)) == len(drawn) == 4
+
+
 def test_custom_search_space_suggests_more(search, found, monkeypatch):
     more = "hydra.sweeper.custom_search_space=fake_experiment.suggest_seed"
     assert search(more, "hydra.sweeper.n_trials=4", "hydra.sweeper.sampler.seed=3") == 0
