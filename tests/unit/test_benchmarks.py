@@ -42,6 +42,7 @@ def test_the_table_is_that_of_the_stored_figures():
 
 def test_every_command_is_a_script_that_records_and_every_figure_has_one():
     for command in run_all.COMMANDS:
-        assert re.search(r"\brecord\(|\bimport compare\b", (FOLDER / command.split()[0]).read_text(encoding="utf-8")), command
+        text = (FOLDER / command.split()[0]).read_text(encoding="utf-8")
+        assert re.search(r"\brecord\(|\bimport compare\b", text), command
     stored = json.loads(run_all.RESULTS.read_text(encoding="utf-8"))
     assert {row["command"] for row in stored["rows"].values()} <= set(run_all.COMMANDS)
