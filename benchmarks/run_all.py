@@ -30,7 +30,7 @@ COMMANDS = (
     "start_up.py",
     "step_overhead.py",
     "checkpoint_pause.py",
-    "recipe.py --rounds 3 --steps 8",
+    "recipe.py --rounds 2 --steps 4 --warm-up 2 --ways bf16=true train_sampling_strategy=group_by_length",
     "mrc_features.py",
     "mrc_evaluation.py --sizes 2000",
     "mrc_post_processing.py",
