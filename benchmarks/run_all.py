@@ -5,7 +5,7 @@
 
 Every figure is portico's share of its peer's cost, measured by turns in one run, so smaller is better and figures of
 different machines may be compared. ``--store`` keeps the new ones in ``results.json`` and in the table of
-``README.md``, both next to this file. Takes about half an hour on two cores that do nothing else.
+``README.md``, both next to this file.
 """
 
 import argparse

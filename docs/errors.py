@@ -120,7 +120,7 @@ between `<` and `>`, differ. Where transformers has the same error, the message 
 
 An error in what you gave is a `portico.InputError`, raised as early as it can be known. It is a `ValueError` too, and
 where transformers raises another type, also of that type: `except ValueError` keeps working in existing scripts. A
-missing package is an `ImportError` as well, and names the extra to install. After a warning the run goes on as the
+missing package is an `ImportError` as well, and names the extra to install. After a warning the run continues as the
 warning says. Where the second column is empty, the message names all that there is to correct.
 
 This page is generated: `python docs/errors.py`.
@@ -205,7 +205,8 @@ def _name(node: ast.expr) -> str:
     """Return a word for a value of a message."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.strip("_")
+            # A constant says in capitals what its words are.
+            return name.lower().strip("_").replace("_", " ") if name.isupper() else name.strip("_")
         case ast.Constant(value=value):
             return str(value)
         case ast.Call(func=ast.Attribute(attr="join"), args=[values]):

@@ -179,7 +179,6 @@ class OptunaSweeper(Sweeper):
         self.study = optuna.create_study(
             storage=storage_of(address),
             study_name=name,
-            sampler=self._sampler(),
             pruner=instantiate(self.pruner) if self.pruner else optuna.pruners.NopPruner(),
             directions=directions,
             load_if_exists=True,
@@ -212,7 +211,7 @@ class OptunaSweeper(Sweeper):
             )
         return directions
 
-    def _sampler(self, num_trials: int = 0) -> Any:
+    def _sampler(self, num_trials: int) -> Any:
         """Return the sampler of a study that has so many trials."""
         import optuna
 

@@ -304,7 +304,8 @@ class RetiredArguments:
     def _apply_retired(self, name: str, value: object) -> None:
         """Apply an argument that was set, with one warning, or refuse it."""
         if name in _REFUSED and _REFUSED[name][0] in (None, value):
-            raise InputError(f"`{name}={value!r}` is no longer supported; {_REFUSED[name][1]} instead.")
+            replacement = _REFUSED[name][1]
+            raise InputError(f"`{name}={value!r}` is no longer supported; {replacement} instead.")
         if name in _WITHOUT_EFFECT:
             warn_of_old_spelling(
                 f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import warnings
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -305,9 +306,9 @@ class MeshStrategy(ModelParallelStrategy):
         self._setup_distributed()
         self._device_mesh = self.make_mesh()
 
+    @abstractmethod
     def make_mesh(self) -> DeviceMesh:
         """Return the mesh of the run; the processes are connected."""
-        raise NotImplementedError
 
     @property
     def lightning_sizes(self) -> tuple[int, int]:

@@ -219,7 +219,7 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate as :meth:`Trainer.evaluate <portico.trainer.Trainer.evaluate>` does, and return the metrics.
+        """Evaluate as :meth:`portico.trainer.Trainer.evaluate` does, and return the metrics.
 
         ``gen_kwargs`` are keywords of ``generate`` for this evaluation; they win over the training arguments.
         """
@@ -241,7 +241,7 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """Predict as :meth:`Trainer.predict <portico.trainer.Trainer.predict>` does.
+        """Predict as :meth:`portico.trainer.Trainer.predict` does.
 
         ``gen_kwargs`` are keywords of ``generate`` for this prediction; they win over the training arguments.
         """

@@ -10,7 +10,7 @@ from transformers.trainer_utils import BestRun
 
 import portico
 from models import ToyDataset, tiny_bert
-from parity.peers import QUIET, Recorder, assert_same_values, untimed
+from parity.peers import OWN_FIELDS, QUIET, Recorder, assert_same_values, untimed
 from parity.test_processes import launch
 from portico.checkpoint.manifest import MANIFEST_FILE
 
@@ -71,17 +71,7 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
     }
 
 
-ADDED = (
-    "accelerator",
-    "strategy",
-    "devices",
-    "num_nodes",
-    "precision",
-    "corrections",
-    "stop_on_nan",
-    "async_save",
-    "accelerator_config",
-)
+ADDED = (*OWN_FIELDS, "accelerator_config")
 
 
 def compare_searches(tmp_path, *, sampler=optuna.samplers.RandomSampler, **options):

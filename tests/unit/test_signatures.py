@@ -9,20 +9,11 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 
 import portico
 from models import ToyDataset, tiny_bert, toy_trainer
+from parity.peers import OWN_FIELDS
 from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins", "lightning_kwargs"]
-OWN_FIELDS = {
-    "accelerator",
-    "strategy",
-    "devices",
-    "num_nodes",
-    "precision",
-    "corrections",
-    "stop_on_nan",
-    "async_save",
-}
 
 DIFFERENT_SIGNATURES = {
     "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",
@@ -115,7 +106,7 @@ def test_argument_fields_and_defaults():
         for library in (transformers, portico)
     )
     added = ours.keys() - theirs.keys()
-    assert added == OWN_FIELDS | RetiredArguments.__annotations__.keys()
+    assert added == {*OWN_FIELDS} | RetiredArguments.__annotations__.keys()
     assert theirs.keys() <= ours.keys()
     for name, field in theirs.items():
         assert (field.default, field.init) == (ours[name].default, ours[name].init)

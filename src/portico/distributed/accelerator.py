@@ -536,7 +536,8 @@ class Accelerator:
         loss, self._deferred = self._deferred, None
         if loss is None:
             raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate."
+                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
+                "`self.accelerator.backward(loss)` in it."
             )
         return loss
 

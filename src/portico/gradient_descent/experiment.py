@@ -169,6 +169,11 @@ class GradientDescentExperiment(Experiment):
             )
         file = Path(path) / BEST_WEIGHTS if Path(path).is_dir() else Path(path)
         _, parts = self._prepared()
+        if parts.validation_data_loader is None:
+            raise InputError(
+                f"`mode=evaluate` and `mode=predict` read validation batches, but {self.allennlp_config} makes none; "
+                "add a 'validation_data_loader' to it."
+            )
         try:
             parts.model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:

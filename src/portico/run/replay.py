@@ -158,10 +158,11 @@ def _is_own(path: str) -> bool:
 
 
 def _targets(settings: Any) -> Iterator[str]:
-    """Yield what nested settings name to be called."""
+    """Yield what nested settings name to be called, also as AllenNLP does, and files that name more."""
     if isinstance(settings, Mapping):
-        if "_target_" in settings:
-            yield str(settings["_target_"])
+        yield from (str(settings[key]) for key in ("_target_", "allennlp_config") if settings.get(key))
+        if "." in str(settings.get("type", "")):
+            yield str(settings["type"])
         settings = settings.values()
     elif not isinstance(settings, list):
         return

@@ -68,6 +68,15 @@ def test_an_evaluation_needs_trained_weights(override, message, tmp_path):
         start(tmp_path / "scores", "evaluate", override)
 
 
+def test_an_evaluation_needs_validation_batches(tmp_path):
+    file = tmp_path / "config.jsonnet"
+    loader = {"type": f"{__name__}.file_loader", "size": 6}
+    model = {"type": f"{__name__}.FileNet", "scale": 2.0}
+    file.write_text(json.dumps({"trainer": {}, "model": model, "data_loader": loader}))
+    with pytest.raises(InputError, match=r"config\.jsonnet makes none; add a 'validation_data_loader'"):
+        start(tmp_path / "scores", "evaluate", "args.weights=none", f"allennlp_config={file}")
+
+
 def test_training_improves_accuracy(tmp_path):
     metrics = train(tmp_path)
     assert metrics["best_validation_accuracy"] > 0.8

@@ -164,12 +164,18 @@ def test_opens_a_step_of_a_folder_of_train(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("name", ["os.system", "portico.run.replay.os.system", "portico.experiment.import_module"])
-def test_calls_nothing_that_a_configuration_names_unless_trusted(name, tmp_path, monkeypatch, capsys):
-    (tmp_path / "config.yaml").write_text(
-        "args: {_target_: portico.TrainingArguments}\npaths: {}\n"
-        f"callbacks: {{one: {{hooks: [{{_target_: {name}, command: touch made}}]}}}}\n"
-    )
+@pytest.mark.parametrize(
+    ("name", "naming"),
+    [
+        ("os.system", "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}"),
+        ("portico.run.replay.os.system", "callbacks: {one: {_target_: portico.run.replay.os.system}}"),
+        ("portico.experiment.import_module", "model: {_target_: portico.experiment.import_module}"),
+        ("os.system", "trainer: {optimizer: {type: os.system}}"),
+        ("theirs.jsonnet", "allennlp_config: theirs.jsonnet"),
+    ],
+)
+def test_calls_nothing_that_a_configuration_names_unless_trusted(name, naming, tmp_path, monkeypatch, capsys):
+    (tmp_path / "config.yaml").write_text(f"args: {{_target_: portico.TrainingArguments}}\npaths: {{}}\n{naming}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         replay.main([".", "--step", "1"])
