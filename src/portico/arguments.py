@@ -214,7 +214,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         save_total_limit: Number of checkpoints kept; the oldest go first, the best one is never deleted. By default
             all.
         save_only_model: Leave optimizer, schedule and random states out of checkpoints, which then cannot be resumed.
-        async_save: Write checkpoints while training goes on, from a copy of the state in host memory.
+        async_save: Write checkpoints while training continues, from a copy of the state in host memory.
         save_on_each_node: Write files on every machine, not only on the first.
         enable_jit_checkpoint: On SIGTERM, save a checkpoint and end the run.
         load_best_model_at_end: Load the best checkpoint after training.
@@ -297,7 +297,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         default=None, metadata={"help": "Deviations of transformers to correct, separated by commas, or 'all'."}
     )
     stop_on_nan: bool = field(default=False, metadata={"help": "End training at a loss that is NaN or infinite."})
-    async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training goes on."})
+    async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training continues."})
 
     def __post_init__(self) -> None:
         options().fill(self)

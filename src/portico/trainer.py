@@ -1381,13 +1381,17 @@ class Trainer:
             return
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        files = {f"{split}_results.json": metrics}
+        written, everything = folder / f"{split}_results.json", folder / "all_results.json"
+        written.write_text(json.dumps(metrics, indent=4, sort_keys=True), encoding="utf-8")
         if combined:
-            everything = folder / "all_results.json"
-            known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
-            files[everything.name] = {**known, **metrics}
-        for name, content in files.items():
-            (folder / name).write_text(json.dumps(content, indent=4, sort_keys=True), encoding="utf-8")
+            try:
+                known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
+            except ValueError as error:
+                raise InputError(
+                    f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "
+                    "it, or set `combined=False`."
+                ) from error
+            everything.write_text(json.dumps({**known, **metrics}, indent=4, sort_keys=True), encoding="utf-8")
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""

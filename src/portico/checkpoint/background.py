@@ -1,4 +1,4 @@
-"""Write the large files of a checkpoint while training goes on (``async_save``), from copies in host memory."""
+"""Write the large files of a checkpoint while training continues (``async_save``), from copies in host memory."""
 
 import threading
 from collections.abc import Callable

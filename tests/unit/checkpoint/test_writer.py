@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from models import Line, ToyDataset, tiny_bert, tiny_tokenizer, toy_trainer
+from portico import InputError
 from portico.checkpoint.writer import write_checkpoint
 
 FILES = {
@@ -177,6 +178,15 @@ def test_metrics_and_state_are_written(tmp_path):
     everything = json.loads((tmp_path / "all_results.json").read_text())
     assert {"train_loss", "eval_loss"} <= everything.keys()
     assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 10
+
+
+def test_metrics_are_written_beside_damaged_results(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    (tmp_path / "all_results.json").write_text('{"train_loss":')
+    with pytest.raises(InputError, match=r"all_results\.json is not JSON .* are in eval_results\.json only"):
+        trainer.save_metrics("eval", {"eval_loss": 1.0})
+    assert json.loads((tmp_path / "eval_results.json").read_text()) == {"eval_loss": 1.0}
+    assert (tmp_path / "all_results.json").read_text() == '{"train_loss":'
 
 
 def test_best_checkpoint_is_loaded_and_others_are_deleted(tmp_path):

@@ -380,7 +380,7 @@ def test_a_sharded_reader_gives_the_same_answers(tmp_path):
 
 
 def saved_in_the_background(folder):
-    """Checkpoints written while training goes on, windows of several batches, and an optimizer of the user's."""
+    """Checkpoints written while training continues, windows of several batches, and an optimizer of the user's."""
     waits, goes_on = {}, {}
     for name, given in {"at-once": False, "later": True}.items():
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
