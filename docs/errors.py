@@ -121,7 +121,8 @@ between `<` and `>`, differ. Where transformers has the same error, the message 
 An error in what you gave is a `portico.InputError`, raised as early as it can be known. It is a `ValueError` too, and
 where transformers raises another type, also of that type: `except ValueError` keeps working in existing scripts. A
 missing package is an `ImportError` as well, and names the extra to install. After a warning the run continues as the
-warning says. Where the second column is empty, the message names all that there is to correct.
+warning says. Where the second column is empty, there is nothing to correct, or the message has been transformers' or
+AllenNLP's for long and says it in its own words.
 
 This page is generated: `python docs/errors.py`.
 """
@@ -130,19 +131,33 @@ _PACKAGES = Topic("Missing packages", "", ())
 _WARNINGS = ("warn", "warning", "warning_once")
 # How a sentence begins that says what to do.
 _IMPERATIVES = (
-    "Add|Attach|Call|Change|Check|Choose|Consider|Correct|Define|Delete|Double-check|Either set|Evaluate|Fix|Give|If"
-    "|Install|Keep|Leave|Let|Load|Make|Move|Name|Pad|Pass|Remove|Restore|Return|Run|See|Set|Specify|Start|To fix this"
-    "|Train|Use|Write|You should|Did you mean"
+    "Add|Attach|Call|Change|Check|Choose|Consider|Correct|Count|Define|Delete|Double-check|Either set|Evaluate|Fix"
+    "|Give|If|Install|Keep|Leave|Let|Load|Log|Lower|Make|Move|Name|Otherwise set|Pad|Pass|Remove|Restore|Return|Run"
+    "|See|Set|Specify|Start|To compare|To fix this|To silence this|To use|Train|Use|Write|[Yy]ou should|Did you mean"
 )
+# Reasons that another message ends with, which says what to do about all of them.
+_REASONS = {
+    ("portico/checkpoint/", "ValueError"): "Resume from the complete checkpoint that the message names, or from none.",
+    ("portico/mrc/datasets/", "InvalidRecord"): "Correct the record, or leave such records out: `skip_invalid=True`.",
+    ("portico/mrc/postprocess/calibration.py", "ValueError"): "Delete the file, or calibrate the reader again.",
+}
+# What ends with the message of another error has that one's advice.
+_QUOTED = re.compile(r": <(error|obstacle)>$")
+# Caught where they are raised, or Python's own: no user reads them.
+_INTERNAL = ("a <name> is not a plain value", "no input of the graph tells the size", "module <name> has no attribute")
 _ADVICE = re.compile(rf"(?<=[.:;,>)]) (?=(?:{_IMPERATIVES})\b)")
 
 
 class Message(NamedTuple):
-    """A message: where it is, its text with names for values, and whether it is a warning or about a package."""
+    """A message: where it is, its text with names for values, and whether it is a warning or about a package.
+
+    ``raised`` is the name of its class.
+    """
 
     module: str
     text: str
     kind: str
+    raised: str
 
 
 @cache
@@ -165,7 +180,8 @@ def _messages_of(module: str, tree: ast.Module, errors: set[str]) -> Iterator[Me
         kind = "warning" if name in _WARNINGS else "package" if name == "MissingPackageError" else "error"
         if name in errors or name in _WARNINGS:
             for text in _texts(node.args[0], tree):
-                yield Message(module, _with_arguments(text, node.args[1:]), kind)
+                if not text.startswith(_INTERNAL):
+                    yield Message(module, _with_arguments(text, node.args[1:]), kind, name)
 
 
 def _error_classes(trees: Iterable[ast.Module]) -> set[str]:
@@ -183,8 +199,9 @@ def _texts(node: ast.expr, tree: ast.Module) -> list[str]:
         case ast.Constant(value=str(text)):
             return [text]
         case ast.JoinedStr(values=parts):
-            shown = (part.value if isinstance(part, ast.Constant) else f"<{_name(part.value)}>" for part in parts)
-            return ["".join(shown)]
+            begun = "".join(_part(part, tree) for part in parts[:-1])
+            ends = _ends(parts[-1], tree) if isinstance(parts[-1], ast.FormattedValue) else []
+            return [begun + end for end in ends or [_part(parts[-1], tree)]]
         case ast.BinOp(left=left, right=right):
             return ["".join(text for side in (left, right) for text in _texts(side, tree)[:1])]
         case ast.IfExp(body=body, orelse=orelse):
@@ -199,6 +216,23 @@ def _texts(node: ast.expr, tree: ast.Module) -> list[str]:
             returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
             return [text for value in returned for text in _texts(value, tree)]
     return []
+
+
+def _part(node: ast.expr, tree: ast.Module) -> str:
+    match node:
+        case ast.Constant(value=text):
+            return str(text)
+        case ast.FormattedValue(value=ast.Call(func=ast.Name(id="suggestion")) | ast.Name(id="meant")):
+            return "; did you mean `<nearest>`?"
+        case ast.FormattedValue(value=ast.Name(id=name) as constant) if name.isupper():
+            return next(iter(_texts(constant, tree)), f"<{_name(node)}>")
+    return f"<{_name(node)}>"
+
+
+def _ends(node: ast.FormattedValue, tree: ast.Module) -> list[str]:
+    """Return the texts that a value at the end of a message may be, if a function of its module gives them."""
+    is_call = isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+    return _texts(node.value, tree) if is_call and node.value.func.id.startswith("_") else []
 
 
 def _name(node: ast.expr) -> str:
@@ -249,10 +283,21 @@ def _markdown(text: str) -> str:
     return "`".join(parts).replace("|", "\\|")
 
 
-def _table(title: str, texts: set[str]) -> str:
-    if not texts:
+def told(message: Message) -> tuple[str, str]:
+    """Return the cause and the cure of a message; that of the message around it if it is a part of one."""
+    cause, cure = split(message.text)
+    if not cure and message.kind == "error" and _QUOTED.search(cause):
+        cure = "See the message at its end."
+    for (start, raised), around in _REASONS.items():
+        if not cure and message.raised == raised and message.module.startswith(start):
+            cure = around
+    return cause, cure
+
+
+def _table(title: str, found: set[Message]) -> str:
+    if not found:
         return ""
-    rows = sorted((_markdown(cause), _markdown(cure)) for cause, cure in map(split, texts))
+    rows = sorted({(_markdown(cause), _markdown(cure)) for cause, cure in map(told, found)})
     rows.sort(key=lambda row: re.sub(r"[^a-z ]", "", row[0].lower()))
     return f"\n| {title} | What to do |\n| --- | --- |\n" + "".join(f"| {cause} | {cure} |\n" for cause, cure in rows)
 
@@ -261,11 +306,10 @@ def page() -> str:
     """Return the page as Markdown: for each topic a table of its errors and one of its warnings."""
     # A single word is a name that another module makes a message of.
     found = [one for one in messages() if len(one.text.split()) > 2]
-    sections = [f"\n## {_PACKAGES.heading}\n{_table('Error', {one.text for one in found if one.kind == 'package'})}"]
+    sections = [f"\n## {_PACKAGES.heading}\n{_table('Error', {one for one in found if one.kind == 'package'})}"]
     for topic in TOPICS:
         own = [one for one in found if one.kind != "package" and topic_of(one.module) is topic]
-        texts = {kind: {one.text for one in own if one.kind == kind} for kind in ("error", "warning")}
-        tables = [_table(kind.capitalize(), texts[kind]) for kind in texts]
+        tables = [_table(kind.capitalize(), {one for one in own if one.kind == kind}) for kind in ("error", "warning")]
         if any(tables):
             text = f"\n{topic.text}\n" if topic.text else ""
             sections.append(f"\n## {topic.heading}\n{text}{''.join(tables)}")

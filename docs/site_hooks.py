@@ -8,6 +8,7 @@ from typing import Any
 import diagrams
 
 _ROLE = re.compile(r":(?:class|meth|func|mod|data|attr|exc):<code>(~?)([\w.]+)</code>")
+_LONG_NAME = re.compile(r"(?<=<code>)[\w.]{12,}(?=</code>)")
 
 
 DOCS = Path(__file__).parent
@@ -41,7 +42,7 @@ def _svg(source: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Link the names in docstrings that Sphinx's roles mark, where the site has them."""
+    """Link the names in docstrings that Sphinx's roles mark, and let long names break after an underscore."""
 
     def link(role: re.Match[str]) -> str:
         name = role[2]
@@ -49,4 +50,4 @@ def on_page_content(html: str, **_: Any) -> str:
             return f"<code>{name}</code>"
         return f'<autoref identifier="{name}" optional><code>{name.rpartition(".")[2]}</code></autoref>'
 
-    return _ROLE.sub(link, html)
+    return _LONG_NAME.sub(lambda name: re.sub(r"(?<=\w)([_.])(?=\w)", r"\1<wbr>", name[0]), _ROLE.sub(link, html))

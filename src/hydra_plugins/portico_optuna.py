@@ -108,7 +108,7 @@ class OptunaSweeper(Sweeper):
         if min(self.n_trials, self.n_jobs) < 1 or not 0 <= self.max_failure_rate <= 1:
             raise InputError(
                 f"hydra.sweeper.n_trials={self.n_trials}, n_jobs={self.n_jobs}, max_failure_rate="
-                f"{self.max_failure_rate}: the first two have to be at least 1, and the rate in 0..1."
+                f"{self.max_failure_rate} are out of range; set the first two to at least 1, and the rate to 0..1."
             )
         refuse_drawing_in_several_processes(str(config.hydra.sweeper["_target_"]))
         self.hydra_context, self.config = hydra_context, config

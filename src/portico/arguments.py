@@ -340,7 +340,10 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         made = cls(*args, **(settings | added))
         inexact = [f"{name}=True" for name in ("bf16", "tf32", "torch_compile") if added.get(name)]
         if inexact:
-            logger.warning("`fast()` set %s: results differ slightly from 32-bit training.", ", ".join(inexact))
+            logger.warning(
+                "`fast()` set %s: results differ slightly from 32-bit training; give them as False to avoid it.",
+                ", ".join(inexact),
+            )
         return made
 
     def to_dict(self) -> dict[str, Any]:

@@ -405,7 +405,9 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
             raise
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
+            raise InputError(
+                f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}); change its keys."
+            ) from error
     return experiment_class(settings)(**parts, output_dir=output_dir)
 
 

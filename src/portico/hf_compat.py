@@ -118,7 +118,10 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
         optim_args=_parse_optim_args(args.optim_args),
     )
     if args.optim not in _OPTIMIZER_HANDLERS:
-        raise ValueError(f"Trainer cannot instantiate unsupported optimizer: {args.optim}")
+        raise ValueError(
+            f"Trainer cannot instantiate unsupported optimizer: {args.optim}; set `optim` to a value of "
+            "`transformers.training_args.OptimizerNames`."
+        )
     chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
 

@@ -132,7 +132,9 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
-            logger.warning("`n_jobs` has no effect: the trials share one trainer and run one after another.")
+            logger.warning(
+                "`n_jobs` has no effect: the trials share one trainer and run one after another; leave it out."
+            )
         optimizing = {name: options.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in options}
         if not trainer.accelerator.is_main_process:
             _follow_trials(trainer, optimizing.get("catch", ()))
@@ -284,7 +286,8 @@ def checked_search(trainer: "Trainer", name: object, direction: str | list[str])
     chosen = installed_backend(name)
     if trainer.model_init is None:
         raise InputRuntimeError(
-            "To use hyperparameter search, you need to pass your model through a model_init function."
+            "To use hyperparameter search, you need to pass your model through a model_init function. Give "
+            "`Trainer(model_init=...)`, which makes a new model for each trial."
         )
     directions = checked_directions(direction)
     if isinstance(direction, list) and not chosen.takes_several_directions:

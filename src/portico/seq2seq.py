@@ -105,12 +105,12 @@ def padding_token(processing_class: "annotations.ProcessingClass | None", model:
     if hasattr(tokenizer, "pad_token_id"):
         own, end = tokenizer.pad_token_id, tokenizer.eos_token_id
         token = own if own is not None else end
-        missing = "`processing_class` has neither a padding token nor an end token; set its `pad_token`"
+        missing = "`processing_class` has neither a padding token nor an end token"
     else:
         token = getattr(getattr(model, "config", None), "pad_token_id", None)
-        missing = "Pad_token_id must be set in the configuration of the model, in order to pad tensors; set it"
+        missing = "Pad_token_id must be set in the configuration of the model, in order to pad tensors"
     if token is None:
-        raise InputError(f"{missing}, or leave `predict_with_generate` out.")
+        raise InputError(f"{missing}; set one, or leave `predict_with_generate` out.")
     return int(token)
 
 

@@ -393,7 +393,7 @@ class Trainer:
     def get_test_dataloader(self, test_dataset: "Examples") -> "Loader":
         """Return a loader over ``test_dataset``."""
         if test_dataset is None:
-            raise InputTypeError("There is nothing to predict on: give a data set to `predict()`.")
+            raise InputTypeError("There is nothing to predict on; give a data set to `predict()`.")
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
@@ -1199,7 +1199,7 @@ class Trainer:
                 raise RuntimeError(
                     "Evaluation hit an out-of-memory error. `auto_find_batch_size` only adjusts the training batch "
                     "size, reduce `per_device_eval_batch_size` instead. It is "
-                    f"{self.args.per_device_eval_batch_size} now."
+                    f"{self.args.per_device_eval_batch_size}; set a smaller one."
                 ) from error
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)

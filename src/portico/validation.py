@@ -145,7 +145,7 @@ _LOG_BY_THEMSELVES = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
 def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | None) -> None:
     for kind, instead in REFUSED_CALLBACKS.items():
         if isinstance(callback, kind):
-            raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}, but {instead}.")
+            raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}; leave it out: {instead}.")
     if isinstance(callback, _LOG_BY_THEMSELVES) and not loggers:
         raise InputError(
             f"`lightning_callbacks` holds a {type(callback).__name__}, which writes to Lightning's loggers, and there "

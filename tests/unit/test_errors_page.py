@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from errors import PAGE, messages, page, split, topic_of
+from errors import PAGE, messages, page, split, told, topic_of
 
 from models import toy_trainer
 from portico import InputError, LossSpike
@@ -59,6 +59,12 @@ def test_a_raised_error_is_found_on_the_page(mistake, tmp_path):
 )
 def test_cause_and_cure_are_told_apart(text, cause, cure):
     assert split(text) == (cause, cure)
+
+
+def test_every_error_says_what_to_do():
+    without = [one for one in messages() if one.kind != "warning" and len(one.text.split()) > 2 and not told(one)[1]]
+    # AllenNLP's own sentence, which says what is allowed.
+    assert [one.text.partition(" is an invalid value")[0] for one in without] == ["<patience>"]
 
 
 def test_the_page_is_readable():

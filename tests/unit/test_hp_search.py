@@ -204,7 +204,9 @@ def test_optimize_options_are_passed_on(tmp_path):
 
 def test_n_jobs_warns(tmp_path, caplog):
     searching(tmp_path).hyperparameter_search(rates, n_trials=2, backend="optuna", n_jobs=2)
-    assert "`n_jobs` has no effect: the trials share one trainer and run one after another." in caplog.text
+    assert (
+        "`n_jobs` has no effect: the trials share one trainer and run one after another; leave it out." in caplog.text
+    )
 
 
 def test_hyperparameter_without_field_warns(tmp_path, caplog):

@@ -151,7 +151,9 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
             _check_alike(trainer.lr_scheduler.state_dict(), saved_schedule)
             trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
-        logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
+        logger.warning(
+            "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
+        )
 
 
 def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:

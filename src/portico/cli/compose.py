@@ -176,8 +176,10 @@ def _built(key: str, entry: Mapping[str, Any]) -> Any:
     except InstantiationException as error:
         if not isinstance(error.__cause__, ImportError):
             raise
-        reason = " ".join(str(error.__cause__).split())
-        raise MissingPackageError(f"The entry `{key}` needs a package that is not installed: {reason}") from error
+        reason = " ".join(str(error.__cause__).split()).rstrip(".")
+        raise MissingPackageError(
+            f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another entry."
+        ) from error
 
 
 def _with_objects(values: Any) -> Any:

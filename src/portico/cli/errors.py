@@ -52,7 +52,7 @@ def explained() -> Iterator[None]:
     except ValueError as error:
         if "Config group override must be" not in str(error):
             raise
-        raise InputError(f"{error}: a group takes the name of a file, as in debug=default.") from error
+        raise InputError(f"{error}; give the group the name of a file, as in debug=default.") from error
 
 
 def explain(error: Exception) -> str:
@@ -75,7 +75,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."
     if isinstance(error, OmegaConfBaseException):
-        return f"'{error.full_key}' cannot be resolved: {str(error).splitlines()[0]}."
+        reason = str(error).splitlines()[0]
+        return f"'{error.full_key}' cannot be resolved ({reason}); set it, or the key that it refers to."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(error)
     return _with_advice(_one_line(error)) if isinstance(error, ConfigCompositionException) else _one_line(error)

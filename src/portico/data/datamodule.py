@@ -196,7 +196,7 @@ class TrainerDataModule(pl.LightningDataModule):
             different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
         message = (
             f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
-            f"{', '.join(different)} has no effect on it."
+            f"{', '.join(different)} has no effect on it; set it in the loader."
         )
         if different and message not in self._announced:
             self._announced.add(message)
@@ -280,7 +280,7 @@ class TrainerDataModule(pl.LightningDataModule):
         """Log once which columns of a set are dropped."""
         message = (
             f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
-            f"not take are left out: {', '.join(columns)}."
+            f"not take are left out: {', '.join(columns)}; set `remove_unused_columns=False` to keep them."
         )
         if columns and message not in self._announced:
             self._announced.add(message)

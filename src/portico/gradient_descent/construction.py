@@ -344,7 +344,9 @@ def _arguments(
     for name, parameter in parameters_of(constructor).items():
         if name in configured:
             if name in extras:
-                logger.warning("`%s` is set in the configuration, which wins over the value at hand.", name)
+                logger.warning(
+                    "`%s` is given twice, and the configuration wins; remove it there to use the other.", name
+                )
             arguments[name] = convert(parameter.annotation, configured[name], name, extras)
         elif name in extras:
             arguments[name] = extras[name]

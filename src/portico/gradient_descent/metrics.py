@@ -363,8 +363,8 @@ def _signed(name: Any) -> tuple[float, str]:
         )
     if name[0] not in _SIGNS:
         raise ConfigurationError(
-            f"`validation_metric={name!r}` must start with + or -: '+{name}' if higher is better, '-{name}' if lower "
-            "is."
+            f"`validation_metric={name!r}` must start with + or -; set '+{name}' if higher is better, '-{name}' if "
+            "lower is."
         )
     return _SIGNS[name[0]], name[1:]
 

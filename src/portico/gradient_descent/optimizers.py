@@ -45,7 +45,7 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
         return [parameter for _, parameter in named]
     indices, unused = find_groups([name for name, _ in named], groups)
     for pattern in unused:
-        logger.warning("The parameter group pattern '%s' matches no parameter name.", pattern)
+        logger.warning("The parameter group pattern '%s' matches no parameter name; correct or remove it.", pattern)
     made: list[dict[str, Any]] = [{"params": [], **options} for _, options in groups]
     rest: dict[str, Any] = {"params": []}
     for (_, parameter), index in zip(named, indices, strict=True):
@@ -56,7 +56,9 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
         for parameter in group["params"]:
             parameter.requires_grad_(False)
         if options := sorted(set(group) - {"params", "requires_grad"}):
-            logger.warning("The options of a frozen parameter group have no effect: %s.", ", ".join(options))
+            logger.warning(
+                "The options of a frozen parameter group have no effect: %s; remove them.", ", ".join(options)
+            )
     return [group for group in (*made, rest) if group.get("requires_grad", True)]
 
 

@@ -386,7 +386,7 @@ class LoopTrainer(Trainer):
         outputs = self.gd_trainer.batch_outputs(inputs, for_training=True)
         loss = outputs["loss"]
         if torch.isnan(loss):
-            raise ValueError("nan loss encountered")
+            raise ValueError("nan loss encountered; lower the learning rate, or set `grad_norm` or `grad_clipping`.")
         cast(DescentRun, self.module.run).collect(outputs)
         return (loss, outputs) if return_outputs else loss
 

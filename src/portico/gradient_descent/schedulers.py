@@ -360,7 +360,7 @@ class CosineWithRestarts(LearningRateScheduler):
                 "to 1 epoch or more, the second to 0 or more."
             )
         if self.t_initial == self.t_mul == self.eta_mul == 1:
-            logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 does not change the learning rate.")
+            logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 keeps the learning rate; change one.")
         self._last_restart = self._n_restarts = 0
         self._cycle_len = self.t_initial
         super().__init__(self.optimizer, self.last_epoch)

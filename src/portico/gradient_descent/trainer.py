@@ -340,7 +340,7 @@ class GradientDescentTrainer(RegistrableTrainer):
             # The wording is AllenNLP's.
             raise RuntimeError(
                 "The model you are trying to optimize does not contain a 'loss' key in the output of "
-                "model.forward(inputs)."
+                "model.forward(inputs). Return one, computed from the labels."
             )
         penalty = getattr(self.model, "get_regularization_penalty", lambda: None)()
         if penalty is not None:
@@ -445,7 +445,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         if patience is None and self.validation_data_loader is not None:
             logger.warning(
                 "You provided a validation dataset but patience was set to None, meaning that early stopping is "
-                "disabled"
+                "disabled; set `patience` to enable it."
             )
 
     def _set_callbacks(

@@ -72,7 +72,7 @@ class ConfigAttribute:
                 return _parse(text.strip(), kind)
             except ValueError:
                 continue
-        raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`, which must be {self._allowed()}.")
+        raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`; give {self._allowed()}.")
 
     def _allowed(self) -> str:
         words = [kind.__name__ if type(kind) is type else str(kind) for kind in self.kinds]
@@ -147,8 +147,8 @@ def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
     for factor, splits in _EXCLUSIVE:
         if values[f"{prefix}{splits}"] is not None and values[f"{prefix}{factor}"] not in (None, 1):
             raise IncompatibleIPUConfigError(
-                f"Only one of `{prefix}{factor}` and `{prefix}{splits}` can be set: the first cuts evenly, the second "
-                "places each part."
+                f"Only one of `{prefix}{factor}` and `{prefix}{splits}` can be set; leave out the first, which cuts "
+                "evenly, or the second, which places each part."
             )
 
 
@@ -384,7 +384,9 @@ class IPUConfig:
         """
         self.check()
         if not compile_only and backend.ipuHardwareVersion() not in _MK2_VERSIONS:
-            raise RuntimeError("This requires an IPU Mk2 system to run.")
+            raise RuntimeError(
+                "This requires an IPU Mk2 system to run. Set `compile_only=True` to compile without one."
+            )
         config = copy.copy(self)
         return _make_options(config.eval() if for_inference else config.train(), compile_only=compile_only)
 

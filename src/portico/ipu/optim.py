@@ -96,7 +96,8 @@ class OptimizerConversion:
         """Return the counterpart of an optimizer of torch, with its hyperparameters and its state."""
         name = type(optimizer).__name__
         if type(optimizer) not in _HYPERPARAMETERS:
-            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {name}")
+            known = ", ".join(kind.__name__ for kind in _HYPERPARAMETERS)
+            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {name}; use one of {known}.")
         keys = _HYPERPARAMETERS[type(optimizer)]
         groups = []
         for group in optimizer.param_groups:

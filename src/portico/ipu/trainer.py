@@ -182,7 +182,9 @@ class IPUMixin(_MixedInto):
             ValueError: If a trial of a hyperparameter search is given.
         """
         if kwargs.get("trial") is not None or (len(args) > 1 and args[1] is not None):
-            raise ValueError("Hyperparameter tuning is not supported by the IPUTrainer.")
+            raise ValueError(
+                "Hyperparameter tuning is not supported by the IPUTrainer. Use a sweep, `portico train -m`, instead."
+            )
         try:
             return super().train(*args, **kwargs)
         finally:

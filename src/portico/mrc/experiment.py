@@ -236,7 +236,10 @@ class MRCExperiment(TrainerExperiment):
             )
         named = {f"data.{name}": getattr(self.data, name) for name in ("train_file", "validation_file")}
         if unused := [f"`{name}={file}`" for name, file in named.items() if file is not None]:
-            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
+            logger.warning(
+                "%s has no effect with `mode=predict`, which answers `data.predict_file`; leave it out.",
+                ", ".join(unused),
+            )
         reading = ("format", "skip_invalid", "max_gzip_ratio")
         asked = read_questions(path, **{key: getattr(self.data, key) for key in reading if hasattr(self.data, key)})
         started = time.time()

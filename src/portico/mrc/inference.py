@@ -360,7 +360,7 @@ def _checked(model: Any, tokenizer: Any) -> ModelAndTokenizer:
 def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
     # A single string is refused: its characters would be read as questions.
     if isinstance(strings, str | Mapping) or not isinstance(strings, Iterable):
-        raise InputError(f"`{name}` is {strings!r}, but must be a list, with one entry for each question.")
+        raise InputError(f"`{name}` is {strings!r}, not a list; give a list with one entry for each question.")
     return list(strings)
 
 

@@ -207,7 +207,11 @@ def cache_folder(chosen: str | Path | None) -> Path | None:
                 f"`{name}={str(wanted)!r}` cannot be written ({error.strerror}); give a folder that can, or "
                 f"`{name}='{OFF}'` to build the graphs anew at each start."
             ) from error
-        logger.warning("%s cannot be written, so ONNX Runtime's graphs are built anew at each start.", folder)
+        logger.warning(
+            "%s cannot be written, so ONNX Runtime's graphs are built anew at each start; set `onnx_cache_dir` to "
+            "another folder.",
+            folder,
+        )
         return None
     return folder
 

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         script, own = Script.split(parser, given_arguments, anywhere=_ANYWHERE)
         given = parser.parse_args(own)
         if (given.step is None) != given.from_spike:
-            raise InputError("Give either the number of a step with --step, or --from-spike.")
+            raise InputError("`--step N` and `--from-spike` are both given, or neither; give one of them.")
         if given.step is not None and given.step < 1:
             raise InputError(f"`--step {given.step}` is not positive; the first step is 1.")
         if given.report is not None:
@@ -111,7 +111,7 @@ def _replayed(script: Script, number: int | None, options: Mapping[str, Any], *,
             assert replay.step is not None
             return replay.step
     if replay.num_trainings == 0:
-        raise InputError(f"{script.target} trained with no Trainer, so there is no step to open.")
+        raise InputError(f"{script.target} trained with no Trainer; give a script that calls `Trainer.train`.")
     raise InputError(f"The training ended before step {replay.number}; its last step is {replay.last_step}.")
 
 
@@ -131,7 +131,9 @@ def _train_again(replay: "Replay", run: Path, folder: str, *, trusts_config: boo
     yaml, cli = import_module("yaml"), import_module("portico.cli.compose")
     settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not isinstance(settings, dict) or not {"args", "paths"} <= settings.keys():
-        raise InputError(f"{run / 'config.yaml'}: not the configuration of a `portico train`.")
+        raise InputError(
+            f"{run / 'config.yaml'}: no configuration of `portico train`; give the folder of one of its runs."
+        )
     settings["paths"]["output_dir"] = folder
     settings["args"].pop("resume_from_checkpoint", None)
     settings["logger"] = {}

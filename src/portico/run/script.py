@@ -149,7 +149,7 @@ class Script:
             try:
                 spec = find_spec(self.target)
             except ModuleNotFoundError as error:
-                raise InputError(f"-m {self.target}: {error}.") from error
+                raise InputError(f"-m {self.target}: {error}; correct the name, or install its package.") from error
             finally:
                 del sys.path[0]
             if spec is None:

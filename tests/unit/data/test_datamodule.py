@@ -86,10 +86,11 @@ def test_unused_columns_are_removed_and_logged_once(tmp_path, caplog):
     trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch")
     with caplog.at_level(logging.INFO, logger="transformers"):
         trainer.train()
+    cure = "; set `remove_unused_columns=False` to keep them."
     told = [record.message for record in caplog.records if "are left out" in record.message]
     assert told == [
-        "Columns of the training set that `Line.forward` does not take are left out: number, title.",
-        "Columns of the evaluation set that `Line.forward` does not take are left out: title.",
+        f"Columns of the training set that `Line.forward` does not take are left out: number, title{cure}",
+        f"Columns of the evaluation set that `Line.forward` does not take are left out: title{cure}",
     ]
 
 
@@ -159,8 +160,9 @@ def test_loaders_are_used_as_they_are(tmp_path, caplog):
         ]
     assert [record.message for record in caplog.records if "is used as it is" in record.message] == [
         "The training loader is used as it is, with batches of 5: per_device_train_batch_size=2, "
-        "dataloader_drop_last=True has no effect on it.",
-        "The evaluation loader is used as it is, with batches of 3: per_device_eval_batch_size=2 has no effect on it.",
+        "dataloader_drop_last=True has no effect on it; set it in the loader.",
+        "The evaluation loader is used as it is, with batches of 3: per_device_eval_batch_size=2 has no effect on it; "
+        "set it in the loader.",
     ]
     assert trainer.predict(DataLoader(Points(7), batch_size=4)).predictions.shape == (7, 1)
     assert {"eval_a_loss"} <= trainer.evaluate({"a": evaluation}).keys()

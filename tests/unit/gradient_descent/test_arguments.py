@@ -215,7 +215,9 @@ def test_invalid_folder_is_refused(given):
 
 def test_unset_patience_is_logged(caplog):
     make_trainer()
-    assert "patience was set to None, meaning that early stopping is disabled" in caplog.text
+    assert (
+        "patience was set to None, meaning that early stopping is disabled; set `patience` to enable it" in caplog.text
+    )
 
 
 def placed(*, cuda_device=-1, distributed=False, world_size=1, accelerator=None):

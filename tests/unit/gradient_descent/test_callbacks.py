@@ -89,7 +89,7 @@ def test_end_callbacks_run_when_training_fails():
             return {"loss": super().forward(x, labels)["loss"] * float("nan")}
 
     calls = []
-    with pytest.raises(ValueError, match="nan loss encountered"):
+    with pytest.raises(ValueError, match="nan loss encountered; lower the learning rate"):
         make_trainer(model=Broken(), end_callbacks=[End(calls)]).train()
     assert calls == [("end", None, False)]
 

@@ -192,7 +192,7 @@ class TestOptions:
 
     def test_require_mk2(self, monkeypatch):
         monkeypatch.setattr(poptorch, "ipuHardwareVersion", lambda: 1)
-        with pytest.raises(RuntimeError, match=r"This requires an IPU Mk2 system to run\."):
+        with pytest.raises(RuntimeError, match=r"This requires an IPU Mk2 system to run\. Set `compile_only=True`"):
             IPUConfig().to_options()
 
     @pytest.mark.parametrize(("folder", "kept"), [("", False), ("disabled", False), ("cache", True)])

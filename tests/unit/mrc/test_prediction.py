@@ -70,7 +70,7 @@ def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, que
     assert set(predictions.values()) == {""}
     assert (tmp_path / "run" / "predict_null_odds.json").is_file()
     assert "(no answer)" in (tmp_path / "run" / "predict_answers.txt").read_text(encoding="utf-8")
-    assert "`data.train_file=train.json`: not read, because `mode=predict`" in caplog.text
+    assert "`data.train_file=train.json` has no effect with `mode=predict`" in caplog.text
 
 
 @pytest.mark.parametrize(

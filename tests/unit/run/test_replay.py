@@ -76,7 +76,7 @@ def test_opens_the_step_of_the_spike(folder):
     [
         (["--step", "99"], "error: The training ended before step 99; its last step is 10."),
         (["--step", "0"], "error: `--step 0` is not positive"),
-        ([], "error: Give either the number of a step with --step, or --from-spike."),
+        ([], "error: `--step N` and `--from-spike` are both given, or neither; give one of them."),
         (["--step", "5", "--report", "none/step.html"], "`--report none/step.html` cannot be written; name a file in"),
     ],
 )
@@ -184,7 +184,10 @@ def test_calls_nothing_that_a_configuration_names_unless_trusted(name, naming, t
     (tmp_path / "config.yaml").write_text("[]")
     with pytest.raises(SystemExit):
         replay.main([".", "--step", "1"])
-    assert "config.yaml: not the configuration of a `portico train`." in capsys.readouterr().err
+    assert (
+        "config.yaml: no configuration of `portico train`; give the folder of one of its runs."
+        in capsys.readouterr().err
+    )
     with pytest.raises(SystemExit):
         replay.main(["--devices", "2", ".", "--step", "1"])
     assert "a folder is replayed as its config.yaml says" in capsys.readouterr().err

@@ -149,7 +149,7 @@ def plan_placement(
     elif is_forced:
         logger.warning("`force_to_pipelined=True` leaves the layers of the model on IPU 0: %s", obstacle)
     else:
-        raise IncompatibleIPUConfigError(f"{obstacle} Or force it to run on one with `force_to_pipelined=True`.")
+        raise IncompatibleIPUConfigError(f"{obstacle} Otherwise set `force_to_pipelined=True`: it runs on one IPU.")
     pieces = {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
     steps = _steps(model, order, ipu_of_layer, {**chosen, **pieces})
     placed = _parameters(model, steps, set(used))
@@ -178,8 +178,8 @@ _GENERATION_OPTIONS = (
 def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
     if without_effect := sorted(set(options) & set(_GENERATION_OPTIONS)):
         logger.warning(
-            "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
-            "made for each shape.",
+            "`parallelize_kwargs` has %s, which has no effect: tokens are generated without caches, in programs made "
+            "for each shape; leave it out.",
             ", ".join(without_effect),
         )
     if unknown := sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS)):
@@ -412,7 +412,8 @@ def _part_of(config: IPUConfig, counts: Sequence[int], ipus: slice, serialized: 
         else:
             home = "encoder" if kind == "embedding" else "decoder"
             raise IncompatibleIPUConfigError(
-                f"`{name}` must have all splits placed on the {home}, which has {inside} of {splits}."
+                f"`{name}` must have all splits placed on the {home}, which has {inside} of {splits}; set the "
+                "others to 0."
             )
     part = copy.deepcopy(config)
     part.update(**{config._for_mode(f"_{name}"): value for name, value in changes.items()})

@@ -88,7 +88,7 @@ class AnswerTexts(Metric):
         missing = _unanswered(predictions, references)
         if missing and not self.skip_unanswered:
             logger.warning(
-                "%d of %d questions have no prediction and score 0, for example %r.",
+                "%d of %d questions have no prediction and score 0, for example %r; check their ids.",
                 len(missing),
                 len(references),
                 missing[0],

@@ -72,7 +72,7 @@ class AbstractPostProcessor(ABC):
         self, k: int, max_answer_length: int, single_context_multiple_passages: bool = False, **ignored: Any
     ) -> None:
         if ignored:
-            logger.warning("%s ignores the options %s.", type(self).__name__, ", ".join(ignored))
+            logger.warning("%s ignores the options %s; leave them out.", type(self).__name__, ", ".join(ignored))
         self._k = k
         self._max_answer_length = max_answer_length
         self._single_context_multiple_passages = single_context_multiple_passages

@@ -302,7 +302,7 @@ def _answered_examples(
 def _check_data(data: Any, *, trust_config: bool) -> None:
     """Refuse settings of the data that cannot be used, and a class that would run code of the folder's author."""
     if not isinstance(data, Mapping):
-        raise InputError(f"`data={shorten(data)}` is not a mapping.")
+        raise InputError(f"`data={shorten(data)}` is not a mapping; correct it in the config.yaml of the run.")
     target = data.get(TARGET, _OWN_DATA)
     if target != _OWN_DATA:
         if not trust_config:
@@ -313,7 +313,7 @@ def _check_data(data: Any, *, trust_config: bool) -> None:
         return
     rules = {name: one.rule for name, one in schema_of(MRCData).known.items()}
     if unknown := sorted({str(key) for key in data} - {TARGET, *rules}):
-        raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting.")
+        raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting; remove it from the run's config.yaml.")
     check_values("data", data, rules)
 
 

@@ -253,7 +253,7 @@ def test_invalid_options_are_refused(tmp_path, options, message):
 def test_options_of_optimum_graphcore_warn(tmp_path, caplog):
     config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, parallelize_kwargs={"use_cache": True})
     ipu_trainer(tmp_path, config, max_steps=1).train()
-    assert "`parallelize_kwargs` has use_cache, which has no effect here" in caplog.text
+    assert "`parallelize_kwargs` has use_cache, which has no effect:" in caplog.text
 
 
 def test_finds_stacks_by_class_name():
