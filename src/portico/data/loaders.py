@@ -412,12 +412,13 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
         batches.sampler = SeedableRandomSampler(
             sampler.data_source, seed=config.data_seed, generator=sampler.generator, **drawn
         )
-    dispatches = config.dispatch_batches
-    if isinstance(loader.dataset, IterableDataset) if dispatches is None else dispatches:
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    dispatches = is_stream if config.dispatch_batches is None else config.dispatch_batches
+    if is_stream and _keeps_state(loader) and (dispatches or config.num_processes == 1):
+        # As torchdata's `StatefulDataLoader`, which knows where each of its workers stands.
+        options["stateful"] = loader
+    if dispatches:
         options.pop("generator", None)
-        if isinstance(loader.dataset, IterableDataset) and _keeps_state(loader):
-            # As torchdata's `StatefulDataLoader`, which knows where each of its workers stands.
-            options["stateful"] = loader
         return DataLoaderDispatcher(loader.dataset, **options)
     generator = _shared_generator(loader, batches, config)
     if config.num_processes > 1:
