@@ -6,7 +6,8 @@ The weights are files of safetensors that ``from_pretrained`` reads; the optimiz
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,6 +124,23 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
         tied = set(model.all_tied_weights_keys)
         missing = [name for name in missing if name not in tied]
     return _IncompatibleKeys(missing_keys=missing, unexpected_keys=unexpected)
+
+
+@contextmanager
+def taking_whole_tensors(model: nn.Module) -> Iterator[None]:
+    """Inside the block, let ``load_state_dict`` of spread modules take whole tensors: each process its part."""
+
+    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            if (key := prefix + name) in state_dict:
+                state_dict[key] = _as_spread(parameter, state_dict[key])
+
+    hooks = [module.register_load_state_dict_pre_hook(cut) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _allocate(model: nn.Module) -> None:
@@ -259,7 +277,7 @@ def spread_optimizer_state(model: nn.Module, optimizer: _Optimizer, saved: Mappi
     """Return this process's part of a whole optimizer state, ``saved`` by a run whose model was not spread."""
     names = _names(model)
     order = {parameter: place for place, parameter in enumerate(names)}
-    groups = [list(group["params"]) for group in optimizer.param_groups]
+    groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
     # Parameters of one group that are spread differently are in groups of their own here, one after another.
     merged: list[list[Any]] = []

@@ -1,5 +1,6 @@
 """A model's weights, written as ``from_pretrained`` reads them and read back; at the end those of PEFT's adapters."""
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,14 @@ from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import reading
-from portico.checkpoint.spread import FSDP_WEIGHTS_FILE, load_weight_slices, save_weight_shards, stored_tensors
-from portico.distributed.model_parallel import is_spread
+from portico.checkpoint.spread import (
+    FSDP_WEIGHTS_FILE,
+    load_weight_slices,
+    save_weight_shards,
+    stored_tensors,
+    taking_whole_tensors,
+)
+from portico.distributed.model_parallel import gathered_root, is_spread, whole
 from portico.errors import InputError
 from portico.hf_compat import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -47,11 +54,9 @@ def save_weights(
     background = background or BackgroundWriter()
     path = Path(folder)
     if state_dict is None and is_spread(unwrapped):
-        if has_adapters(unwrapped):
-            raise InputError(
-                "Adapters of PEFT are not saved from a model that is spread over processes; set `strategy='ddp'`, or "
-                "set `save_strategy='no'` and save with `trainer.lightning_trainer.save_checkpoint(...)`."
-            )
+        if getattr(unwrapped, "peft_config", None):
+            _save_spread_adapters(unwrapped, folder, is_writer=is_writer)
+            return
         tensors = background.copied(stored_tensors(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
         if is_writer and isinstance(unwrapped, PreTrainedModel):
@@ -93,7 +98,8 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     """
     path = Path(folder)
     if has_adapters(model):
-        load_adapters(model, folder)
+        with taking_whole_tensors(model):
+            load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     if is_spread(model):
         return load_weight_slices(model, path)
@@ -204,6 +210,29 @@ def _without_progress_bars() -> Iterator[None]:
 def has_adapters(model: nn.Module) -> bool:
     """Return whether ``model`` is a base model inside PEFT's adapters."""
     return unwrap_peft_model(model) is not model
+
+
+def _save_spread_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
+    """Write the adapters of a spread model as PEFT does, gathering nothing else; all processes call this.
+
+    They are small enough to be written at once.
+    """
+    peft = importlib.import_module("peft")
+    tensors: dict[str, torch.Tensor] = model.state_dict()
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    # PEFT computes the embeddings of prompts from the encoder's weights, which are not among the tensors it is given.
+    with gathered_root(model):
+        chosen = {
+            id(tensor)
+            for name in model.peft_config
+            for tensor in peft.get_peft_model_state_dict(model, state_dict=tensors, adapter_name=name).values()
+        }
+        held = {
+            name: whole(tensor) if name in trained or id(tensor) in chosen else tensor
+            for name, tensor in tensors.items()
+        }
+        if is_writer:
+            _save_pretrained(model, folder, held)
 
 
 def load_adapters(model: Any, folder: str) -> None:

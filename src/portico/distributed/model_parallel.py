@@ -162,8 +162,8 @@ class ShardedStrategy(MeshStrategy):
         if prod(self.mesh_shape[:2]) > 1 or self.tensor_parallel_size == 1:
             shards = mesh["replicate", "shard"] if self.mesh_shape[0] > 1 else mesh["shard"]
             self._shard(model, shards, has_values=has_values)
-        if isinstance(model, PreTrainedModel):
-            model.tie_weights(recompute_mapping=False)
+        if isinstance(base := hf_compat.unwrap_peft_model(model), PreTrainedModel):
+            base.tie_weights(recompute_mapping=False)
         new = dict(model.named_parameters())
         if optimizer is not None:
             renewed = {parameter: new[name] for name, parameter in old.items() if name in new}
@@ -238,6 +238,17 @@ def without_reduction(model: FSDPModule) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
+@contextmanager
+def gathered_root(model: nn.Module) -> Iterator[None]:
+    """Inside the block, have the weights whole that belong to no layer which is gathered by itself."""
+    if isinstance(model, FSDPModule):
+        model.unshard()
+    try:
+        yield
+    finally:
+        free_whole_weights(model)
+
+
 def is_spread(model: nn.Module) -> bool:
     """Return whether a part of ``model`` is spread over processes."""
     return isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters())
@@ -297,6 +308,11 @@ def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> No
         )
     if is_spread(model):
         return
+    if strategy.tensor_parallel_size > 1 and hf_compat.unwrap_peft_model(model) is not model:
+        raise InputError(
+            f"`tp_size={strategy.tensor_parallel_size}` splits layers by the model's `tp_plan`, which says nothing of "
+            "adapters of PEFT; leave it out and set `fsdp=True`."
+        )
     if strategy.tensor_parallel_size > 1 and not getattr(model, "tp_plan", None):
         raise InputError(
             f"`tp_size={strategy.tensor_parallel_size}` splits layers by the model's `tp_plan`, which "

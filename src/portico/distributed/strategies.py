@@ -142,7 +142,7 @@ def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) 
 _FSDP1_ONLY = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _XLA = ("xla", "xla_fsdp_grad_ckpt", "xla_fsdp_settings", "xla_fsdp_v2")
 _SWITCHES = ("cpu_offload", "activation_checkpointing")
-# Read where the files are written, and where the weights are sent to the other processes: both happen in any case.
+# Files are written one way, and the weights of the first process are sent to the others, in any case.
 _SETTLED = ("cpu_ram_efficient_loading", "state_dict_type", "version")
 _KNOWN = {
     *(*_SWITCHES, *_SETTLED, *_FSDP1_ONLY, "reshard_after_forward"),
@@ -171,6 +171,14 @@ def fsdp_sharding(
     idle = [name for name in _FSDP1_ONLY if name in config] + ["version"] * (str(config.get("version", 2)) != "2")
     if idle:
         logger.warning("FSDP2 has no %s; `fsdp_config` sets them for FSDP 1, without effect here.", ", ".join(idle))
+    settled = ["cpu_ram_efficient_loading"] * _is_on(config.get("cpu_ram_efficient_loading", False))
+    settled += ["state_dict_type"] * (config.get("state_dict_type") == "SHARDED_STATE_DICT")
+    if settled:
+        logger.warning(
+            "`fsdp_config` sets %s, which changes nothing: all processes get the weights of the first, layer by "
+            "layer, and checkpoints are files of safetensors with the optimizer in shards.",
+            " and ".join(settled),
+        )
     _one_of("state_dict_type", config.get("state_dict_type", "FULL_STATE_DICT"), _STATE_DICT_TYPES)
     reshards = str(config.get("reshard_after_forward", True)).lower()
     _one_of("reshard_after_forward", reshards, ("true", "false", *_WORDS))

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import namedtuple
 
 import pytest
@@ -271,6 +272,26 @@ def test_seedable_sampler_order_depends_on_seed_plus_epoch():
     for epoch, order in enumerate(orders):
         generator = torch.Generator().manual_seed(3 + epoch)
         assert order == list(RandomSampler(range(20), generator=generator))
+
+
+@pytest.mark.parametrize("num_samples", [None, 3, 5000, 10_000, 12_345])
+def test_seedable_sampler_draws_the_numbers_of_torchs(num_samples):
+    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
+    sampler = SeedableRandomSampler(range(5000), seed=3, generator=generators[0], num_samples=num_samples)
+    theirs = RandomSampler(range(5000), generator=generators[1], num_samples=num_samples)
+    assert list(sampler) == list(theirs)
+    assert torch.equal(*(generator.get_state() for generator in generators))
+
+
+def test_seedable_sampler_holds_no_list_of_its_order():
+    order = iter(SeedableRandomSampler(range(200_000), seed=3))
+    tracemalloc.start()
+    try:
+        next(order)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_seedable_sampler_set_epoch():

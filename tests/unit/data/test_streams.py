@@ -51,14 +51,14 @@ def arrow_stream(size=29):
     return datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=3)
 
 
-def trained(folder, dataset, *, resume=None, **arguments):
+def trained(folder, dataset, *, resume=None, trainer_class=portico.Trainer, **arguments):
     args = portico.TrainingArguments(
         str(folder),
         per_device_train_batch_size=4,
         learning_rate=1e-2,
         **{**QUIET, "max_steps": 9, "save_strategy": "steps", "save_steps": 1, **arguments},
     )
-    trainer = portico.Trainer(tiny_bert(), args, train_dataset=dataset)
+    trainer = trainer_class(tiny_bert(), args, train_dataset=dataset)
     trainer.train(resume_from_checkpoint=resume and str(resume))
     return trainer
 
@@ -87,6 +87,53 @@ def test_resumed_stream_ends_with_same_weights(make, accumulation, tmp_path):
     whole = trained(tmp_path, make(45), **arguments)
     resumed = trained(tmp_path / "resumed", make(45), resume=tmp_path / "checkpoint-3", **arguments)
     assert_same_end(resumed, whole)
+
+
+class CountedReads(IterableDataset):
+    """A stream whose reads are counted in files, by the processes that read."""
+
+    def __init__(self, folder, size=45):
+        self.data, self.folder, self.position = ToyDataset(size), folder, 0
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for place in range(self.position, len(range(first, len(self.data), step))):
+            self.position = place + 1
+            with (self.folder / f"reads-{first}").open("a") as reads:
+                reads.write(".")
+            yield self.data[first + place * step]
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("settings", [{}, {"accelerator_config": {"dispatch_batches": False}}], ids=str)
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_torchdatas_loader_reads_on_where_it_was(settings, num_workers, tmp_path):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    runs, reads = {}, {}
+    for name, resume in {"whole": None, "rest": tmp_path / "whole" / "checkpoint-6"}.items():
+        (tmp_path / name).mkdir()
+        loader = stateful.StatefulDataLoader(CountedReads(tmp_path / name), batch_size=4, num_workers=num_workers)
+
+        class Loading(portico.Trainer):
+            def get_train_dataloader(self, loader=loader):
+                return self.accelerator.prepare(loader)
+
+        runs[name] = trained(tmp_path / name, loader.dataset, resume=resume, trainer_class=Loading, **settings)
+        reads[name] = sum(len(file.read_text()) for file in (tmp_path / name).glob("reads-*"))
+    assert (tmp_path / "whole" / "checkpoint-6" / "stream_position.pt").exists()
+    assert_same_end(runs["rest"], runs["whole"])
+    # Batches ahead are read, two by each worker.
+    assert reads["whole"] >= 36
+    assert reads["rest"] <= 45 - 24
 
 
 def test_source_that_seeks_reads_on_where_it_was(tmp_path):

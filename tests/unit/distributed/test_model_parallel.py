@@ -418,3 +418,65 @@ def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
         torch.testing.assert_close(*states, rtol=0, atol=0)
     assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-4").dtype == torch.float32
     assert damage(tmp_path / "split/checkpoint-4") is None
+
+
+def adapted(kind):
+    """A model with adapters that train: PEFT's own, of two names, of prompts, or of transformers."""
+    import peft
+
+    torch.manual_seed(3)
+    model = tiny_llama()
+    if kind == "prompt":
+        return peft.get_peft_model(model, peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    options = {"target_modules": ["q_proj", "down_proj"], "lora_dropout": 0.1, "task_type": "CAUSAL_LM"}
+    config = peft.LoraConfig(r=2, **options, **({"modules_to_save": ["lm_head"]} if kind == "lora" else {}))
+    if kind == "added":
+        model.add_adapter(config)
+        return model
+    made = peft.get_peft_model(model, config)
+    if kind == "two":
+        made.add_adapter("second", peft.LoraConfig(r=3, **options))
+    return made
+
+
+def adapters_that_are_spread(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    for kind in ("lora", "two", "prompt", "added"):
+        trained = {}
+        for name, strategy in {"whole": WHOLE, "sharded": SHARDED, "later": {**SHARDED, "async_save": True}}.items():
+            trained[name] = causal(folder / kind / name, adapted(kind), **strategy)
+            trained[name].train()
+            trained[name].save_model(str(folder / kind / name / "end"))
+            assert_same_weights(trained[name], trained["whole"])
+        if kind == "added":
+            continue  # transformers resumes nothing without a whole model
+        for strategy, checkpoint in ((SHARDED, "whole"), (WHOLE, "sharded"), (SHARDED, "sharded")):
+            again = causal(folder / "resumed", adapted(kind), save_strategy="no", **strategy)
+            again.train(resume_from_checkpoint=str(folder / kind / checkpoint / "checkpoint-4"))
+            assert_same_weights(again, trained["whole"])
+    with pytest.raises(portico.InputError, match="says nothing of adapters"):
+        causal(folder, adapted("lora"), parallelism_config={"tp_size": 2}).train()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_adapters_of_a_sharded_model(tmp_path):
+    peft = pytest.importorskip("peft")
+    run_in_processes(2, adapters_that_are_spread, tmp_path)
+    for kind in ("lora", "two", "prompt", "added"):
+        places = {name: tmp_path / kind / name for name in ("whole", "sharded", "later")}
+        for folder in ("checkpoint-4", "checkpoint-8", "end"):
+            files = sorted(
+                path.relative_to(places["whole"])
+                for path in (places["whole"] / folder).rglob("*")
+                if path.name.startswith("adapter")
+            )
+            assert len(files) == (4 if kind == "two" else 2)
+            for name in ("sharded", "later"):
+                assert not (places[name] / folder / "model.safetensors").exists()
+                assert damage(places[name] / folder) is None
+                for file in files:
+                    assert (places[name] / file).read_bytes() == (places["whole"] / file).read_bytes(), file
+        if kind != "added":
+            loaded = peft.PeftModel.from_pretrained(tiny_llama(), places["sharded"] / "end")
+            assert len(list(loaded.parameters())) > len(list(tiny_llama().parameters()))

@@ -1,6 +1,8 @@
 import importlib.util
 import json
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -179,6 +181,64 @@ def test_fsdp_settings(tmp_path, caplog):
     names = frozenset({"BertLayer", "BertEmbeddings"})
     assert sharding == Sharding(transformer_layer_cls_to_wrap=names, activation_checkpointing=True)
     assert "FSDP2 has no backward_prefetch, use_orig_params, version" in caplog.text
+
+
+# For each key of `fsdp_config` a value other than its default, and what becomes of it: a field of the sharding, or a
+# part of the warning or of the error.
+FSDP_KEYS = {
+    "activation_checkpointing": (True, "activation_checkpointing"),
+    "auto_wrap_policy": ("NO_WRAP", "auto_wrap_policy"),
+    "cpu_offload": (True, "cpu_offload"),
+    "min_num_params": (7, "min_num_params"),
+    "reshard_after_forward": (False, "reshard_after_forward"),
+    "transformer_layer_cls_to_wrap": (["BertLayer"], "transformer_layer_cls_to_wrap"),
+    "cpu_ram_efficient_loading": (True, "changes nothing"),
+    "state_dict_type": ("SHARDED_STATE_DICT", "changes nothing"),
+    **dict.fromkeys(
+        ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params"),
+        (True, "FSDP2 has no"),
+    ),
+    "version": (1, "FSDP2 has no version"),
+    **dict.fromkeys(("xla", "xla_fsdp_settings", "xla_fsdp_grad_ckpt", "xla_fsdp_v2"), (True, "does not have")),
+}
+
+
+def keys_that_transformers_reads():
+    """Return the keys of `fsdp_config` in the documentation and in all code of transformers."""
+    documented = transformers.TrainingArguments.__doc__.partition("fsdp_config (`str` or `dict`")[2]
+    keys = set(re.findall(r"^ +- (\w+) \(`", documented.partition("> DeepSpeed")[0], re.MULTILINE))
+    assert len(keys) > 10
+    key = r"""["'](\w+)["']"""
+    used = re.compile(
+        rf"\bfsdp_config(?:\[|\.(?:get|setdefault|pop)\()\s*{key}|{key} (?:not )?in (?:self\.)?fsdp_config\b"
+    )
+    for file in Path(transformers.__file__).parent.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        if "fsdp_config" in text:
+            keys |= {one or other for one, other in used.findall(text)}
+    return keys
+
+
+def test_every_key_of_transformers_is_known():
+    assert keys_that_transformers_reads() <= set(FSDP_KEYS)
+
+
+@pytest.mark.parametrize("key", FSDP_KEYS)
+def test_key_is_mapped_announced_or_refused(key, caplog):
+    value, outcome = FSDP_KEYS[key]
+    if outcome == "does not have":
+        with pytest.raises(InputError, match=f"sets {key}, which torch's FSDP2 does not have"):
+            fsdp_sharding(True, {key: value})
+        return
+    sharding, _ = fsdp_sharding(True, {key: value})
+    changed = [name for name, one in vars(sharding).items() if one != getattr(Sharding(), name)]
+    if outcome == key:
+        assert changed == [key]
+        assert not caplog.text
+    else:
+        assert changed == []
+        assert outcome in caplog.text
+        assert key in caplog.text
 
 
 def test_layers_that_are_gathered_one_at_a_time():

@@ -5,7 +5,6 @@ Shape suffixes: F features (windows), T tokens of all windows.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -79,7 +78,8 @@ def stored_features(
     """Return the features of all examples, read from ``cache_dir`` or written there from ``parts``.
 
     Their folder is named after the content of the examples, the tokenizer and the settings. Of several processes one
-    writes, and the others wait.
+    writes, and the others wait; if it is killed, the next begins anew. Features that are there are read from a folder
+    that cannot be written to as well.
 
     Args:
         featurizer: What makes the features.
@@ -89,17 +89,19 @@ def stored_features(
         parts: Features of :func:`slices` of the examples, in order.
     """
     folder = Path(cache_dir) / content_key(featurizer, kind, examples)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / _ABOUT).is_file():
-            partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                _write(partial, parts)
-                partial.rename(folder)
-            finally:
+    if not (folder / _ABOUT).is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / _ABOUT).is_file():
+                partial = folder.with_name(f"{folder.name}.partial")
+                # Of a process that was killed.
                 shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                try:
+                    _write(partial, parts)
+                    partial.rename(folder)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
     return StoredFeatureSet(folder)
 
 

@@ -1,6 +1,9 @@
 """Features in files, and of streams, equal those in memory."""
 
+import multiprocessing
+import os
 import pickle
+import signal
 
 import datasets
 import numpy as np
@@ -82,6 +85,76 @@ def test_features_are_made_once_for_each_content(tmp_path, monkeypatch):
         leftover.unlink()
     folder.rmdir()
     assert list(made.train_features(EXAMPLES)) == first
+
+
+def fetch(folder, name, before_lock, while_writing):
+    """Get features in a process of its own; note there whether it wrote them, and what it got."""
+    write, key = storage._write, storage.content_key
+
+    def keyed(*args):
+        made = key(*args)
+        before_lock()
+        return made
+
+    def recorded(partial, parts):
+        (folder / f"{name}-wrote").touch()
+        write(partial, while_writing(parts))
+
+    storage.content_key, storage._write = keyed, recorded
+    features = list(featurizer(cache_dir=str(folder / "cache")).train_features(EXAMPLES))
+    (folder / f"{name}-got").write_bytes(pickle.dumps(features))
+
+
+def got(folder, name):
+    return pickle.loads((folder / f"{name}-got").read_bytes())
+
+
+def test_features_are_written_by_one_of_two_processes(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(2, timeout=60)
+    both = [context.Process(target=fetch, args=(tmp_path, name, barrier.wait, iter)) for name in "ab"]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    assert len([*tmp_path.glob("*-wrote")]) == 1
+    expected = list(featurizer().train_features(EXAMPLES))
+    assert got(tmp_path, "a") == got(tmp_path, "b") == expected
+
+
+def test_features_of_a_killed_process_are_written_by_the_one_that_waits(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writing, waiting = context.Event(), context.Event()
+
+    def killed(parts):
+        yield next(parts)
+        writing.set()
+        assert waiting.wait(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait():
+        assert writing.wait(60)
+        waiting.set()
+
+    first = context.Process(target=fetch, args=(tmp_path, "first", lambda: None, killed))
+    second = context.Process(target=fetch, args=(tmp_path, "second", wait, iter))
+    for process in (first, second):
+        process.start()
+    for process in (first, second):
+        process.join()
+    assert (first.exitcode, second.exitcode) == (-signal.SIGKILL, 0)
+    assert (tmp_path / "first-wrote").exists()
+    assert got(tmp_path, "second") == list(featurizer().train_features(EXAMPLES))
+    (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    assert (folder / "features.json").is_file()
+
+
+def test_features_are_read_without_a_lock(tmp_path, monkeypatch):
+    """As from a folder that this user cannot write to."""
+    first = list(featurizer(cache_dir=str(tmp_path)).train_features(EXAMPLES))
+    monkeypatch.setattr(storage, "FileLock", None)
+    assert list(featurizer(cache_dir=str(tmp_path)).train_features(EXAMPLES)) == first
 
 
 def test_nothing_is_left_of_features_that_cannot_be_made(tmp_path):
