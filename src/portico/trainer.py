@@ -652,6 +652,7 @@ class Trainer:
             with contextlib.suppress(Exception):
                 # A run that failed still completes its last checkpoint; its own error is raised.
                 self._background.wait()
+            self._background.release()
             # Lightning's `Strategy.teardown` moves the module to the CPU; back by the same call, since quantised
             # models refuse theirs.
             if self.place_model_on_device:

@@ -1,7 +1,9 @@
-"""Write the large files of a checkpoint while training continues (``async_save``), from copies in host memory."""
+"""Write the large files of a checkpoint at the same time, or while training continues, from copies (``async_save``)."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +27,9 @@ class BackgroundWriter:
         self._jobs: list[Job] | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self.copies = False  # whether jobs run after training has continued, so that they need copies
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self._reusable: dict[int, torch.UntypedStorage] = {}  # of the last checkpoint; new memory costs twice the copy
         self._groups: tuple[Any, dist.ProcessGroup, dict[tuple[int, ...], DeviceMesh]] | None = None
 
     @property
@@ -33,14 +37,9 @@ class BackgroundWriter:
         """Whether jobs have been started, and not yet waited for."""
         return self._thread is not None
 
-    @property
-    def copies(self) -> bool:
-        """Whether jobs run later, so that they need copies."""
-        return self._jobs is not None
-
     def collect(self) -> None:
         """Keep the jobs that come until :meth:`start`, and copy what they write."""
-        self._jobs = []
+        self._jobs, self.copies = [], True
 
     def run(self, job: Job) -> None:
         """Run ``job``, or keep it."""
@@ -54,12 +53,28 @@ class BackgroundWriter:
 
         Tensors that share memory share the copy.
         """
-        return state if self._jobs is None else map_tensors(self._on_host, state)
+        return map_tensors(self._on_host, state) if self.copies else state
+
+    @contextmanager
+    def during(self, schedule: Callable[[], None]) -> Iterator[None]:
+        """Run the jobs of ``schedule`` in a thread while the block runs; they have ended when it is left."""
+        self._jobs = jobs = []
+        try:
+            schedule()
+        finally:
+            self._jobs = None
+        with ThreadPoolExecutor(1, "checkpoint") as thread:
+            ended = [thread.submit(job, None) for job in jobs]
+            yield
+        for one in ended:
+            one.result()
 
     def start(self, *, uses_collectives: bool, finish: Job) -> None:
         """Run the jobs, and ``finish`` after them, in a thread; all processes call this."""
         assert self._jobs is not None
-        jobs, self._jobs, self._storages = [*self._jobs, finish], None, {}
+        jobs = [*self._jobs, finish]
+        self._reusable = self._storages
+        self.discard()
         group = self._background_groups()[0] if uses_collectives else None
 
         def work() -> None:
@@ -74,7 +89,11 @@ class BackgroundWriter:
 
     def discard(self) -> None:
         """Forget the jobs kept since :meth:`collect`."""
-        self._jobs, self._storages = None, {}
+        self._jobs, self.copies, self._storages = None, False, {}
+
+    def release(self) -> None:
+        """Free the memory of the copies, which is kept for the next checkpoint."""
+        self._reusable = {}
 
     def wait(self) -> None:
         """Wait for the jobs; raise the error that ended them."""
@@ -100,7 +119,10 @@ class BackgroundWriter:
         storage = tensor.untyped_storage()
         key = storage.data_ptr()
         if key not in self._storages:
-            self._storages[key] = storage.clone() if tensor.device.type == "cpu" else storage.cpu()
+            kept = self._reusable.pop(key, None)
+            if kept is None or kept.nbytes() != storage.nbytes():
+                kept = torch.UntypedStorage(storage.nbytes(), device="cpu")
+            self._storages[key] = kept.copy_(storage)
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(self._storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
 

@@ -58,7 +58,7 @@ def test_every_checkpoint_is_complete(run):
     ("spoil", "what"),
     [
         (truncate, r"{} has \d+ bytes instead of \d+"),
-        (flip_a_bit, r"{} has changed since it was written \(its CRC-32 differs\)"),
+        (flip_a_bit, r"{} has changed since it was written \(its checksum differs\)"),
         (lambda file: file.unlink(), "{} is missing"),
     ],
     ids=["truncated", "changed", "missing"],
