@@ -1,15 +1,20 @@
 """Questions and contexts to tokenised windows.
 
 Shape suffixes: E pairs of a question and a context (where each example has one: examples), F features (windows),
-P tokens of the pool that windows are assembled from, T tokens of all windows, 6 the parts of the pool.
+D distinct texts, W words of texts after the first, Q words of texts, P tokens of the pool that windows are assembled
+from, T tokens of all windows, 6 the parts of the pool.
 """
 
+import json
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
+from itertools import chain, count
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
@@ -18,6 +23,13 @@ from portico.mrc.features.windows import Windows, ranges
 
 _SAMPLE_SIZE = 4  # pairs of each kind on which both ways to encode are compared
 _PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
+_WORDS_PER_TEXT = 64
+
+# What looks at no more than a word, so that the encodings of the words of a text are that of the text.
+_WORD_NORMALIZERS = {"Lowercase", "NFC", "NFD", "NFKC", "NFKD"}
+_DROPPING_NORMALIZERS = {"BertNormalizer", "StripAccents"}  # of "a \u0301 b" they leave two spaces side by side
+_SPACE_DROPPING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+_WORD_RULES = {"Digits", "Punctuation"}
 
 # The parts of the pool, and the order in which a window holds a piece of each.
 _BEFORE, _BETWEEN, _AFTER, _PAD, _QUESTION, _CONTEXT = range(6)
@@ -164,24 +176,122 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
 class EncodedTexts:
     """The text of each pair, from token ``starts_E`` on, without special tokens; equal texts are tokenised once.
 
-    ``offsets_P2`` are the characters ``[start, end)`` of each token.
+    ``offsets_P2`` are the characters ``[start, end)`` of each token. Where a tokenizer encodes a text word by word,
+    equal words are tokenised once too, which takes a third of the time.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
-        index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        text_index_E = np.fromiter((index[text] for text in texts), np.int64, len(texts))
+        index: dict[str, int] = _numbering()
+        text_index_E = np.fromiter(map(index.__getitem__, texts), np.int64, len(texts))
         # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
-        encodings = backend.encode_batch(list(index), add_special_tokens=False)
-        rows = [encoding.ids for encoding in encodings]
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        splits = _WordSplitter(backend).split(list(index))
+        openings, words = _numbering(), _numbering()
+        opening_D = np.fromiter((openings[split[0]] for split in splits), np.int64, len(splits))
+        num_words_D = np.fromiter(map(len, splits), np.int64, len(splits)) - 1
+        following_W = chain.from_iterable(split[1:] for split in splits)
+        word_W = np.fromiter(map(words.__getitem__, following_W), np.int64, num_words_D.sum())
+        first_D = np.cumsum(num_words_D) - num_words_D
+        piece_Q = np.insert(word_W + len(openings), first_D, opening_D)
+        pieces = _concatenated(_encoded(backend, list(openings)), _encoded_words(backend, list(words)))
+
+        first_D += np.arange(len(splits))
+        num_chars_Q = np.fromiter(map(len, chain(openings, words)), np.int64, len(openings) + len(words))[piece_Q] + 1
+        char_Q = np.cumsum(num_chars_Q) - num_chars_Q
+        char_Q -= np.repeat(char_Q[first_D], num_words_D + 1)
+        num_tokens_Q = pieces.num_tokens[piece_Q]
+        lengths = np.add.reduceat(num_tokens_Q, first_D) if len(splits) else num_tokens_Q
+        token_P = ranges((np.cumsum(pieces.num_tokens) - pieces.num_tokens)[piece_Q], num_tokens_Q)
         self.starts_E: Int64s = (np.cumsum(lengths) - lengths)[text_index_E]
         self.lengths_E: Int64s = lengths[text_index_E]
-        self.ids_P: Int32s = np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum())
-        self.offsets_P2: Int32s = np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2)
+        self.ids_P: Int32s = pieces.ids[token_P]
+        self.offsets_P2: Int32s = pieces.offsets[token_P] + np.repeat(char_Q.astype(np.int32), num_tokens_Q)[:, None]
+
+
+def _numbering() -> dict[str, int]:
+    """Return a mapping that numbers its keys, from 0, in the order in which they are looked up."""
+    return defaultdict(count().__next__)
+
+
+class _WordSplitter:
+    """Splits texts at their spaces if that is known to leave the encoding unchanged.
+
+    The encodings of the words, each with the space before it, are then together that of the text. Texts of tokenizers
+    with other rules stay whole.
+    """
+
+    def __init__(self, backend: Tokenizer) -> None:
+        splitters = _parts(backend.pre_tokenizer)
+        types, normalizers = ({part["type"] for part in parts} for parts in (splitters, _parts(backend.normalizer)))
+        drops_spaces = bool(_SPACE_DROPPING & types) and types <= _SPACE_DROPPING | _WORD_RULES
+        drops_spaces &= normalizers <= _WORD_NORMALIZERS | _DROPPING_NORMALIZERS
+        # The expression of ByteLevel puts one space before a word into its token, but treats runs of spaces as one.
+        keeps_spaces = types == {"ByteLevel"} and all(part["use_regex"] for part in splitters)
+        self._splits = drops_spaces or (keeps_spaces and normalizers <= _WORD_NORMALIZERS)
+        self._refused = None if drops_spaces else re.compile(r"\s\s|^\s|\s\Z")
+        # Tokens that take spaces next to them, too.
+        wide = [t for t in backend.get_added_tokens_decoder().values() if t.lstrip or t.rstrip or " " in t.content]
+        self._wide = [token.content for token in wide]
+        self._splits &= not any(token.normalized for token in wide)
+
+    def split(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the words of each text, at least one."""
+        return [text.split(" ") if self._is_by_words(text) else [text] for text in texts]
+
+    def _is_by_words(self, text: str) -> bool:
+        if not self._splits or (self._refused is not None and self._refused.search(text)):
+            return False
+        return not (self._wide and any(token in text for token in self._wide))
+
+
+def _parts(rule: Any) -> list[dict[str, Any]]:
+    """Return the settings of each part of a normalizer or pre-tokenizer, none for ``None``."""
+    settings: dict[str, Any] = {"type": "Sequence"} if rule is None else json.loads(rule.__getstate__())
+    if settings["type"] != "Sequence":
+        return [settings]
+    parts: list[dict[str, Any]] = settings.get("normalizers", settings.get("pretokenizers", []))
+    return parts
+
+
+class _Encodings(NamedTuple):
+    """Some texts: ``int64 [texts]``, ``int32 [tokens]``, ``int32 [tokens, 2]``."""
+
+    num_tokens: Int64s
+    ids: Int32s
+    offsets: Int32s
+
+
+def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
+    encodings = backend.encode_batch(texts, add_special_tokens=False)
+    rows = [encoding.ids for encoding in encodings]
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+    offsets_P2 = np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2)
+    return _Encodings(lengths, np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), offsets_P2)
+
+
+def _encoded_words(backend: Tokenizer, words: list[str]) -> _Encodings:
+    """Encode words with the space before each; offsets count from the word's first character."""
+    # In texts of many words, because every call for a text costs as much as several words do.
+    groups = [words[first : first + _WORDS_PER_TEXT] for first in range(0, len(words), _WORDS_PER_TEXT)]
+    lengths, ids_P, offsets_P2 = _encoded(backend, [" ".join(["x", *group]) for group in groups])
+    num_chars_W = np.fromiter(map(len, words), np.int64, len(words)) + 1
+    text_W = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    # Where each word, and each text of words, is in all of these texts, each of which begins with "x ".
+    start_W = np.cumsum(num_chars_W) - num_chars_W + 2 * (text_W + 1)
+    text_start = start_W[::_WORDS_PER_TEXT] - 2
+    ends_P = np.repeat(text_start, lengths) + offsets_P2[:, 1]
+    word_P = np.searchsorted(start_W, ends_P, side="right") - 1
+    opens_P = offsets_P2[:, 1] <= 1
+    shift_P = (start_W - text_start[text_W])[word_P]
+    num_tokens_W = np.bincount(word_P[~opens_P], minlength=len(words))
+    return _Encodings(num_tokens_W, ids_P[~opens_P], (offsets_P2 - shift_P[:, None])[~opens_P].astype(np.int32))
+
+
+def _concatenated(*parts: _Encodings) -> _Encodings:
+    return _Encodings(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class _TokenPool:
