@@ -179,8 +179,5 @@ class GradientState:
         self._dataloader_references_ref = [*self._dataloader_references_ref, weakref.ref(loader)]
 
     def _remove_dataloader(self, loader: "DataLoaderShard") -> None:
-        # Once, and not always at the end: a loader may be iterated twice, and an abandoned generator closed late.
-        references = list(self._dataloader_references_ref)
-        if (reference := weakref.ref(loader)) in references:
-            references.remove(reference)
-        self._dataloader_references_ref = references
+        reference = weakref.ref(loader)
+        self._dataloader_references_ref = [one for one in self._dataloader_references_ref if one != reference]

@@ -2,7 +2,7 @@
 
 Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,... [STRATEGY]
 Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy both libraries train; with one, portico starts
-the processes.
+the processes, or with "auto" finds them started.
 """
 
 import sys
@@ -108,6 +108,8 @@ def collectives(trainer):
         "mean": accelerator.reduce(torch.tensor([rank + 1.0]), reduction="mean"),
         "objects": accelerator.gather_for_metrics(["a" * (rank + 1), "b"]),
         "ragged": accelerator.gather_for_metrics([torch.ones(rank + 1)], use_gather_object=True),
+        # Of which the training left its last batch.
+        "cut": accelerator.gather_for_metrics(torch.arange(9)),
         "who": [accelerator.num_processes, accelerator.process_index, accelerator.is_main_process],
         "saves": [trainer.args.should_save, trainer.args.should_log, trainer.args.local_process_index],
         "seen": seen,
@@ -220,8 +222,9 @@ SCENARIOS = {
 def main(folder, names, strategy=None):
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
     if strategy is not None:
+        placement = {"strategy": strategy, "devices": None if strategy == "auto" else 2}
         for name in names.split(","):
-            _record(Path(folder) / name, "portico", {**SCENARIOS[name], "strategy": strategy, "devices": 2})
+            _record(Path(folder) / name, "portico", {**SCENARIOS[name], **placement})
         return
     for name in names.split(","):
         for library in LIBRARIES:

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 import portico
+from fresh_process import environment
 from models import ToyDataset, tiny_bert
 from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
@@ -26,11 +29,9 @@ PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
 
 def launch(*command):
-    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [sys.executable, *map(str, command)],
-        env=environment,
+        env=environment(OMP_NUM_THREADS="1"),
         timeout=900,
         capture_output=True,
         text=True,
@@ -62,6 +63,14 @@ def more(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("more")
     launch(*TORCHRUN, request.param, SCRIPT, folder, ",".join(MORE))
     return folder, request.param
+
+
+def assert_as_transformers(folder, quick):
+    """The scenario "basic" of portico in a folder equals that of transformers under torchrun."""
+    for rank in range(2):
+        mine, other = outcome(folder / "basic", "portico", rank), outcome(quick / "basic", "transformers", rank)
+        for part in PARTS:
+            assert_same_values(mine[part], other[part])
 
 
 def assert_alike(folder, ours="portico", theirs="transformers", parts=PARTS, processes=2):
@@ -133,10 +142,34 @@ def _state(folder):
 @pytest.mark.slow
 def test_same_training_with_launched_processes(quick, tmp_path):
     launch(SCRIPT, tmp_path, "basic", "ddp")
-    for rank in range(2):
-        mine, other = outcome(tmp_path / "basic", "portico", rank), outcome(quick / "basic", "transformers", rank)
-        for part in PARTS:
-            assert_same_values(mine[part], other[part])
+    assert_as_transformers(tmp_path, quick)
+
+
+@pytest.mark.slow
+def test_same_training_with_tasks_of_slurm(quick, tmp_path):
+    port = str(find_free_network_port())
+    job = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+    job |= {"SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, SCRIPT, tmp_path, "basic", "auto"]
+    tasks = [
+        subprocess.Popen(command, env=environment(**job, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)))
+        for rank in range(2)
+    ]
+    assert [task.wait(timeout=300) for task in tasks] == [0, 0]
+    assert_as_transformers(tmp_path, quick)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+def test_same_training_with_workers_of_ray(quick, tmp_path):
+    launch(SCRIPT.with_name("ray_processes.py"), tmp_path)
+    for how in ("found", "given", "reported"):
+        assert_as_transformers(tmp_path / how, quick)
+    reports = json.loads((tmp_path / "reports.json").read_text())
+    assert reports["lightning"]["metrics"]["step"] == 8
+    assert reports["lightning"]["files"] == ["checkpoint.ckpt"]
+    assert reports["transformers"]["metrics"]["step"] == 8
+    assert "checkpoint/model.safetensors" in reports["transformers"]["files"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 
 import logging
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,7 +17,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico import hf_compat
-from portico.data.loaders import SkipBatchSampler, given_batch_size
+from portico.accelerate_compat import GradientState
+from portico.data.loaders import DataLoaderShard, SkipBatchSampler, given_batch_size
 from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.hf_compat import logger
@@ -92,14 +93,13 @@ class EvaluationFeed:
     def __iter__(self) -> Iterator[Any]:
         if self.renew is not None:
             self.loader = self.renew()
-        if isinstance(self.limit, float) and self.limit == 1.0:
-            yield from self.loader
-            return
-        batches = iter(self.loader)
-        yield from islice(batches, self.num_batches)
-        # Of an abandoned loader the accelerator would read the size of the last batch.
-        if isinstance(batches, Generator):
-            batches.close()
+        is_whole = isinstance(self.limit, float) and self.limit == 1.0
+        try:
+            yield from self.loader if is_whole else islice(self.loader, self.num_batches)
+        finally:
+            # Lightning does not ask for the end, where the accelerator stops reading the size of the last batch.
+            if isinstance(self.loader, DataLoaderShard):
+                GradientState()._remove_dataloader(self.loader)
 
 
 # Stage and hook of a data module for what the trainer calls a set. Validation data are set up for a fit, too.

@@ -340,12 +340,14 @@ class Accelerator:
 
     @contextmanager
     def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
-        """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch."""
+        """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch.
+
+        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: that of the
+        last epoch cuts what is gathered after the training.
+        """
         self.gradient_state._add_dataloader(loader)
-        try:
-            yield
-        finally:
-            self.gradient_state._remove_dataloader(loader)
+        yield
+        self.gradient_state._remove_dataloader(loader)
 
     def _connected(self) -> "Strategy":
         strategy = self._strategy()

@@ -1,15 +1,19 @@
 """Where a run happens: the Lightning strategy behind a set of training arguments."""
 
 import os
+import sys
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
+from portico.distributed.processes import launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, sharded_strategy
 from portico.errors import InputError
 from portico.hf_compat import is_in_notebook
@@ -19,18 +23,22 @@ if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
 
 
+# Where each process drives one device; IPUs of a process are replicas.
+_PROCESS_PER_DEVICE = ("auto", "cpu", "cuda", "gpu")
+
+
 def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
     ``args`` are of either library; the fields that portico adds may be missing.
     """
     accelerator = getattr(args, "accelerator", None)
-    # `torchrun` sets how many processes it started on this machine, and on how many machines.
+    devices, num_nodes = launched_processes() or (1, 1)
     return {
         "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
         "strategy": getattr(args, "strategy", None) or "auto",
-        "devices": getattr(args, "devices", None) or int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        "num_nodes": getattr(args, "num_nodes", None) or int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        "devices": getattr(args, "devices", None) or devices,
+        "num_nodes": getattr(args, "num_nodes", None) or num_nodes,
         "precision": getattr(args, "precision", None) or _precision(args),
     }
 
@@ -41,6 +49,7 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     The model, if known, decides on defaults of the strategy.
     """
     placement = lightning_placement(args)
+    _check_launched(placement)
     strategy = sharded_strategy(args, model) or placement["strategy"]
     if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
@@ -53,10 +62,53 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     return {**placement, "strategy": strategy}
 
 
-def _drives_several(placement: dict[str, Any]) -> bool:
-    """Return whether Lightning would choose data-parallel training; portico's backends choose themselves."""
-    if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
+def cluster_plugins(args: "TrainingArguments", plugins: Sequence[Any] = ()) -> list[Any]:
+    """Return the plugins of a run, with the environment of Ray Train's workers in one of them.
+
+    Lightning finds torchrun and SLURM by itself; Ray's machines may have different numbers of workers.
+    """
+    has_own = getattr(getattr(args, "strategy", None), "cluster_environment", None) is not None
+    if has_own or not _is_ray_worker() or any(isinstance(one, ClusterEnvironment) for one in plugins):
+        return list(plugins)
+    from ray.train.lightning import RayLightningEnvironment
+
+    return [*plugins, RayLightningEnvironment()]
+
+
+def _is_ray_worker() -> bool:
+    # Ray has imported it there, and set what torchrun sets.
+    train: Any = sys.modules.get("ray.train")
+    if train is None or "LOCAL_WORLD_SIZE" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         return False
+    try:
+        return bool(train.get_context().get_world_size() == int(os.environ["WORLD_SIZE"]))
+    except (RuntimeError, DeprecationWarning):  # outside a worker, and in a trial of Ray Tune
+        return False
+
+
+def _check_launched(placement: Mapping[str, Any]) -> None:
+    """Refuse another number of processes than those that a launcher has started already."""
+    launched = launched_processes()
+    given = _num_devices(placement), placement["num_nodes"]
+    if launched in (None, given) or placement["accelerator"] not in _PROCESS_PER_DEVICE:
+        return
+    names = ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS", "SLURM_NNODES")
+    variables = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+    raise InputError(
+        f"The environment ({variables}) says that this process was started as one of {launched[0]} on each of "
+        f"{launched[1]} machine(s), but the run is placed on devices={placement['devices']!r} and "
+        f"num_nodes={placement['num_nodes']}; leave both out, or start as many processes."
+    )
+
+
+def _drives_several(placement: Mapping[str, Any]) -> bool:
+    """Return whether Lightning would choose data-parallel training; portico's backends choose themselves."""
+    if placement["accelerator"] not in _PROCESS_PER_DEVICE:
+        return False
+    return placement["num_nodes"] > 1 or _num_devices(placement) > 1
+
+
+def _num_devices(placement: Mapping[str, Any]) -> int:
     devices = placement["devices"]
     if devices in (-1, "-1", "auto"):
         devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
@@ -65,7 +117,7 @@ def _drives_several(placement: dict[str, Any]) -> bool:
         if not all(part.strip().isdigit() for part in numbers):
             raise InputError(f"`devices={devices!r}` is not a number of devices; use an int, '0,1' or 'auto'.")
         devices = numbers if "," in devices else int(devices)
-    return placement["num_nodes"] > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
+    return devices if isinstance(devices, int) else len(devices)
 
 
 def resolve_strategy(args: "TrainingArguments") -> Strategy:
@@ -75,7 +127,7 @@ def resolve_strategy(args: "TrainingArguments") -> Strategy:
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)
     try:
         with quiet_lightning():
-            return pl.Trainer(**run_placement(args), **unneeded).strategy
+            return pl.Trainer(**run_placement(args), plugins=cluster_plugins(args) or None, **unneeded).strategy
     except (MisconfigurationException, ImportError) as error:
         requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 from torch.distributed import distributed_c10d
 
 from portico.accelerate_compat import share_processes
-from portico.errors import InputRuntimeError
+from portico.errors import InputError, InputRuntimeError
 from portico.lightning_compat import (
     forks_workers,
     launches_workers,
@@ -42,6 +42,31 @@ _kills_children_on_error = False
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
 _num_calls = 0
+
+
+def launched_processes() -> tuple[int, int] | None:
+    """Return how many processes torchrun, Ray or SLURM has started on this machine, and on how many machines.
+
+    ``None`` if none of them has started this one: portico then starts the processes.
+
+    Raises:
+        InputError: If SLURM has started several processes and does not say how many on each machine.
+    """
+    if (here := os.environ.get("LOCAL_WORLD_SIZE")) is not None:
+        # Ray does not say how many machines there are, and may have started fewer processes on some of them.
+        machines = os.environ.get("GROUP_WORLD_SIZE") or int(os.environ.get("WORLD_SIZE", here)) // int(here)
+        return int(here), max(int(machines), 1)
+    # Lightning gives these names to shells, where SLURM's variables say nothing of the run.
+    if "SLURM_NTASKS" not in os.environ or SLURMEnvironment.job_name() in ("bash", "interactive"):
+        return None
+    tasks = os.environ["SLURM_NTASKS"]
+    on_each = os.environ.get("SLURM_NTASKS_PER_NODE", "1" if tasks == "1" else None)
+    if on_each is None:
+        raise InputError(
+            f"SLURM has started {tasks} tasks, and SLURM_NTASKS_PER_NODE is not set; submit the job with "
+            "`--ntasks-per-node`, one task for each device, instead of `--ntasks`."
+        )
+    return int(on_each), int(os.environ.get("SLURM_NNODES") or int(tasks) // int(on_each))
 
 
 def connect(strategy: "Strategy") -> None:

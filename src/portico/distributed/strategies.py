@@ -1,7 +1,6 @@
 """Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -26,6 +25,7 @@ from typing_extensions import override
 
 from portico.distributed.accelerator import accelerator_settings
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
+from portico.distributed.processes import launched_processes
 from portico.errors import InputError
 from portico.hf_compat import logger
 from portico.lightning_compat import mesh_options, wrap_in_ddp
@@ -256,7 +256,7 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
         return None
     sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config) if shards else (Sharding(), False)
     if sizes is None:
-        replicas = _num_machines(args) if copies_per_machine else 1
+        replicas = getattr(args, "num_nodes", None) or (launched_processes() or (1, 1))[1] if copies_per_machine else 1
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
     replicas, num_shards, tensor = sizes
     if not shards:
@@ -303,10 +303,6 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
                 "of transformers splits its sequences by itself; leave it out, and set `dp_shard_size` or `tp_size`."
             )
     return given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), given.get("tp_size") or 1
-
-
-def _num_machines(args: "TrainingArguments") -> int:
-    return int(getattr(args, "num_nodes", None) or os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
 def _deepspeed_strategy(args: "TrainingArguments") -> DeepSpeedStrategy:

@@ -89,7 +89,7 @@ from portico.checkpoint.resume import (
 )
 from portico.checkpoint.writer import export_callbacks, exportable_callbacks
 from portico.data.loaders import DataLoaderShard, skip_first_batches
-from portico.distributed.placement import run_placement
+from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
@@ -508,7 +508,7 @@ def build_lightning_trainer(
             **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
-            plugins=list(plugins) or None,
+            plugins=cluster_plugins(args, plugins) or None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.

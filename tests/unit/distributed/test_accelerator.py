@@ -101,32 +101,39 @@ def test_process_control_on_one_process(accelerator):
 
 def test_gather_objects_for_metrics(accelerator):
     loader = accelerator.prepare(DataLoader(range(5), batch_size=4))
-    with accelerator.iterating(loader):
-        list(loader)
-        assert accelerator.gather_for_metrics(["a", "b", "c"]) == ["a"]
-        assert accelerator.gather_for_metrics({"a": "b"}) == {"a": "b"}
-        assert accelerator.gather_for_metrics(torch.arange(3), use_gather_object=True).tolist() == [0]
+    batches = iter(loader)
+    assert len([next(batches), next(batches)]) == len(loader)
+    assert accelerator.gather_for_metrics(["a", "b", "c"]) == ["a"]
+    assert accelerator.gather_for_metrics({"a": "b"}) == {"a": "b"}
+    assert accelerator.gather_for_metrics(torch.arange(3), use_gather_object=True).tolist() == [0]
 
 
 def test_gather_for_metrics_truncates_last_batch(accelerator):
     loader = accelerator.prepare(DataLoader(range(10), batch_size=4))
     repeated = torch.arange(4.0)
     sizes = []
-    with accelerator.iterating(loader):
-        for _ in loader:
-            sizes.append(len(accelerator.gather_for_metrics(repeated)))
+    for _ in loader:
+        sizes.append(len(accelerator.gather_for_metrics(repeated)))
     assert sizes == [4, 4, 2]
     assert len(accelerator.gather_for_metrics(repeated)) == 4
 
 
 def test_nested_iteration_keeps_outer_loader(accelerator):
     outer, inner = (accelerator.prepare(DataLoader(range(size), batch_size=4)) for size in (10, 5))
-    with accelerator.iterating(outer):
-        next(iter(outer))
-        with accelerator.iterating(inner):
-            list(inner)
-            assert len(accelerator.gather_for_metrics(torch.arange(4))) == 1
-        assert len(accelerator.gather_for_metrics(torch.arange(4))) == 4
+    for _ in outer:
+        *_, (_, size) = ((one, len(accelerator.gather_for_metrics(torch.arange(4)))) for one in inner)
+        assert size == 1
+        assert accelerator.gradient_state.active_dataloader is outer
+
+
+def test_loader_that_is_left_counts_as_iterated(accelerator):
+    loader = accelerator.prepare(DataLoader(range(10), batch_size=4))
+    for _ in loader:
+        if loader.end_of_dataloader:
+            break
+    assert len(accelerator.gather_for_metrics(torch.arange(4))) == 2
+    list(loader)
+    assert len(accelerator.gather_for_metrics(torch.arange(4))) == 4
 
 
 def test_no_sync_and_autocast_in_full_precision(accelerator):

@@ -1,5 +1,9 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from transformers import TrainingArguments as HuggingFaceArguments
 
@@ -49,6 +53,72 @@ def test_fp16_on_cpu_is_rejected(tmp_path):
 def test_devices_from_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert lightning_placement(toy_arguments(tmp_path))["devices"] == 2
+
+
+TORCHRUN = {"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
+SLURM = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2"}
+TASK = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "placement", "message"),
+    [
+        (
+            TORCHRUN,
+            {"devices": 3},
+            r"\(LOCAL_WORLD_SIZE=2, GROUP_WORLD_SIZE=1\) says .* one of 2 on each of 1",
+        ),
+        (TORCHRUN, {"devices": 1}, r"placed on devices=1 and num_nodes=1; leave both out, or start as many"),
+        (TORCHRUN, {"num_nodes": 2}, r"placed on devices=2 and num_nodes=2"),
+        (SLURM, {"devices": 3, "num_nodes": 2}, r"\(SLURM_NTASKS_PER_NODE=2, SLURM_NTASKS=4, SLURM_NNODES=2\) says"),
+        (SLURM, {"devices": 2, "num_nodes": 1}, r"one of 2 on each of 2 machine\(s\), but the run is placed on"),
+        ({"SLURM_NTASKS": "1"}, {"devices": 2, "strategy": "ddp"}, r"\(SLURM_NTASKS=1\) says .* devices=2 and"),
+        ({"SLURM_NTASKS": "4"}, {}, r"SLURM has started 4 tasks, .* `--ntasks-per-node`, one task for each device"),
+    ],
+)
+def test_number_of_processes_that_contradicts_the_launcher(variables, placement, message, tmp_path, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        toy_arguments(tmp_path, **placement)
+
+
+def test_tasks_of_slurm_are_the_processes(tmp_path, monkeypatch):
+    for name, value in (SLURM | TASK).items():
+        monkeypatch.setenv(name, value)
+    args = toy_arguments(tmp_path)
+    assert isinstance(args.lightning_strategy, DDPStrategy)
+    assert (args.world_size, args.process_index, args.local_process_index) == (4, 3, 1)
+    monkeypatch.setenv("SLURM_JOB_NAME", "bash")
+    assert toy_arguments(tmp_path).world_size == 1
+
+
+def test_workers_of_ray_on_machines_of_different_size(tmp_path, monkeypatch):
+    context = SimpleNamespace(get_world_size=lambda: 4)
+
+    class Environment(LightningEnvironment):  # Ray's is one, too
+        def world_size(self):
+            return 4
+
+        def global_rank(self):
+            return 3
+
+        def set_world_size(self, size):
+            pass
+
+        set_global_rank = set_world_size
+
+    modules = {"ray": ModuleType("ray"), "ray.train": SimpleNamespace(get_context=lambda: context)}
+    modules["ray.train.lightning"] = SimpleNamespace(RayLightningEnvironment=Environment)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    # One of four workers is on this machine.
+    variables = {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "NODE_RANK": "1", "RANK": "3"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    args = toy_arguments(tmp_path)
+    assert isinstance(args.lightning_strategy, DDPStrategy)
+    assert (args.world_size, args.process_index) == (4, 3)
 
 
 def test_strategy_is_resolved_before_a_run(tmp_path):
