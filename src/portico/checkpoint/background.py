@@ -1,4 +1,4 @@
-"""Write the large files of a checkpoint at the same time, or while training continues, from copies (``async_save``)."""
+"""Write the large files of a checkpoint at once, or while training continues, from copies (``async_save``)."""
 
 import threading
 from collections.abc import Callable, Iterator
