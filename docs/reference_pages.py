@@ -61,7 +61,6 @@ In a checkout also `python train.py`. The words that follow are overrides of a H
 | `--help experiment=NAME` | every key of an experiment, with its value |
 | `--cfg job` | print the configuration and run nothing |
 | `--config-dir FOLDER` | add files of your own to the groups |
-| `-sc install=bash` | tab completion of groups and keys: `eval "$(portico train -sc install=bash)"` |
 
 ```text
 """

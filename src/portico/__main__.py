@@ -9,22 +9,51 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from portico import __version__
+from portico.errors import ends_with_its_reader
 
 
 class SubCommand(NamedTuple):
-    """A sub-command: a line of help, and the function to call, ``module:function``, which reads ``sys.argv``."""
+    """A sub-command: a line of help, the function to call, ``module:function``, which reads ``sys.argv``, and options.
+
+    The options are for tab completion, which imports no module of a sub-command.
+    """
 
     home: str
     help: str
+    options: str = ""
 
 
+_RUN_OPTIONS = "--accelerator --strategy --devices --num-nodes --precision --corrections --callbacks --logger"
 COMMANDS = {
-    "train": SubCommand("portico.cli.__main__:main", "train, evaluate or predict from a Hydra configuration"),
-    "run": SubCommand("portico.run.script:main", "run a script of transformers, unchanged, in Lightning's loops"),
-    "verify": SubCommand("portico.run.verify:main", "prove that a script gives the same numbers in Lightning's loops"),
-    "replay": SubCommand("portico.run.replay:main", "run a training to one step again, and show what happened there"),
-    "report": SubCommand("portico.mrc.report.command:main", "write the report of a run, or compare several"),
-    "demo": SubCommand("portico.mrc.demo:main", "serve a page on this machine that answers questions about a text"),
+    "train": SubCommand(
+        "portico.cli.__main__:main",
+        "train, evaluate or predict from a Hydra configuration",
+        "--hydra-help --version --cfg --resolve --package --run --multirun --shell-completion --config-path "
+        "--config-name --config-dir --experimental-rerun --info",
+    ),
+    "run": SubCommand(
+        "portico.run.script:main",
+        "run a script of transformers, unchanged, in Lightning's loops",
+        f"-m {_RUN_OPTIONS}",
+    ),
+    "verify": SubCommand(
+        "portico.run.verify:main",
+        "prove that a script gives the same numbers in Lightning's loops",
+        "-m --steps --report --once --keep --against",
+    ),
+    "replay": SubCommand(
+        "portico.run.replay:main",
+        "run a training to one step again, and show what happened there",
+        f"-m --step --from-spike --report --trust-config {_RUN_OPTIONS}",
+    ),
+    "report": SubCommand(
+        "portico.mrc.report.command:main",
+        "write the report of a run, or compare several",
+        "--data --output --max-megabytes --trust-config",
+    ),
+    "demo": SubCommand(
+        "portico.mrc.demo:main", "serve a page on this machine that answers questions about a text", "--port --device"
+    ),
     "sweep": SubCommand("portico.cli.sweeps:main", "write the table and the page of a sweep again"),
 }
 
@@ -43,12 +72,24 @@ examples:
 `portico COMMAND --help` explains a command. Tab completion in bash and zsh:
   eval "$(portico --completion)"
 """
-# Files are completed after the name of a command.
+# Where nothing is offered, files are completed. Bash splits words at `=`, and replaces what follows it.
 _COMPLETION = """\
 if [ -n "$ZSH_VERSION" ]; then autoload -U +X bashcompinit && bashcompinit; fi
 _portico() {{
-  COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then COMPREPLY=($(compgen -W "{commands}" -- "${{COMP_WORDS[1]}}")); fi
+  local part="${{COMP_WORDS[COMP_CWORD]#=}}" line="${{COMP_LINE:0:$COMP_POINT}}" offered=""
+  local word="${{line##* }}"
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    offered="{commands} --help --version --completion"
+  elif [ "${{word#-}}" != "$word" ]; then
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+    esac
+  elif [ "${{COMP_WORDS[1]}}" = train ]; then
+    offered=$(COMP_LINE="portico $word" "${{COMP_WORDS[0]}}" train -sc query=bash 2> /dev/null)
+  fi
+  COMPREPLY=($(compgen -W "$offered" -- "$word"))
+  COMPREPLY=("${{COMPREPLY[@]#"${{word%"$part"}}"}}")
+  case "${{COMPREPLY[0]}}" in *[=./]) compopt -o nospace 2> /dev/null ;; esac
 }}
 complete -o default -F _portico portico"""
 _REQUIRED = ("torch", "lightning", "transformers", "torchmetrics", "hydra-core")
@@ -66,6 +107,7 @@ _OPTIONAL = (
 )
 
 
+@ends_with_its_reader
 def main() -> None:
     """Run the sub-command that the command line names."""
     parser = _parser()
@@ -92,7 +134,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_versions(), help="print what is installed, and exit")
-    completion = _COMPLETION.format(commands=" ".join(COMMANDS))
+    cases = "\n".join(f'      {name}) offered="--help {one.options}" ;;' for name, one in COMMANDS.items())
+    completion = _COMPLETION.format(commands=" ".join(COMMANDS), cases=cases)
     parser.add_argument("--completion", action="version", version=completion, help="print the setup of tab completion")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, one in COMMANDS.items():

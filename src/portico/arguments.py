@@ -11,6 +11,7 @@ import torch
 
 from portico.corrections import correction_names
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
+from portico.distributed.mpi import join_mpi
 from portico.hf_compat import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.replacement import options
 
@@ -301,6 +302,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
     def __post_init__(self) -> None:
         options().fill(self)
+        if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
+            join_mpi()
         self.corrections = correction_names(self.corrections)
         super().__post_init__()
         from portico.accelerate_compat import forget_precision, share_processes

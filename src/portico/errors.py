@@ -1,8 +1,13 @@
 """Errors in the user's input, each also of the type that ``transformers`` or PrimeQA raise at the same place."""
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 
 
 class InputError(ValueError):
@@ -74,3 +79,32 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         renamed = re.sub(r"`(\w+)(?=[=`])", lambda match: f"`{names.get(match[1], match[1])}", str(error))
         raise type(error)(renamed) from error
+
+
+def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
+    """Make a command end without a traceback when the reader of its output has closed it, as ``head`` does.
+
+    The exit code is then that of a program that the signal SIGPIPE ends. A signal handler would also end processes
+    that write to a closed socket.
+    """
+
+    @wraps(main)
+    def command(*args: object, **kwargs: object) -> None:
+        try:
+            try:
+                main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            if not _has_lost_its_reader():  # another pipe is broken, such as that of a worker process
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+            raise SystemExit(128 + signal.SIGPIPE) from None
+
+    return command
+
+
+def _has_lost_its_reader() -> bool:
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))

@@ -13,8 +13,9 @@ from portico.arguments import TrainingArguments
 from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
+from portico.distributed.model_parallel import whole
 from portico.errors import InputError
-from portico.hf_compat import logger
+from portico.hf_compat import ExportableState, logger
 
 _ACTIONS = ("report", "stop", "rollback")
 
@@ -44,10 +45,11 @@ def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) ->
     return None if worst is None else worst[1:]
 
 
-class LossSpike(TrainerCallback):
+class LossSpike(TrainerCallback, ExportableState):
     """Reacts when a logged loss is not finite or far above those before it.
 
-    A gradient norm that is not finite counts as such a loss, unless a gradient scaler skips the step (fp16).
+    A gradient norm that is not finite counts as such a loss if it has reached the weights, which it does not when a
+    gradient scaler skips the step (fp16). Checkpoints hold the spikes, so that a resumed run knows them.
 
     Args:
         action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer of
@@ -77,10 +79,17 @@ class LossSpike(TrainerCallback):
     def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        stored: Any = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        # None for a run without this callback, or with several.
+        known = dict(stored["attributes"]["spikes"]) if isinstance(stored, Mapping) else None
         self.spikes, self._before, self._last_good_step = [], [], 0
-        # A resumed run knows what the interrupted one knew.
         for row in state.log_history:
-            self._is_spike(int(row["step"]), row, args)
+            self._is_spike(int(row["step"]), row, known=known)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        names = ("action", "factor", "window", "max_rollbacks")
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": {"spikes": self.spikes}}
 
     def on_log(  # type: ignore[override]
         self,
@@ -90,7 +99,7 @@ class LossSpike(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **parts: Any,
     ) -> None:
-        if not self._is_spike(state.global_step, logs or {}, args):
+        if not self._is_spike(state.global_step, logs or {}, model=parts.get("model")):
             return
         step, loss = self.spikes[-1]
         logger.warning(
@@ -102,16 +111,28 @@ class LossSpike(TrainerCallback):
         elif self.action == "stop":
             control.should_training_stop = True
 
-    def _is_spike(self, step: int, logs: Mapping[str, Any], args: TrainingArguments) -> bool:
-        """Add what was logged at a step to the losses or to the spikes."""
+    def _is_spike(
+        self,
+        step: int,
+        logs: Mapping[str, Any],
+        *,
+        model: torch.nn.Module | None = None,
+        known: Mapping[int, float] | None = None,
+    ) -> bool:
+        """Add what was logged at a step to the losses or to the spikes, which may be ``known``."""
         loss = logs.get("loss")
         if loss is None:
             return False
-        if not math.isfinite(logs.get("grad_norm", 0.0)) and not _scales_gradients(args):
-            loss = math.nan
-        if is_spike(loss, self._before, self.factor):
+        has_finite_norm = math.isfinite(logs.get("grad_norm", 0.0))
+        if known is not None:
+            loss, found = known.get(step, loss), step in known
+        else:
+            loss = loss if has_finite_norm or _is_finite(model) else math.nan
+            found = is_spike(loss, self._before, self.factor)
+        if found:
             self.spikes.append((step, loss))
-            return True
+        if found or not has_finite_norm:
+            return found
         self._before = [*self._before, loss][-self.window :]
         self._last_good_step = step
         return False
@@ -133,5 +154,5 @@ class LossSpike(TrainerCallback):
         logger.warning(f"Weights and optimizer are those of {checkpoint} again.")
 
 
-def _scales_gradients(args: TrainingArguments) -> bool:
-    return bool(args.fp16) or str(args.precision).startswith("16")
+def _is_finite(model: torch.nn.Module | None) -> bool:
+    return model is not None and all(bool(whole(one.detach()).isfinite().all()) for one in model.parameters())

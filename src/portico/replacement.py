@@ -32,8 +32,8 @@ REPLACED = {
 }
 # Processes that a run starts find its options here.
 VARIABLE = "PORTICO_RUN"
-# What importing portico needs complete; each imports another of them, so that a name may be asked for too early.
-_PACKAGES = ("transformers", "lightning", "torchmetrics", "accelerate", "peft", "datasets")
+# What must be complete before names are replaced; each imports another of them, and may ask for a name too early.
+_PACKAGES = ("portico", "transformers", "lightning", "torchmetrics", "accelerate", "peft", "datasets")
 
 
 @dataclass(frozen=True)

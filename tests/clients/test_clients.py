@@ -23,6 +23,7 @@ CLIENTS = {
     "sentences": ("sentence_transformers", ["sentences.py"], (3, 6)),
     "setfit_few": ("setfit", ["setfit_few.py"], (6,)),
     "peft_lora": ("peft", ["peft_lora.py"], (3, 6)),
+    "chronos_forecast": ("chronos", ["chronos_forecast.py"], (3, 6)),
     **{
         f"trl_{kind}": ("trl", ["trl_trainers.py", kind], (3, 6))
         for kind in ("sft", "dpo", "cpo", "orpo", "kto", "reward", "grpo", "rloo")

@@ -38,9 +38,9 @@ def script(tmp_path):
 
 
 def test_identical_script(script, tmp_path):
-    ended = verify(script, "--steps", 6, "--report", "page.html", folder=tmp_path)
+    ended = verify(script, "--once", "--steps", 6, "--report", "page.html", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "identical for 6 steps, 3 checkpoints, 2 evaluations" in ended.stdout
+    assert ended.stdout.endswith("identical for 6 steps, 3 checkpoints, 2 evaluations\n")
     assert not (tmp_path / "out").exists()
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Verification" in page
@@ -165,8 +165,9 @@ def test_what_a_first_run_leaves_is_no_difference(tmp_path):
     (tmp_path / "script.py").write_text(CACHING)
     ended = verify("script.py", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "identical for 10 steps, 0 checkpoints, 0 evaluations; two runs under transformers do not" in ended.stdout
-    assert "do not share: file 0/data.txt" in ended.stdout
+    told = "Not reproducible at all, in two runs under transformers:\n  file 0/data.txt: its content and another\n"
+    assert told in ended.stdout
+    assert "0 checkpoints, 0 evaluations, but for what transformers does not reproduce" in ended.stdout
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """Every value of ``optim`` trains as under transformers, or raises an error that names the missing package."""
 
+import math
+
 import pytest
 import torch
 import transformers
+from accelerate.state import AcceleratorState
+from lightning.pytorch.plugins.precision import MixedPrecision
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 import portico
 from models import tiny_bert
-from parity.peers import assert_identical, compare, run
+from parity.peers import assert_identical, compare, load_trusted, run
 
 LOW_RANK = {"optim_target_modules": ["attention", "intermediate"], "optim_args": "rank=2,update_proj_gap=2"}
 SPECIAL = {
@@ -114,3 +118,39 @@ def test_malformed_optim_args_are_rejected(tmp_path):
         match=r"`optim_args='momentum'` has the part 'momentum', which is not of the form `name=value`",
     ):
         run(portico, tmp_path, optim="sgd", optim_args="momentum")
+
+
+def scaling(base):
+    """Return a trainer of transformers with float16 and a gradient scaler on the CPU, where accelerate has neither."""
+
+    class Scaling(base):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            self.accelerator.native_amp = True
+            self.accelerator.state._mixed_precision = "fp16"
+            self.accelerator.scaler = scaler()
+
+    return Scaling
+
+
+def scaler():
+    return torch.amp.GradScaler("cpu", init_scale=2.0**24)
+
+
+@pytest.mark.parametrize(
+    ("optim", "max_grad_norm"), [("adamw_torch", 1.0), ("adamw_torch_fused", 1.0), ("adamw_torch_fused", 0.0)]
+)
+def test_same_numbers_with_a_gradient_scaler(optim, max_grad_norm, tmp_path):
+    options = {"max_steps": 12, "logging_steps": 1, "save_strategy": "steps", "save_steps": 6, "optim": optim}
+    options["max_grad_norm"] = max_grad_norm
+    theirs = run(transformers, tmp_path / "theirs", base=scaling, **options)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler())]
+    ours = run(portico, tmp_path / "ours", trainer_options={"plugins": plugins}, **options)
+    norms = [row["grad_norm"] for row in theirs.history if "loss" in row]
+    assert 0 < sum(map(math.isfinite, norms)) < len(norms), "some steps are skipped, and some not"
+    for outcome in (ours, theirs):
+        outcome.history[:] = [{name: str(value) for name, value in row.items()} for row in outcome.history]
+    assert_identical(ours, theirs)
+    files = [tmp_path / library / "checkpoint-12/scaler.pt" for library in ("ours", "theirs")]
+    assert load_trusted(files[0]) == load_trusted(files[1])

@@ -3,10 +3,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 
 import portico
 from fresh_process import environment
@@ -25,6 +25,12 @@ class Jumping(Line):
         outputs = super().forward(x, labels)
         self.calls += 1
         return {**outputs, "loss": outputs["loss"] * (1000 if self.calls == self.at else 1)}
+
+
+class Rooting(Line):
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        return {**outputs, "loss": outputs["loss"] + (0 * outputs["loss"]).sqrt()}
 
 
 def trained(tmp_path, action, **options):
@@ -82,12 +88,42 @@ def test_rollback_passes_over_a_checkpoint_after_the_spike(tmp_path, caplog):
     assert "checkpoint-6 again" in caplog.text
 
 
-def test_a_step_that_a_gradient_scaler_skips_is_no_spike():
-    state, logs = SimpleNamespace(global_step=1, log_history=[]), {"loss": 1.0, "grad_norm": math.nan}
-    for options, found in (({"fp16": True, "precision": None}, []), ({"fp16": False, "precision": "bf16-mixed"}, [1])):
-        watch = portico.LossSpike("report")
-        watch.on_log(SimpleNamespace(**options), state, None, logs=logs)
-        assert [step for step, _ in watch.spikes] == found
+def test_a_step_that_a_gradient_scaler_skips_is_no_spike(tmp_path):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    watch = portico.LossSpike("rollback")
+    options = {"learning_rate": 0.01, "lr_scheduler_type": "constant"}
+    args = toy_arguments(tmp_path, save_strategy="steps", save_steps=2, **options)
+    trainer = portico.Trainer(
+        Jumping(at=9),
+        args,
+        train_dataset=Points(),
+        callbacks=[watch],
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+    )
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    skipped = [row["step"] for row in rows if not math.isfinite(row["grad_norm"])]
+    assert 1 in skipped
+    assert 8 not in skipped
+    assert [step for step, _ in watch.spikes] == [9]
+    # The scaler is not rolled back: it halves its scale at each step that it skips.
+    assert scaler.get_scale() == 2.0 ** (18 - len(skipped))
+    again = portico.LossSpike("rollback")
+    plugins = [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]
+    resumed = portico.Trainer(Line(), args, train_dataset=Points(), callbacks=[again], plugins=plugins)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert again.spikes == watch.spikes
+    assert plugins[0].scaler.get_scale() == scaler.get_scale()
+
+
+def test_a_gradient_norm_that_is_not_finite_is_a_spike(tmp_path):
+    watch = portico.LossSpike("stop")
+    # Finite losses, and weights that are not: the square root has no gradient at 0.
+    args = toy_arguments(tmp_path, logging_nan_inf_filter=False)
+    trainer = portico.Trainer(Rooting(), args, train_dataset=Points(), callbacks=[watch])
+    trainer.train()
+    assert math.isfinite(trainer.state.log_history[0]["loss"])
+    assert [step for step, _ in watch.spikes] == [1]
 
 
 TWO_PROCESSES = """

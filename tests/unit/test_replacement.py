@@ -1,12 +1,17 @@
+import argparse
 import subprocess
 import sys
+from functools import cache
+from importlib import import_module
 
 import pytest
+from hydra._internal.utils import get_args_parser
 
 import portico
 from fresh_process import assert_runs_anew
 from portico import replacement
-from portico.__main__ import main
+from portico.__main__ import COMMANDS, main
+from portico.errors import ends_with_its_reader
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
 
@@ -148,15 +153,65 @@ def test_unknown_command(arguments, message, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_completion_of_commands_and_files():
+@pytest.mark.parametrize(
+    ("line", "words", "offered"),
+    [
+        ("portico re", "portico re", "replay report"),
+        ("portico run scr", "portico run scr", ""),
+        ("portico run --st", "portico run --st", "--strategy"),
+        ("portico verify train.py --st", "portico verify train.py --st", "--steps"),
+        ("portico train --multi", "portico train --multi", "--multirun"),
+        # Bash makes a word of each `=`, and what is offered replaces what follows it.
+        ("portico train experiment=multiple", "portico train experiment = multiple", "multiple_choice"),
+    ],
+)
+def test_completion(line, words, offered):
+    # What Hydra would answer, after seconds.
+    hydra = 'portico() { [ "$COMP_LINE" = "portico experiment=multiple" ] && echo experiment=multiple_choice; }'
+    variables = f"COMP_LINE='{line}'; COMP_POINT={len(line)}; COMP_WORDS=({words}); COMP_CWORD={words.count(' ')}"
+    code = f'{completion_setup()}\n{hydra}\n{variables}; _portico\necho "[${{COMPREPLY[*]}}]"; complete -p portico'
+    shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    # Where the function offers nothing, bash completes files.
+    assert shown.stdout == f"[{offered}]\ncomplete -o default -F _portico portico\n"
+    assert shown.stderr == ""
+
+
+@cache
+def completion_setup():
     command = [sys.executable, "-m", "portico", "--completion"]
-    setup = subprocess.run(command, capture_output=True, text=True, check=True)
-    completed = (
-        '\nCOMP_WORDS=(portico {word}); COMP_CWORD={number}; _portico\necho "[${{COMPREPLY[*]}}]"; complete -p portico'
-    )
-    for word, number, offered in (("re", 1, "[replay report]"), ("run scr", 2, "[]")):
-        code = setup.stdout + completed.format(word=word, number=number)
-        shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-        # Where the function offers nothing, bash completes files.
-        assert shown.stdout == f"{offered}\ncomplete -o default -F _portico portico\n"
-        assert shown.stderr == ""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_completion_offers_every_option(name, monkeypatch, capsys):
+    if name == "train":
+        actions = get_args_parser()._actions
+    else:
+        seen = []
+        monkeypatch.setattr(argparse.ArgumentParser, "print_help", lambda parser: seen.append(parser))
+        monkeypatch.setattr(sys, "argv", [f"portico {name}", "--help"])
+        module, _, function = COMMANDS[name].home.partition(":")
+        with pytest.raises(SystemExit):
+            getattr(import_module(module), function)()
+        actions = seen[0]._actions
+    options = {one for action in actions for one in action.option_strings if one.startswith("--")} - {"--help"}
+    assert set(COMMANDS[name].options.split()) - {"-m"} == options
+
+
+def test_ends_quietly_when_the_reader_of_its_output_has_gone():
+    # `true` has ended long before Python has started.
+    prints = "from portico.errors import ends_with_its_reader; ends_with_its_reader(lambda: print('words' * 9999))()"
+    command = f'{sys.executable} -c "{prints}" | true; echo ${{PIPESTATUS[0]}}'
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("141\n", "")
+    homes = ["portico.__main__", "portico.cli", "portico.cli.sweeps", "portico.mrc.report.command"]
+    assert all(hasattr(import_module(home).main, "__wrapped__") for home in homes)
+
+
+def test_another_broken_pipe_is_an_error():
+    @ends_with_its_reader
+    def main():
+        raise BrokenPipeError("of a worker")
+
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        main()

@@ -45,7 +45,8 @@ from portico.cli.jobs import (
     refuse_drawing_in_several_processes,
 )
 from portico.cli.sweeps import reported_sweep
-from portico.errors import InputError
+from portico.distributed.mpi import join_mpi
+from portico.errors import InputError, ends_with_its_reader
 from portico.settings import suggestion
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 Task = Callable[[DictConfig], Any]
 
 
+@ends_with_its_reader
 def main() -> None:
     """Compose the configuration that the command line describes and run it, once or as a sweep.
 
@@ -61,6 +63,10 @@ def main() -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_resolvers()
+    try:
+        join_mpi()
+    except InputError as error:
+        _exit(str(error))
     sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()

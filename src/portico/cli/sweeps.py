@@ -21,7 +21,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from portico.cli.jobs import FAILED, FINISHED, JOB_FILE, KILLED, SweepJob, is_first_process
-from portico.errors import InputError
+from portico.errors import InputError, ends_with_its_reader
 from portico.report.page import REPORT_PAGE, write_text
 from portico.report.sweep_page import sweep_page
 
@@ -30,6 +30,7 @@ SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
 _FEWEST_JOBS = 4
 
 
+@ends_with_its_reader
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the report of a sweep again; on an error, print one paragraph to stderr and exit with code 1."""
     parser = argparse.ArgumentParser(

@@ -149,7 +149,11 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             assert run.pending_backward is not None, "a training step came before"
             run.add_loss(*run.pending_backward)
 
-    def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
+    def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        scaler = self.hf_trainer.accelerator.scaler
+        if scaler is not None and optimizer.unscales_gradients:
+            # As accelerate does before it takes the norm; Lightning leaves it to such an optimizer.
+            scaler.unscale_(optimizer)
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
         self._training_run.before_optimizer_step()
@@ -171,6 +175,8 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)
         lightning_compat.step_optimizer(self.trainer, steppable, optimizer_closure)
+        accelerator = self.hf_trainer.accelerator
+        accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.scaler is not None
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
@@ -274,16 +280,35 @@ class _ClosureFirst:
 
     Lightning passes the closure to ``optimizer.step``, but some optimizers accept none, and hooks registered on a
     step must find the gradients computed.
+
+    Attributes:
+        has_stepped: Whether the step was taken; a gradient scaler may leave it out.
+        unscales_gradients: Whether the optimizer divides by the scale itself, and leaves weights alone on overflow.
     """
+
+    # A gradient scaler sets what a fused optimizer is to divide by, and deletes it after the step.
+    _OF_SCALER = ("grad_scale", "found_inf")
 
     def __init__(self, optimizer: "Optimizer") -> None:
         self._optimizer = optimizer
+        self.has_stepped = False
+        self.unscales_gradients = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OF_SCALER:
+            setattr(self._optimizer, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._optimizer, name)
+
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         result = closure() if closure is not None else None
+        self.has_stepped = True
         self._optimizer.step(**kwargs)
         return result
 

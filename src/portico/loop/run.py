@@ -75,6 +75,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.precision import Precision
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
@@ -503,9 +504,13 @@ def build_lightning_trainer(
         "enable_model_summary": False,
         **{name: value for name, value in further.items() if value is not None},
     }
+    placement = run_placement(args, model)
+    if args.precision is None and any(isinstance(plugin, Precision) for plugin in plugins):
+        # Lightning takes one of the two.
+        del placement["precision"]
     with lightning_compat.quiet_lightning():
         trainer = pl.Trainer(
-            **run_placement(args, model),
+            **placement,
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=cluster_plugins(args, plugins) or None,

@@ -41,9 +41,11 @@ class RunDifference:
     tensor: str = ""
 
     def __str__(self) -> str:
-        where = f"at step {self.step}" if self.step else "before the first step"
+        where = f" at step {self.step}" if self.step else " before the first step"
+        if self.quantity.startswith(("file ", "number of trainers")):
+            where = ""
         largest = f"; largest in {self.tensor}" if self.tensor else ""
-        return f"{self.quantity} {where}: {self.values[0]} and {self.values[1]}{largest}"
+        return f"{self.quantity}{where}: {self.values[0]} and {self.values[1]}{largest}"
 
 
 @dataclass
@@ -99,10 +101,8 @@ def _concerns_training(quantities: Collection[str]) -> bool:
     return any(not one.startswith(("file ", "log history", "events")) for one in quantities)
 
 
-def reproducible_difference(
-    first: RecordedRun, second: RecordedRun, again: RecordedRun
-) -> tuple[RunDifference | None, str]:
-    """Return the first difference from what transformers itself reproduces, and a remark on what it does not.
+def reproducible_difference(first: RecordedRun, second: RecordedRun, again: RecordedRun) -> RunDifference | None:
+    """Return the first difference from what transformers itself reproduces; None if there is none.
 
     The second run under transformers is the one to compare with: like the run under portico it found what the first
     one left, such as a cache of the data.
@@ -111,9 +111,7 @@ def reproducible_difference(
     difference = first_difference(again, second)
     if difference is not None and not _concerns_training(changing):
         difference = first_difference(again, second, but=changing)
-    names = list(changing)
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return difference, f"; two runs under transformers do not share: {shown}" if names else ""
+    return difference
 
 
 def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDifference]:
@@ -182,14 +180,17 @@ def _largest(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 def _in_lists(quantity: str, first: Any, second: Any) -> Iterator[RunDifference]:
     one, other = list(first), list(second)
+
+    def step(entry: Any) -> int:
+        return int(entry.get("step", 0) if isinstance(entry, Mapping) else entry[1])
+
     for mine, theirs in zip(one, other, strict=False):
         if not _equal(mine, theirs):
-            step = mine.get("step", 0) if isinstance(mine, Mapping) else mine[1]
-            yield RunDifference(quantity, step, (mine, theirs))
+            yield RunDifference(quantity, step(mine), (mine, theirs))
             return
     if len(one) != len(other):
-        longer = max(one, other, key=len)[min(len(one), len(other))]
-        yield RunDifference(quantity, 0, (f"{len(one)} entries", f"{len(other)} entries, the next being {longer}"))
+        more = max(one, other, key=len)[min(len(one), len(other))]
+        yield RunDifference(quantity, step(more), (f"{len(one)} entries", f"{len(other)}, the next being {more}"))
 
 
 def untimed(value: Any) -> Any:

@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from importlib import import_module
@@ -218,7 +218,7 @@ class OpenStep:
         """One sentence on where the replay came from, and whether it is the recorded run."""
         start = f"from {self.checkpoint}" if self.checkpoint else "from the start, since no checkpoint precedes it"
         if self.checked is None:
-            return f"Replayed {start}; the run recorded no loss to compare with."
+            return f"Replayed {start}; the run recorded no loss of the replayed steps alone to compare with."
         step, recorded, replayed = self.checked
         if self.is_confirmed:
             return f"Replayed {start}; the loss logged at step {step} is the recorded one, {recorded:.9g}."
@@ -296,6 +296,7 @@ class Replay:
         self.number = number or 0
         self.step: OpenStep | None = None
         self.num_trainings = self.last_step = 0
+        self.checked_step: int | None = None
         self._folder = folder
         self._recorded: list[dict[str, Any]] = []
         self._indices: list[list[int] | None] = []
@@ -351,12 +352,28 @@ class Replay:
                 raise InputError(f"{run} recorded no spike of the loss; name a step with --step.")
             self.number = spike[0]
         before = [path for path, step in folders.items() if step < self.number and manifest.damage(path) is None]
-        checkpoint = max(before, key=lambda path: folders[path], default=None)
+        rolls_back = _rolls_back(trainer)
+        # A logged loss is the mean since the one before: only from there on can it be repeated.
+        logged = {row["step"] for row in self._recorded if "loss" in row and row["step"] < self.number}
+        if rolls_back:  # each logged loss may cause it
+            usable = [path for path in before if folders[path] in logged]
+        else:
+            usable = [path for path in before if folders[path] <= max(logged, default=0)] or before
+        checkpoint = max(usable, key=lambda path: folders[path], default=None)
         self.last_step = 0 if checkpoint is None else folders[checkpoint]
+        if self.last_step <= max(logged, default=0):
+            self.checked_step = self.awaited(self.number)
         self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.args.output_dir = str(self._folder)
         # Nothing of a replay is kept or published.
-        trainer.args.save_strategy, trainer.args.push_to_hub = "no", False
+        trainer.args.push_to_hub = False
+        if rolls_back:
+            # To a checkpoint of the run, or to one that the replay itself writes.
+            for path in (path for path in before if folders[path] <= self.last_step):
+                with suppress(FileExistsError):  # by another process
+                    (self._folder / path.name).symlink_to(path.absolute(), target_is_directory=True)
+        else:
+            trainer.args.save_strategy = "no"
         trainer.add_callback(self._callback(trainer))
         return self.step.checkpoint
 
@@ -415,11 +432,11 @@ class Replay:
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 replay.last_step = state.global_step
-                if state.global_step == replay.number and replay.awaited(state.global_step) is None:
+                if state.global_step == replay.number and replay.checked_step is None:
                     replay.finish(None)
 
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-                if "loss" in logs and state.global_step == replay.awaited(replay.number):
+                if "loss" in logs and state.global_step == replay.checked_step:
                     replay.finish(logs["loss"])
 
         return ReplayEvents()
@@ -457,7 +474,7 @@ class Replay:
         """Compare with the recorded loss, rank the examples and end the script."""
         assert self.step is not None
         if logged is not None:
-            row = next(row for row in self._recorded if "loss" in row and row["step"] >= self.number)
+            row = next(row for row in self._recorded if "loss" in row and row["step"] == self.checked_step)
             self.step.checked = row["step"], row["loss"], logged
         self._gather(self.step)
         total = sum(one.loss for one in self.step.examples if math.isfinite(one.loss))
@@ -478,6 +495,12 @@ class Replay:
         step.examples = [one for examples, _, _ in parts for one in examples]
         step.loss = sum(loss for _, loss, _ in parts) / len(parts)
         step.first_not_finite = next((name for _, _, name in parts if name), None)
+
+
+def _rolls_back(trainer: Any) -> bool:
+    """Return whether a callback would restore a checkpoint during the training."""
+    kind: Any = import_module("portico.loss_spike").LossSpike
+    return any(isinstance(one, kind) and one.action == "rollback" for one in trainer.callback_handler.callbacks)
 
 
 def _text(trainer: Any, inputs: Mapping[str, Any]) -> str:

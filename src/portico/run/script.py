@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from portico import __version__, replacement
+from portico.distributed.mpi import join_mpi
 from portico.errors import InputError
 from portico.registration import when_imported
 
@@ -205,6 +206,8 @@ class TrainingWatch:
         precision = _PRECISIONS.get(os.environ.get("ACCELERATE_MIXED_PRECISION", ""))
         if precision is not None:
             options.setdefault("precision", precision)
+        if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
+            join_mpi()
         self._is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK"))
         self._num_trainers = self._num_own_steps = 0
         self._own_loop: str | None = None

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from portico.run.comparison import (
     RunDifference,
     compared_files,
     first_difference,
+    irreproducible,
     likely_causes,
     loss_growth,
     reproducible_difference,
@@ -47,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="portico verify",
         usage="portico verify [OPTIONS] SCRIPT.py [ARGUMENTS]",
-        description="Run a script under transformers and under portico, each in a process of its own and with output "
-        "folders apart, and compare every step: batch, loss, gradients, learning rate, weights, random states.",
+        description="Run a script under transformers, twice, and under portico, each time in a process of its own and "
+        "with output folders apart, and compare every step: batch, loss, gradients, learning rate, weights, random "
+        "states. The two runs under transformers tell what the script does not reproduce at all.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -57,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--steps", type=int, metavar="N", help="end each training after N steps (default: its own end)"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with both curves of the loss")
+    parser.add_argument(
+        "--once", action="store_true", help="run transformers a second time only if portico differs from the first"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep records, logs and output folders here")
     parser.add_argument(
         "--against",
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="compare portico with itself under an option of `portico run`, such as devices=2 or precision=bf16-mixed",
     )
     try:
-        anywhere = ("--steps", "--report", "--keep", "--against")
+        anywhere = ("--steps", "--report", "--once", "--keep", "--against")
         script, own = Script.split(parser, sys.argv[1:] if arguments is None else arguments, anywhere=anywhere)
         given = parser.parse_args(own)
         if given.steps is not None and given.steps < 1:
@@ -76,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
             folder = given.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            code = Verification(script, folder.resolve(), given.steps).run(given.against, given.report)
+            verification = Verification(script, folder.resolve(), given.steps)
+            if given.against is not None:
+                code = verification.run_against(given.against, given.report)
+            else:
+                code = verification.run(given.report, is_once=given.once)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
@@ -92,34 +101,41 @@ class Verification:
         self._steps = steps
         self._console = Console(soft_wrap=True, highlight=False)
 
-    def run(self, against: str | None, report: Path | None) -> int:
-        """Return the exit code."""
-        if against is not None:
-            return self._run_against(against, report)
+    def run(self, report: Path | None, *, is_once: bool) -> int:
+        """Compare transformers, itself first unless ``is_once``, with portico; return the exit code."""
         first = self._recorded("transformers", RecordSettings("transformers", ""))
         self._check_runs_alone(first)
+        again = None if is_once else self._again(first)
         second = self._recorded("portico", RecordSettings("portico", ""))
-        difference, again, note = first_difference(first, second), None, ""
+        difference = first_difference(first, second)
         if second.exit_code:
             difference = RunDifference("exit", _last_step(second), ("ended", second.error))
-        elif difference is not None:
-            again = self._again(first)
-            difference, note = reproducible_difference(first, second, again)
+        else:
+            if again is None and difference is not None:
+                again = self._again(first)
+            if again is not None:
+                difference = reproducible_difference(first, second, again)
+        changing = {} if again is None else irreproducible(first, again)
         causes = self._causes(difference, first, second, again)
-        sentence = _sentence(first, difference) + note
+        sentence = _sentence(first, difference, is_reproducible=not changing)
         self._print(first, second, sentence, causes)
         if report is not None:
-            write_page(report, first, second, sentence, causes, _difference_charts(first, second))
+            charts = _difference_charts(first, second)
+            write_page(report, first, second, sentence, causes, charts, changing)
         return int(difference is not None)
 
     def _again(self, first: RecordedRun) -> RecordedRun:
-        """Run the script under transformers a second time; if that differs too, find out by which operators."""
+        """Run the script under transformers a second time and say what that does not reproduce, by which operators."""
         again = self._recorded("transformers again", RecordSettings("transformers", ""))
         self._check_runs_alone(again)
-        found = first_difference(first, again)
-        if found is not None and found.quantity in ("loss", "gradients", "gradient norm", "weights"):
+        changing = irreproducible(first, again)
+        if next(iter(changing), None) in ("loss", "gradients", "gradient norm", "weights"):
             named = self._recorded("operators", RecordSettings("transformers", "", finds_operators=True))
             again.operators = named.operators
+        if changing:
+            self._console.print("Not reproducible at all, in two runs under transformers:")
+            for row in changing.values():
+                self._console.print(f"  {row}", markup=False)
         return again
 
     def _causes(
@@ -133,7 +149,8 @@ class Verification:
             return [f"{what}: {refused}"]
         return likely_causes(difference, first, second, again)
 
-    def _run_against(self, against: str, report: Path | None) -> int:
+    def run_against(self, against: str, report: Path | None) -> int:
+        """Compare portico with itself under an option, with a tolerance; return the exit code."""
         name, _, value = against.partition("=")
         if name not in TOLERANCES or not value:
             raise InputError(
@@ -156,7 +173,7 @@ class Verification:
         growth = loss_growth(first, second, TOLERANCES[name])
         sentence = self._print_growth(against, growth)
         if report is not None:
-            write_page(report, first, second, sentence, [], _growth_charts(first, second, growth))
+            write_page(report, first, second, sentence, [], _growth_charts(first, second, growth), {})
         return int(growth.beyond is not None or not growth.by_step)
 
     def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
@@ -165,7 +182,8 @@ class Verification:
         (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
-        with (folder / "log").open("w+", encoding="utf-8") as log:
+        waiting = Console(stderr=True).status(f"Running under {label} ...")  # on a terminal
+        with waiting, (folder / "log").open("w+", encoding="utf-8") as log:
             ended = subprocess.run(
                 [sys.executable, "-m", "portico.run.recorder", *words],
                 env=recording_environment(settings),
@@ -238,7 +256,7 @@ def _counts(*runs: RecordedRun) -> list[tuple[str, int, int]]:
     return [(name, first[name], second[name]) for name in first]
 
 
-def _sentence(first: RecordedRun, difference: RunDifference | None) -> str:
+def _sentence(first: RecordedRun, difference: RunDifference | None, *, is_reproducible: bool) -> str:
     if difference is not None:
         return f"First difference: {difference}"
     counts = {name: count for name, count, _ in _counts(first, first)}
@@ -246,7 +264,8 @@ def _sentence(first: RecordedRun, difference: RunDifference | None) -> str:
     def several(name: str) -> str:
         return f"{counts[name]} {name[:-1] if counts[name] == 1 else name}"
 
-    return f"identical for {several('steps')}, {several('checkpoints')}, {several('evaluations')}"
+    but = "" if is_reproducible else f", but for what {first.label} does not reproduce"
+    return f"identical for {several('steps')}, {several('checkpoints')}, {several('evaluations')}{but}"
 
 
 def _difference_charts(first: RecordedRun, second: RecordedRun) -> Markup:
@@ -272,12 +291,24 @@ def _growth_charts(first: RecordedRun, second: RecordedRun, growth: Growth) -> M
 
 
 def write_page(
-    path: Path, first: RecordedRun, second: RecordedRun, sentence: str, causes: Sequence[str], charts: Markup
+    path: Path,
+    first: RecordedRun,
+    second: RecordedRun,
+    sentence: str,
+    causes: Sequence[str],
+    charts: Markup,
+    changing: Mapping[str, RunDifference],
 ) -> None:
-    """Write a page with charts of two runs, what was compared and the likeliest causes; it needs no other file."""
+    """Write a page with charts of two runs, what was compared and the likeliest causes; it needs no other file.
+
+    ``changing`` are the quantities that the first library itself does not reproduce.
+    """
     listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
+    rows = [(name, "" if not one.step else one.step, *one.values) for name, one in changing.items()]
+    irreproducible_rows = html_table(("", "first at step", "one run", "another"), rows) if rows else Markup()
     sections = [
         Section("Likeliest cause", listed if causes else Markup()),
+        Section(f"Not reproducible under {first.label} itself", irreproducible_rows),
         Section("Loss", panels(charts)),
         Section("Compared", html_table(("", first.label, second.label), _counts(first, second))),
     ]

@@ -10,6 +10,7 @@ from portico.run.comparison import (
     RecordedRun,
     compared_files,
     first_difference,
+    irreproducible,
     likely_causes,
     loss_growth,
     reproducible_difference,
@@ -86,6 +87,11 @@ def test_equal_runs_have_no_difference(tmp_path):
         (["events", 1], ["on_save", 1], "events at step 1: ['on_step_end', 1] and ['on_save', 1]"),
         (["final_weights", "a.weight"], 6, "final weights at step 3: 00000005 and 00000006; largest in a.weight"),
         (["steps"], [step(1)], "number of steps at step 3: 3 and 1"),
+        (
+            ["events"],
+            [["on_train_begin", 0], ["on_step_end", 1], ["on_save", 4]],
+            "events at step 4: 2 entries and 3, the next being ['on_save', 4]",
+        ),
     ],
 )
 def test_first_difference(place, value, told, tmp_path):
@@ -97,7 +103,7 @@ def test_files_are_compared_without_times(tmp_path):
     first, second = run(tmp_path, "a"), run(tmp_path, "other")
     assert list(compared_files(first.folder / "output")) == ["all_results.json"]
     (second.folder / "output" / "more.txt").write_text("more")
-    assert str(first_difference(first, second)) == "file more.txt before the first step: missing and written"
+    assert str(first_difference(first, second)) == "file more.txt: missing and written"
     (first.folder / "output" / "more.txt").write_text("less")
     assert first_difference(first, second).quantity == "file more.txt"
     assert untimed([{"eval_runtime": 1, "eval_loss": 2}]) == [{"eval_loss": 2}]
@@ -107,12 +113,12 @@ def test_what_transformers_itself_does_not_reproduce_is_no_difference(tmp_path):
     first, second, again = (run(tmp_path, label) for label in ("transformers", "portico", "again"))
     for one, content in ((first, "cold"), (second, "warm"), (again, "warm")):
         (one.folder / "output/cache.txt").write_text(content)
-    told = "; two runs under transformers do not share: file cache.txt"
-    assert reproducible_difference(first, second, again) == (None, told)
+    assert list(irreproducible(first, again)) == ["file cache.txt"]
+    assert reproducible_difference(first, second, again) is None
     (second.folder / "output/cache.txt").write_text("another")
-    assert reproducible_difference(first, second, again) == (None, told)
+    assert reproducible_difference(first, second, again) is None
     (second.folder / "output/all_results.json").write_text("{}")
-    difference, _ = reproducible_difference(first, second, again)
+    difference = reproducible_difference(first, second, again)
     assert difference.quantity == "file all_results.json"
     assert "is not reproducible" not in likely_causes(difference, first, second, again)[0]
 
@@ -122,10 +128,9 @@ def test_no_run_is_equal_to_an_irreproducible_training(tmp_path):
     second, again = (
         run(tmp_path, label, changed(["steps", 1, "losses"], [loss])) for label, loss in (("b", 2.0), ("c", 3.0))
     )
-    difference, note = reproducible_difference(first, second, again)
-    assert str(difference).startswith("loss at step 2: 3.0 and 2.0")
-    assert note == "; two runs under transformers do not share: loss"
-    assert reproducible_difference(first, run(tmp_path, "d"), run(tmp_path, "e")) == (None, "")
+    assert str(reproducible_difference(first, second, again)).startswith("loss at step 2: 3.0 and 2.0")
+    assert [str(one) for one in irreproducible(first, again).values()] == ["loss at step 2: 0.5 and 3.0"]
+    assert reproducible_difference(first, run(tmp_path, "d"), run(tmp_path, "e")) is None
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray])

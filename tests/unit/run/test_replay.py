@@ -1,5 +1,6 @@
 import math
 import re
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from portico.run import replay
 SCRIPT = """
 import torch
 from models import Line, Points, toy_arguments
+from portico import LossSpike  # before transformers, whose names it uses too
 from transformers import Trainer, TrainingArguments, TrainerCallback
 
 
@@ -148,6 +150,63 @@ def test_opens_a_step_of_two_processes_with_accumulation(tmp_path):
     indices = re.findall(r"│ (\d+) +│ \S+ +│ \S+% ", ended.stdout)
     assert len(set(indices)) == 8
     assert files(tmp_path / "out") == before
+
+
+ROLLED_BACK = """
+import torch
+from models import Line, Points, toy_arguments
+from portico import LossSpike
+from transformers import Trainer, TrainingArguments, TrainerCallback
+
+
+class Jumping(Line):
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        outputs["loss"] = outputs["loss"] * (1000 if trainer.state.global_step == 6 else 1)
+        return outputs
+
+
+args = toy_arguments("out", TrainingArguments, save_strategy="steps", learning_rate=0.001, {arguments})
+trainer = Trainer(Jumping(), args, train_dataset=Points(), callbacks=[LossSpike("rollback")])
+trainer.train()
+"""
+
+
+@pytest.mark.slow
+def test_repeats_a_rollback(tmp_path):
+    (tmp_path / "script.py").write_text(ROLLED_BACK.format(arguments="save_steps=5"))
+    ended = portico("run", "script.py", folder=tmp_path)
+    assert "Weights and optimizer are those of out/checkpoint-5 again" in ended.stderr, ended.stderr
+    before = files(tmp_path / "out")
+    ended = portico("replay", "script.py", "--step", "9", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from out/checkpoint-5; the loss logged at step 9 is the recorded one" in ended.stdout
+    # The checkpoint that it was rolled back to is gone: the replay writes it again.
+    shutil.rmtree(tmp_path / "out/checkpoint-5")
+    ended = portico("replay", "script.py", "--step", "9", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "since no checkpoint precedes it; the loss logged at step 9 is the recorded one" in ended.stdout
+    assert files(tmp_path / "out").items() <= before.items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["report", "rollback"])
+def test_compares_a_logged_mean_of_several_steps(action, tmp_path):
+    script = ROLLED_BACK.format(arguments="save_steps=2, logging_steps=3, max_steps=15")
+    (tmp_path / "script.py").write_text(script.replace("rollback", action))
+    ended = portico("run", "script.py", folder=tmp_path)
+    assert ("Weights and optimizer are those of out/checkpoint-6 again" in ended.stderr) == (action == "rollback")
+    # Checkpoint 10 is nearer, but the loss logged at step 12 is the mean from step 10 on.
+    ended = portico("replay", "script.py", "--step", "11", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    start = {"report": 8, "rollback": 6}[action]
+    assert f"from out/checkpoint-{start}; the loss logged at step 12 is the recorded one" in ended.stdout
+    # No checkpoint precedes the first logged loss.
+    shutil.rmtree(tmp_path / "out/checkpoint-4")
+    ended = portico("replay", "script.py", "--step", "3", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = {"report": "the run recorded no loss of the replayed steps alone", "rollback": "step 3 is the recorded one"}
+    assert told[action] in ended.stdout
 
 
 @pytest.mark.slow

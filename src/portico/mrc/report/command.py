@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from portico.data.defects import shorten
-from portico.errors import InputError
+from portico.errors import InputError, ends_with_its_reader
 from portico.experiment import TARGET, path_of
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
@@ -40,6 +40,7 @@ _OWN_DATA = path_of(MRCData)
 Example = Mapping[str, Any]
 
 
+@ends_with_its_reader
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
     parser = argparse.ArgumentParser(

@@ -1,0 +1,49 @@
+"""Processes that an MPI launcher has started are those of one run, as under ``torchrun``."""
+
+import os
+
+from portico.errors import InputError
+
+# Rank and number of processes, of all and of this machine: Intel MPI and MPICH, Open MPI, MVAPICH.
+_NAMES = (
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    *(
+        tuple(f"{start}_COMM_WORLD_{end}" for end in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+        for start in ("OMPI", "MV2")
+    ),
+)
+
+
+def join_mpi() -> None:
+    """Set the variables that ``torchrun`` would, from those of ``mpirun``; do nothing if either has set none.
+
+    `accelerate launch --cpu --num_processes 2 --mpirun_hostfile FILE` starts processes like this.
+
+    Raises:
+        InputError: If there are several machines, and no address of the first or another number of processes on each.
+
+    Source: accelerate 1.15, `get_cpu_distributed_information` and `PartialState`.
+    """
+    if "RANK" in os.environ or "LOCAL_RANK" in os.environ:
+        return
+    names = next((names for names in _NAMES if int(os.environ.get(names[1], "1")) > 1), None)
+    if names is None:
+        return
+    rank, size = (int(os.environ[name]) for name in names[:2])
+    local_rank, local_size = (
+        int(os.environ.get(name, value)) for name, value in zip(names[2:], (rank, size), strict=True)
+    )
+    if size % local_size:
+        raise InputError(
+            f"mpirun started {size} processes, {local_size} of them on this machine; start as many on each machine."
+        )
+    if size > local_size and "MASTER_ADDR" not in os.environ:
+        raise InputError(
+            f"mpirun started {size} processes on several machines; set MASTER_ADDR to the address of the first, or "
+            "`--main_process_ip` of `accelerate launch`."
+        )
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_size}
+    values |= {"GROUP_RANK": rank // local_size, "GROUP_WORLD_SIZE": size // local_size}
+    os.environ.update({name: str(value) for name, value in values.items()})

@@ -1,0 +1,100 @@
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fresh_process import environment
+from portico import InputError
+from portico.distributed.mpi import join_mpi
+
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+INTEL_MPI = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch):
+    """Give each test an environment of its own."""
+    plain = {
+        name: value for name, value in os.environ.items() if name not in (*TORCHRUN, "MASTER_ADDR", "MASTER_PORT")
+    }
+    monkeypatch.setattr(os, "environ", plain)
+
+
+@pytest.mark.parametrize("names", [OPEN_MPI, INTEL_MPI])
+def test_sets_what_torchrun_sets(names):
+    os.environ.update(dict(zip(names, ("3", "4", "1", "2"), strict=True)), MASTER_ADDR="10.0.0.1")
+    join_mpi()
+    assert [os.environ[name] for name in TORCHRUN] == ["3", "4", "1", "2", "1", "2"]
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+def test_does_nothing_for_one_process_or_under_torchrun():
+    before = dict(os.environ)
+    join_mpi()
+    assert os.environ == before
+    os.environ.update(dict(zip(OPEN_MPI, ("0", "1", "0", "1"), strict=True)))
+    join_mpi()
+    assert "RANK" not in os.environ
+    os.environ.update(dict(zip(OPEN_MPI, ("1", "2", "1", "2"), strict=True)), RANK="0")
+    join_mpi()
+    assert os.environ["RANK"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (
+            ("0", "4", "0", "2"),
+            "mpirun started 4 processes on several machines; set MASTER_ADDR to the address of the",
+        ),
+        (("0", "3", "0", "2"), "mpirun started 3 processes, 2 of them on this machine; start as many on each machine"),
+    ],
+)
+def test_refuses(ranks, message):
+    os.environ.update(dict(zip(OPEN_MPI, ranks, strict=True)))
+    with pytest.raises(InputError, match=message):
+        join_mpi()
+
+
+SCRIPT = """
+from models import Line, Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+args = toy_arguments("out", TrainingArguments)
+trainer = Trainer(Line(), args, train_dataset=Points())
+trainer.train()
+print(Trainer.__module__, args.world_size, args.process_index, trainer.model.linear.weight.tolist(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_of_accelerate_launch_and_mpirun_are_one_run(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "portico", "run", "script.py"],
+            cwd=tmp_path,
+            env=environment(
+                **dict(zip(OPEN_MPI, (str(rank), "2", str(rank), "2"), strict=True)),
+                MASTER_PORT=port,
+                ACCELERATE_USE_CPU="True",
+                ACCELERATE_MIXED_PRECISION="no",
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    told = [out.splitlines()[-1].split(" ", 3) for out, _ in ended]
+    assert [line[:3] for line in told] == [["portico.trainer", "2", "0"], ["portico.trainer", "2", "1"]]
+    assert told[0][3] == told[1][3]
+    assert [errors.count("replaces Trainer") for _, errors in ended] == [1, 0]
