@@ -72,7 +72,7 @@ def commands(block, also=()):
 
 def shortened(command):
     """Return a command that trains for two steps on a few records, whatever it is about."""
-    is_training = re.match(r"(portico train|(\S*/)?python train\.py) ", command) and "mode=" not in command
+    is_training = re.match(r"(portico train|(\S*/)?python train\.py) ", command) and " mode=" not in command
     if not is_training or "--cfg" in command or "--help" in command:
         return command
     plain, _, _ = command.partition("  #")
