@@ -338,7 +338,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             return cls(*args, **settings)
         chosen = fastest_arguments(use_cpu=settings.get("use_cpu", False) or accelerator == "cpu")
         if settings.get("fp16") or settings.get("precision") is not None:
-            del chosen["bf16"]
+            del chosen["bf16"], chosen["use_cpu"]
         added = {name: value for name, value in chosen.items() if name not in settings}
         made = cls(*args, **(settings | added))
         inexact = [f"{name}=True" for name in ("bf16", "tf32", "torch_compile") if added.get(name)]

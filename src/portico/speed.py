@@ -9,6 +9,7 @@ import torch
 _MOST_WORKERS = 8
 # The arguments below, and what they are without anything that makes them faster.
 _NEUTRAL: dict[str, Any] = {
+    "use_cpu": False,
     "bf16": False,
     "tf32": None,
     "torch_compile": False,
@@ -28,14 +29,17 @@ def fastest_arguments(*, use_cpu: bool = False) -> dict[str, Any]:
         use_cpu: Leave accelerators unused.
 
     Returns:
-        Values of ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
+        Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
         ``dataloader_persistent_workers``.
     """
     if use_cpu or not torch.cuda.is_available():
-        return {**_NEUTRAL, "bf16": bool(torch.cpu.get_capabilities().get("amx_bf16", False))}
+        has_matrix_units = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+        # Transformers refuses mixed precision on a CPU that was not asked for.
+        return {**_NEUTRAL, "bf16": has_matrix_units, "use_cpu": use_cpu or has_matrix_units}
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())
     has_tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
     return {
+        "use_cpu": False,
         "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
         "tf32": True if has_tensor_cores else None,
         # Inductor needs Triton, which is not installed with torch on every system.

@@ -72,7 +72,7 @@ def commands(block, also=()):
 
 def shortened(command):
     """Return a command that trains for two steps on a few records, whatever it is about."""
-    is_training = re.match(r"(portico train|(\S*/)?python train\.py) ", command) and "mode=" not in command
+    is_training = re.match(r"(portico train|(\S*/)?python train\.py) ", command) and " mode=" not in command
     if not is_training or "--cfg" in command or "--help" in command:
         return command
     plain, _, _ = command.partition("  #")
@@ -137,6 +137,11 @@ def of_pipelines(folder, names):
     names |= parts
 
 
+def of_allennlp(folder, names):
+    (one,) = (block for block in blocks("docs/guides/from_allennlp.md") if block.title == "config.jsonnet")
+    (folder / one.title).write_text(one.text, encoding="utf-8")
+
+
 def of_sessions(folder, names):
     names |= {"module": OneStep(tiny_bert())}
 
@@ -158,7 +163,12 @@ class OneStep(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-PREPARED = {"docs/mrc.md": of_reading_comprehension, "docs/ipu.md": of_pipelines, "docs/ort.md": of_sessions}
+PREPARED = {
+    "README.md": of_allennlp,
+    "docs/ipu.md": of_pipelines,
+    "docs/mrc.md": of_reading_comprehension,
+    "docs/ort.md": of_sessions,
+}
 QUICK = ("README.md", "docs/corrections.md", "docs/guides/from_lightning.md", "docs/concepts/bit_identical.md")
 WITH_CODE = [page for page in PAGES if blocks(page)]
 

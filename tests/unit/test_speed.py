@@ -36,11 +36,12 @@ def on_a_gpu(monkeypatch):
 
 
 def test_mixed_precision_on_a_cpu_needs_matrix_units(has_matrix_units):
-    assert fastest_arguments() == {"bf16": has_matrix_units, **NEUTRAL}
+    assert fastest_arguments() == {"bf16": has_matrix_units, "use_cpu": has_matrix_units, **NEUTRAL}
 
 
 def test_a_gpu_compiles_and_shares_the_cores_among_loaders(on_a_gpu):
     assert fastest_arguments() == {
+        "use_cpu": False,
         "bf16": True,
         "tf32": True,
         "torch_compile": True,
@@ -51,16 +52,16 @@ def test_a_gpu_compiles_and_shares_the_cores_among_loaders(on_a_gpu):
 
 def test_an_accelerator_is_left_alone_if_the_cpu_was_chosen(on_a_gpu, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert fastest_arguments(use_cpu=True) == {"bf16": False, **NEUTRAL}
+    assert fastest_arguments(use_cpu=True) == {"bf16": False, "use_cpu": True, **NEUTRAL}
 
 
 def test_own_settings_win_and_other_numbers_are_announced(has_matrix_units, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        args = TrainingArguments.fast(str(tmp_path), dataloader_num_workers=1, use_cpu=True)
+        args = TrainingArguments.fast(str(tmp_path), dataloader_num_workers=1)
     assert (args.output_dir, args.bf16, args.dataloader_num_workers) == (str(tmp_path), has_matrix_units, 1)
     assert ("`fast()` set bf16=True" in caplog.text) == has_matrix_units
-    assert not TrainingArguments.fast(str(tmp_path), bf16=False, use_cpu=True).bf16
-    assert not TrainingArguments.fast(str(tmp_path), precision="32-true", use_cpu=True).bf16
+    assert not TrainingArguments.fast(str(tmp_path), bf16=False).bf16
+    assert not TrainingArguments.fast(str(tmp_path), precision="32-true").bf16
 
 
 @pytest.mark.parametrize("arguments", [IPUTrainingArguments, ORTTrainingArguments])
@@ -81,5 +82,7 @@ def test_a_run_with_them_trains_in_mixed_precision(tmp_path, monkeypatch):
 
 def test_the_command_line_has_them_in_one_word(has_matrix_units):
     args = compose(["+speed=max"], experiment="text_classification")["args"]
-    assert {name: args[name] for name in ("bf16", *NEUTRAL)} == {"bf16": has_matrix_units, **NEUTRAL}
+    expected = {"bf16": has_matrix_units, "use_cpu": has_matrix_units, **NEUTRAL}
+    assert {name: args[name] for name in expected} == expected
+    assert compose(["+speed=max", "args.use_cpu=true"], experiment="text_classification")["args"]["use_cpu"]
     assert not compose(["+speed=max", "args.bf16=false"], experiment="text_classification")["args"]["bf16"]

@@ -109,7 +109,10 @@ def register_resolvers() -> None:
 def _fastest(name: str, *, _root_: DictConfig) -> Any:
     from portico.speed import fastest_arguments
 
-    use_cpu = OmegaConf.select(_root_, "args.use_cpu") or OmegaConf.select(_root_, "accelerator") == "cpu"
+    args = _root_.args
+    # The file sets `args.use_cpu` itself, unless the command does.
+    is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
+    use_cpu = is_set or OmegaConf.select(_root_, "accelerator") == "cpu"
     return fastest_arguments(use_cpu=bool(use_cpu))[name]
 
 
