@@ -36,7 +36,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def main(folder: Path) -> None:
-    ray.init(num_cpus=2, include_dashboard=False)
+    ray.init("local", num_cpus=2, include_dashboard=False)
     seen = {}
     for how, reports in (("found", None), ("given", "lightning"), ("reported", "transformers")):
         (folder / how / "basic").mkdir(parents=True)
