@@ -162,7 +162,7 @@ def test_same_training_with_tasks_of_slurm(quick, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_same_training_with_workers_of_ray(quick, tmp_path):
-    launch(SCRIPT.with_name("ray_processes.py"), tmp_path)
+    launch(SCRIPT.with_name("ray_processes.py"), "train", tmp_path)
     for how in ("found", "given"):
         assert_as_transformers(tmp_path / how, quick)
     # It saves, which the other does not.

@@ -28,6 +28,7 @@ class DataLoaderConfig:
     num_processes: int = 1  # that share the batches
     process_index: int = 0
     broadcast: Callable[[Any], Any] = _own  # returns the first process's object in all
+    gather: Callable[[list[Any]], list[Any]] = _own  # returns the lists of all processes as one
     data_seed: int | None = None  # of the order; None: that of torch's global generator when a loader is prepared
     split_batches: bool = False  # over the processes, instead of giving them batches in turn
     dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices

@@ -315,6 +315,9 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
 
     @wraps(method)
     def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "lightning_trainer" not in trainer.__dict__:
+            # This one was pickled, for example into a trial of Ray Tune.
+            trainer._use_lightning_trainer()
         if not launches_workers(trainer.lightning_trainer.strategy):
             return method(trainer, *args, **kwargs)
         return _run_in_workers(trainer, run, args, kwargs)

@@ -1,16 +1,22 @@
-"""What a run of several processes leaves behind in the process that started it."""
+"""What runs of several processes predict, and what they leave behind in the process that started them."""
 
 import os
 import pickle
 import subprocess
 import sys
+from itertools import chain
 
+import datasets
+import numpy as np
 import pytest
 import torch.distributed
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
+from forked import run_in_processes
 from fresh_process import environment
-from models import toy_trainer
+from models import Points, toy_trainer
+from parity.peers import untimed
 from portico.errors import InputError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
@@ -60,9 +66,84 @@ def fail_and_train_again(strategy, where, folder):
     assert again.train().global_step > 0
 
 
-def test_trainer_trains_in_a_spawned_worker(tmp_path):
+class Counting(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter([Points(self.size)[index] for index in range(self.size)])
+
+
+def files(*sizes):
+    """A stream of the ``datasets`` library with one file of each size."""
+    points = Points(sum(sizes))
+    parts = [[points[index] for index in range(sum(sizes[:n]), sum(sizes[: n + 1]))] for n in range(len(sizes))]
+    return datasets.IterableDataset.from_generator(rows_of, gen_kwargs={"parts": parts})
+
+
+def rows_of(parts):
+    for row in chain.from_iterable(parts):
+        yield {name: value.tolist() for name, value in row.items()}
+
+
+READ_BY_ALL = {"accelerator_config": {"dispatch_batches": False}}
+DATA = {
+    **{f"{size} examples": (lambda size=size: Points(size), {}) for size in (1, 2, 5, 11)},
+    **{f"stream of {size}": (lambda size=size: Counting(size), {}) for size in (1, 5, 11)},
+    **{f"stream of {size}, read by all": (lambda size=size: Counting(size), READ_BY_ALL) for size in (1, 5, 11)},
+    "files": (lambda: files(5, 1, 4, 2), {}),
+    "files, read by all": (lambda: files(5, 1), READ_BY_ALL),
+}
+
+
+def predict_everywhere(folder):
+    outcome = {}
+    for name, (make, settings) in DATA.items():
+        settings = {"per_device_eval_batch_size": 2, "corrections": "all", **settings}
+        trainer = toy_trainer(folder / name, parts={"compute_metrics": mean_error}, **settings)
+        prediction = trainer.predict(make())
+        metrics = untimed({**prediction.metrics, **trainer.evaluate(make())})
+        outcome[name] = (prediction.predictions, prediction.label_ids, metrics)
+    rank = trainer.args.process_index
+    torch.save(outcome, folder / f"{trainer.args.world_size}-{rank}.pt")
+
+
+def mean_error(prediction):
+    return {"error": float(np.abs(prediction.predictions - prediction.label_ids).mean())}
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_predictions_are_those_of_one_process(number, tmp_path):
+    predict_everywhere(tmp_path)
+    run_in_processes(number, predict_everywhere, tmp_path)
+    one = torch.load(tmp_path / "1-0.pt", weights_only=False)
+    for rank in range(number):
+        several = torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=False)
+        for name, (predictions, labels, metrics) in one.items():
+            assert several[name][0] == pytest.approx(predictions, rel=1e-6), name
+            assert np.array_equal(several[name][1], labels), name
+            assert several[name][2] == pytest.approx(metrics, rel=1e-6), name
+
+
+def read_own_files(folder):
+    trainer = toy_trainer(folder, parts={"train_dataset": files(8, 4)}, max_steps=3, **READ_BY_ALL)
+    with pytest.raises(InputError, match=r"their next batches have 2, 1 examples, .* leave `dispatch_batches`"):
+        trainer.predict(files(5, 4, 5, 2))
+    assert len(trainer.predict(files(4, 4)).predictions) == 8
+    # An epoch ends after the two batches of the second process, and counts as all steps of a stream.
+    assert trainer.train().global_step == 3
+    assert trainer.state.epoch == pytest.approx(1 + 1 / 3)
+
+
+def test_files_of_different_size_do_not_wait_for_each_other(tmp_path):
+    run_in_processes(2, read_own_files, tmp_path)
+
+
+def test_pickled_trainer_trains(tmp_path):
+    """As in a trial of Ray Tune."""
     trainer = pickle.loads(pickle.dumps(toy_trainer(tmp_path, num_train_epochs=1)))
-    trainer._enter_worker()
     assert trainer.train().global_step > 0
 
 
