@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from abc import abstractmethod
 from collections import OrderedDict
@@ -30,7 +31,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
@@ -264,6 +265,11 @@ def relaunches_script(strategy: Strategy) -> bool:
 def process_group_timeout(strategy: Strategy) -> timedelta:
     """Return how long a collective of ``strategy`` may take. Public: none."""
     return getattr(strategy, "_timeout", None) or timedelta(minutes=30)
+
+
+def set_process_group_timeout(strategy: Strategy, timeout: timedelta) -> None:
+    """Set how long a collective of ``strategy`` may take, before its process group is made. Public: none."""
+    strategy._timeout = timeout  # type: ignore[attr-defined]
 
 
 def launches_workers(strategy: Strategy) -> bool:
@@ -678,18 +684,30 @@ def disable_sigterm_handler(trainer: pl.Trainer) -> None:
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
 
+_SECONDS_TO_NEXT_BATCH = 5
+
+
 def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], object]) -> None:
     """Make a process that receives SIGTERM leave the loop of ``trainer`` before its next batch, without a broadcast.
 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the
     handler, where it would interleave with the collectives in flight. The other processes end anyway, when the
-    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. Public: none.
+    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. One of several processes that
+    hangs, and so does not come to its next batch, is ended after five seconds: torchrun gives it thirty. Public: none.
     """
     connector = trainer._signal_connector
 
     def note(signum: int, frame: object) -> None:
         on_sigterm()
         connector.received_sigterm = True
+        if trainer.world_size > 1:
+            deadline = threading.Timer(_SECONDS_TO_NEXT_BATCH, end_if_running)
+            deadline.daemon = True
+            deadline.start()
+
+    def end_if_running() -> None:
+        if trainer.state.status is TrainerStatus.RUNNING:
+            os._exit(128 + signal.SIGTERM)
 
     def leave_if_received() -> None:
         if connector.received_sigterm:

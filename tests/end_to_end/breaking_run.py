@@ -1,7 +1,7 @@
 """A training of several processes of which one breaks off: breaking_run.py FOLDER RANK HOW [STRATEGY PROCESSES].
 
-HOW is "error", "hang", "alone" (the process evaluates where the others train), "leave" (it ends before training) or a
-signal.
+HOW is "error", "hang" (in Python), "alone" (the process evaluates where the others train), "leave" (it ends before
+training) or a signal.
 """
 
 import os
@@ -36,7 +36,7 @@ def break_off():
 (FOLDER / str(os.getpid())).touch()
 placement = {"strategy": sys.argv[4], "devices": int(sys.argv[5])} if len(sys.argv) > 4 else {}
 # The time after which a collective that another process does not enter fails.
-timeout = 10 if HOW == "hang" else 600
+timeout = 10 if HOW in ("hang", "SIGSTOP") else 600
 parts = {"callbacks": [BreakOff()]}
 trainer = toy_trainer(FOLDER / "run", parts=parts, num_train_epochs=50, ddp_timeout=timeout, **placement)
 if HOW in ("alone", "leave") and trainer.args.process_index == RANK:

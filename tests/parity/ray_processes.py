@@ -1,7 +1,8 @@
-"""The scenario "basic" in two workers of Ray Train on this machine: ray_processes.py FOLDER.
+"""Ray in processes of its own on this machine: ray_processes.py train|search FOLDER.
 
-Each way to write it has a folder as :mod:`parity.process_scenarios` writes them; FOLDER/reports.json is what the
-callbacks of Ray reported to the driver.
+"train" runs the scenario "basic" in two workers of Ray Train. Each way to write it has a folder as
+:mod:`parity.process_scenarios` writes them; FOLDER/reports.json is what the callbacks of Ray reported to the driver.
+"search" searches a learning rate with both libraries, into FOLDER/best.json.
 """
 
 import json
@@ -10,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import transformers
+from ray import tune
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
+
+import portico
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET
 
 
 def train(config: dict[str, Any]) -> None:
@@ -35,8 +42,7 @@ def train(config: dict[str, Any]) -> None:
     scenarios._record(folder, "portico", options)
 
 
-def main(folder: Path) -> None:
-    ray.init(num_cpus=2, include_dashboard=False)
+def train_everywhere(folder: Path) -> None:
     seen = {}
     for how, reports in (("found", None), ("given", "lightning"), ("reported", "transformers")):
         (folder / how / "basic").mkdir(parents=True)
@@ -51,8 +57,34 @@ def main(folder: Path) -> None:
                 files = sorted(str(file.relative_to(kept)) for file in Path(kept).rglob("*") if file.is_file())
             seen[reports] = {"metrics": result.metrics, "files": files}
     (folder / "reports.json").write_text(json.dumps(seen), encoding="utf-8")
-    ray.shutdown()
+
+
+def rates(trial: Any) -> dict[str, Any]:
+    return {"learning_rate": tune.grid_search([1e-3, 1e-1]), "seed": tune.choice([5])}
+
+
+def search(folder: Path) -> None:
+    best = {}
+    for library in (transformers, portico):
+        args = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, **QUIET}
+        trainer = library.Trainer(
+            args=library.TrainingArguments(str(folder / library.__name__), **args),
+            model_init=tiny_bert,
+            train_dataset=ToyDataset(),
+            eval_dataset=ToyDataset(11, seed=1),
+        )
+        options = {"storage_path": str(folder / "ray"), "resources_per_trial": {"cpu": 1}, "verbose": 0}
+        found = trainer.hyperparameter_search(rates, n_trials=1, backend="ray", **options)
+        trials = found.run_summary.trials
+        best[library.__name__] = [
+            found.objective,
+            found.hyperparameters,
+            [one.last_result["objective"] for one in trials],
+        ]
+    (folder / "best.json").write_text(json.dumps(best), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    ray.init("local", num_cpus=2, include_dashboard=False)
+    {"train": train_everywhere, "search": search}[sys.argv[1]](Path(sys.argv[2]))
+    ray.shutdown()

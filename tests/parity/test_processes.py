@@ -65,11 +65,11 @@ def more(request, tmp_path_factory):
     return folder, request.param
 
 
-def assert_as_transformers(folder, quick):
+def assert_as_transformers(folder, quick, parts=PARTS):
     """The scenario "basic" of portico in a folder equals that of transformers under torchrun."""
     for rank in range(2):
         mine, other = outcome(folder / "basic", "portico", rank), outcome(quick / "basic", "transformers", rank)
-        for part in PARTS:
+        for part in parts:
             assert_same_values(mine[part], other[part])
 
 
@@ -162,9 +162,11 @@ def test_same_training_with_tasks_of_slurm(quick, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_same_training_with_workers_of_ray(quick, tmp_path):
-    launch(SCRIPT.with_name("ray_processes.py"), tmp_path)
-    for how in ("found", "given", "reported"):
+    launch(SCRIPT.with_name("ray_processes.py"), "train", tmp_path)
+    for how in ("found", "given"):
         assert_as_transformers(tmp_path / how, quick)
+    # It saves, which the other does not.
+    assert_as_transformers(tmp_path / "reported", quick, parts=["history", "weights", "rng", "loss", "extra"])
     reports = json.loads((tmp_path / "reports.json").read_text())
     assert reports["lightning"]["metrics"]["step"] == 8
     assert reports["lightning"]["files"] == ["checkpoint.ckpt"]
@@ -182,7 +184,9 @@ def own_environment():
     os.environ.update(before)
 
 
-@pytest.mark.parametrize("strategy", ["ddp_fork", pytest.param("ddp_spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "strategy", ["ddp_fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp_notebook"))]
+)
 def test_same_training_with_spawned_processes(strategy, quick, tmp_path, own_environment):
     trainer = evaluator(tmp_path, strategy=strategy, devices=2)
     output = trainer.train()

@@ -1,11 +1,16 @@
 """The same searches through fakes of Ray Tune and Weights & Biases."""
 
+import json
+import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import transformers
 
 import portico
+from fresh_process import environment
 from models import ToyDataset, tiny_bert
 from parity.peers import assert_same_values, untimed
 from parity.search_services import SilentWandbCallback, Tune, Wandb
@@ -74,6 +79,18 @@ def test_same_search_with_ray(tmp_path, options, arguments):
     theirs = ray_search(transformers, tmp_path, **options, **arguments)[1]
     ours = ray_search(portico, tmp_path, **options, **arguments)[1]
     assert_same_values(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+def test_same_search_with_processes_of_ray(tmp_path):
+    script = Path(__file__).with_name("ray_processes.py")
+    command = [sys.executable, script, "search", tmp_path]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best["portico"] == best["transformers"]
+    assert len(set(best["portico"][2])) == 2
 
 
 def wandb_search(library, folder, **options):

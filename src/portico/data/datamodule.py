@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from portico import hf_compat
 from portico.accelerate_compat import GradientState
-from portico.data.loaders import DataLoaderShard, SkipBatchSampler, given_batch_size
+from portico.data.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
 from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.hf_compat import logger
@@ -93,6 +93,8 @@ class EvaluationFeed:
     def __iter__(self) -> Iterator[Any]:
         if self.renew is not None:
             self.loader = self.renew()
+        if isinstance(self.loader, StreamShardsLoader):
+            self.loader.must_be_even = True
         is_whole = isinstance(self.limit, float) and self.limit == 1.0
         try:
             yield from self.loader if is_whole else islice(self.loader, self.num_batches)

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
-from portico.hf_compat import find_batch_size, has_length
+from portico.hf_compat import find_batch_size, has_length, logger
 from portico.tree import map_tensors
 
 if TYPE_CHECKING:
@@ -299,6 +299,35 @@ def _options_of(loader: "Loader") -> dict[str, Any]:
     return options | {"batch_sampler": loader.batch_sampler}
 
 
+class StreamShardsLoader(DataLoaderShard):
+    """Each process reads files of its own of a stream, until one has no more; accelerate would wait for that one.
+
+    Attributes:
+        must_be_even: Whether all processes must have equally many examples, as to gather what a model predicts.
+    """
+
+    must_be_even = False
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in chain(batches, [None]):
+            num_examples = 0 if batch is None else find_batch_size(batch) or 1
+            sizes = self.config.gather([num_examples])
+            if self.must_be_even and len(set(sizes)) > 1:
+                raise InputError(
+                    "The processes read files of their own of the stream, and their next batches have "
+                    f"{', '.join(map(str, sizes))} examples, which cannot be gathered; leave `dispatch_batches` of "
+                    "`accelerator_config` out, so that the first process reads for all."
+                )
+            if not all(sizes):
+                if any(sizes):
+                    logger.warning(
+                        "The epoch ends with the files of the shortest process; the others have more examples: "
+                        "distribute them evenly over the files, or leave `dispatch_batches` out."
+                    )
+                return
+            yield batch
+
+
 class DataLoaderDispatcher(DataLoaderShard):
     """A loader whose batches the first process reads and broadcasts, a batch for each process at a time.
 
@@ -426,7 +455,14 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
             options["batch_size"] //= config.num_processes
         for name in options.keys() & {"sampler", "batch_sampler"}:
             options[name] = BatchSamplerShard(options[name], config)
-    return DataLoaderShard(_own_examples(loader, config), shared_generator=generator, **options)
+    examples = _own_examples(loader, config)
+    has_own_files = (
+        config.num_processes > 1
+        and isinstance(examples, IterableDataset)
+        and not isinstance(examples, IterableDatasetShard)
+    )
+    kind = StreamShardsLoader if has_own_files else DataLoaderShard
+    return kind(examples, shared_generator=generator, **options)
 
 
 def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from portico.annotations import Examples
 
 
+def _own(data: Any) -> Any:
+    # No lambda: a trainer is pickled for workers that a strategy spawns.
+    return data
+
+
 @dataclass(slots=True)
 class DataLoaderConfig:
     """How to prepare a loader for this process; a loader keeps the configuration it was prepared with."""
@@ -22,7 +27,8 @@ class DataLoaderConfig:
     device: torch.device | None = None  # where batches are moved
     num_processes: int = 1  # that share the batches
     process_index: int = 0
-    broadcast: Callable[[Any], Any] = lambda data: data  # sends an object of the first process to all
+    broadcast: Callable[[Any], Any] = _own  # returns the first process's object in all
+    gather: Callable[[list[Any]], list[Any]] = _own  # returns the lists of all processes as one
     data_seed: int | None = None  # of the order; None: that of torch's global generator when a loader is prepared
     split_batches: bool = False  # over the processes, instead of giving them batches in turn
     dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices

@@ -589,6 +589,7 @@ class Accelerator:
             num_processes=self.data_parallel_size,
             process_index=self.process_index // self._tensor_parallel_size,
             broadcast=self.from_first_process,
+            gather=self.gather_object,
         )
         prepared = [prepare_data_loader(item, config) for item in objects]
         for loader in prepared:

@@ -10,7 +10,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 from torch.distributed import distributed_c10d
+from torch.multiprocessing import ProcessRaisedException
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputError, InputRuntimeError
@@ -27,6 +29,7 @@ from portico.lightning_compat import (
     process_group_timeout,
     quiet_lightning,
     relaunches_script,
+    set_process_group_timeout,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ def connect(strategy: "Strategy") -> None:
     """
     if getattr(strategy, "world_size", 1) == 1 or launches_workers(strategy) or torch.distributed.is_initialized():
         return
-    with quiet_lightning():
+    with quiet_lightning(), _time_to_start(strategy):
         if relaunches_script(strategy):
             _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
             with kill_children_on_error():
@@ -88,6 +91,25 @@ def connect(strategy: "Strategy") -> None:
             _join_restarted(strategy)
             strategy.setup_environment()
     share_processes(strategy)
+
+
+# Processes import their packages at different speeds; `ddp_timeout` is for what they do together.
+_TIME_TO_START = timedelta(minutes=10)
+
+
+@contextmanager
+def _time_to_start(strategy: "Strategy") -> Iterator[None]:
+    """Let the processes take longer to find each other than ``ddp_timeout``, which holds after the block."""
+    timeout: timedelta = process_group_timeout(strategy)
+    if timeout >= _TIME_TO_START:
+        yield
+        return
+    set_process_group_timeout(strategy, _TIME_TO_START)
+    try:
+        yield
+    finally:
+        set_process_group_timeout(strategy, timeout)
+    distributed_c10d._set_pg_timeout(timeout)
 
 
 def _join_restarted(strategy: "Strategy") -> None:
@@ -200,6 +222,8 @@ def kill_children_on_error() -> Iterator[None]:
             _forget_group()
         if ended is not None:
             raise RuntimeError(f"Process {ended[0]} ended with exit code {ended[1]}; its error is above.") from None
+        if _TIMED_OUT.search(str(error)):
+            error.add_note("Another process hangs, or needs more seconds for something than `ddp_timeout` allows.")
         raise
     finally:
         _kills_children_on_error = False
@@ -208,10 +232,12 @@ def kill_children_on_error() -> Iterator[None]:
 # Messages of gloo and NCCL where a process has gone.
 _LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
 
+_TIMED_OUT = re.compile(r"Timed out waiting \d+ms")
+
 
 def _ended_child() -> tuple[int, int] | None:
     """Return rank and exit code of a started process that failed; the connection breaks before the process is gone."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 15
     while _children and time.monotonic() < end:
         for rank, child in enumerate(_children, start=1):
             if child.poll():
@@ -284,11 +310,14 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
     """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
 
     The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
-    changes that user code makes in a worker, for example to callbacks, are lost.
+    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
     """
 
     @wraps(method)
     def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "lightning_trainer" not in trainer.__dict__:
+            # This one was pickled, for example into a trial of Ray Tune.
+            trainer._use_lightning_trainer()
         if not launches_workers(trainer.lightning_trainer.strategy):
             return method(trainer, *args, **kwargs)
         return _run_in_workers(trainer, run, args, kwargs)
@@ -309,6 +338,12 @@ def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any
         before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
             strategy.launcher.launch(_work, call, str(outcome))
+        except ProcessRaisedException as failed:
+            error = outcome.with_name(f"error-{failed.error_index}")
+            if error.exists():
+                # What the caller would get without workers; that of the launcher says where it was raised.
+                raise pickle.loads(error.read_bytes()) from failed
+            raise
         except KeyboardInterrupt:
             for worker in strategy.launcher.procs:
                 worker.kill()
@@ -329,8 +364,15 @@ def _work(call: bytes | tuple[Any, ...], outcome: str) -> None:
     global _inside_worker
     _inside_worker = True
     trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
-    trainer._enter_worker()
-    result = run(trainer, *args, **kwargs)
+    try:
+        trainer._enter_worker()
+        result = run(trainer, *args, **kwargs)
+    except Exception as error:
+        # Some cannot be pickled, or not be read again.
+        with suppress(Exception):
+            pickle.loads(content := pickle.dumps(error))
+            Path(outcome).with_name(f"error-{trainer.args.process_index}").write_bytes(content)
+        raise
     if trainer.args.process_index == 0:
         attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
         state = trainer.model.state_dict() if trainer.model is not None else None

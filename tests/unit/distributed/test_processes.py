@@ -1,0 +1,153 @@
+"""What runs of several processes predict, and what they leave behind in the process that started them."""
+
+import os
+import pickle
+import subprocess
+import sys
+from itertools import chain
+
+import datasets
+import numpy as np
+import pytest
+import torch.distributed
+from torch.utils.data import IterableDataset
+from transformers import TrainerCallback
+
+from forked import run_in_processes
+from fresh_process import environment
+from models import Points, toy_trainer
+from parity.peers import untimed
+from portico.errors import InputError
+
+SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
+
+
+class Breaks(TrainerCallback):
+    """Raise in the first process, at the start of an event."""
+
+    def __init__(self, event):
+        setattr(self, event, self.break_off)
+
+    def break_off(self, args, state, control, **kwargs):
+        if args.process_index == 0:
+            raise RuntimeError("this run breaks off")
+
+
+@pytest.mark.parametrize("where", ["refused", "on_step_end", "on_evaluate"])
+@pytest.mark.parametrize(
+    "strategy", ["ddp_fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp"))]
+)
+def test_nothing_remains_of_a_run_that_fails(strategy, where, tmp_path):
+    if strategy == "ddp":
+        # It runs the whole script again.
+        command = [sys.executable, __file__, strategy, where, str(tmp_path)]
+        ended = subprocess.run(
+            command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stderr
+    else:
+        fail_and_train_again(strategy, where, tmp_path)
+
+
+def fail_and_train_again(strategy, where, folder):
+    before = dict(os.environ)
+    callbacks = [] if where == "refused" else [Breaks(where)]
+    trainer = toy_trainer(folder, parts={"callbacks": callbacks}, strategy=strategy, **SPREAD)
+    if where == "refused":
+        with pytest.raises(InputError, match="Can't find a valid checkpoint"):
+            trainer.train(resume_from_checkpoint=str(folder / "missing"))
+    else:
+        with pytest.raises(RuntimeError, match=r"^this run breaks off$"):
+            trainer.train()
+    assert dict(os.environ) == before
+    assert not torch.distributed.is_initialized()
+    again = toy_trainer(folder, num_train_epochs=1)
+    assert again.args.world_size == 1
+    assert again.train().global_step > 0
+
+
+class Counting(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter([Points(self.size)[index] for index in range(self.size)])
+
+
+def files(*sizes):
+    """A stream of the ``datasets`` library with one file of each size."""
+    points = Points(sum(sizes))
+    parts = [[points[index] for index in range(sum(sizes[:n]), sum(sizes[: n + 1]))] for n in range(len(sizes))]
+    return datasets.IterableDataset.from_generator(rows_of, gen_kwargs={"parts": parts})
+
+
+def rows_of(parts):
+    for row in chain.from_iterable(parts):
+        yield {name: value.tolist() for name, value in row.items()}
+
+
+READ_BY_ALL = {"accelerator_config": {"dispatch_batches": False}}
+DATA = {
+    **{f"{size} examples": (lambda size=size: Points(size), {}) for size in (1, 2, 5, 11)},
+    **{f"stream of {size}": (lambda size=size: Counting(size), {}) for size in (1, 5, 11)},
+    **{f"stream of {size}, read by all": (lambda size=size: Counting(size), READ_BY_ALL) for size in (1, 5, 11)},
+    "files": (lambda: files(5, 1, 4, 2), {}),
+    "files, read by all": (lambda: files(5, 1), READ_BY_ALL),
+}
+
+
+def predict_everywhere(folder):
+    outcome = {}
+    for name, (make, settings) in DATA.items():
+        settings = {"per_device_eval_batch_size": 2, "corrections": "all", **settings}
+        trainer = toy_trainer(folder / name, parts={"compute_metrics": mean_error}, **settings)
+        prediction = trainer.predict(make())
+        metrics = untimed({**prediction.metrics, **trainer.evaluate(make())})
+        outcome[name] = (prediction.predictions, prediction.label_ids, metrics)
+    rank = trainer.args.process_index
+    torch.save(outcome, folder / f"{trainer.args.world_size}-{rank}.pt")
+
+
+def mean_error(prediction):
+    return {"error": float(np.abs(prediction.predictions - prediction.label_ids).mean())}
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_predictions_are_those_of_one_process(number, tmp_path):
+    predict_everywhere(tmp_path)
+    run_in_processes(number, predict_everywhere, tmp_path)
+    one = torch.load(tmp_path / "1-0.pt", weights_only=False)
+    for rank in range(number):
+        several = torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=False)
+        for name, (predictions, labels, metrics) in one.items():
+            assert several[name][0] == pytest.approx(predictions, rel=1e-6), name
+            assert np.array_equal(several[name][1], labels), name
+            assert several[name][2] == pytest.approx(metrics, rel=1e-6), name
+
+
+def read_own_files(folder):
+    trainer = toy_trainer(folder, parts={"train_dataset": files(8, 4)}, max_steps=3, **READ_BY_ALL)
+    with pytest.raises(InputError, match=r"their next batches have 2, 1 examples, .* leave `dispatch_batches`"):
+        trainer.predict(files(5, 4, 5, 2))
+    assert len(trainer.predict(files(4, 4)).predictions) == 8
+    # An epoch ends after the two batches of the second process, and counts as all steps of a stream.
+    assert trainer.train().global_step == 3
+    assert trainer.state.epoch == pytest.approx(1 + 1 / 3)
+
+
+def test_files_of_different_size_do_not_wait_for_each_other(tmp_path):
+    run_in_processes(2, read_own_files, tmp_path)
+
+
+def test_pickled_trainer_trains(tmp_path):
+    """As in a trial of Ray Tune."""
+    trainer = pickle.loads(pickle.dumps(toy_trainer(tmp_path, num_train_epochs=1)))
+    assert trainer.train().global_step > 0
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    fail_and_train_again(*sys.argv[1:3], Path(sys.argv[3]))
