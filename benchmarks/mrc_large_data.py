@@ -52,7 +52,7 @@ class Peak:
     """The highest ``RssAnon`` of this process in MiB, looked at 50 times a second."""
 
     def __init__(self) -> None:
-        self.value = 0.0
+        self.value = self.now()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:

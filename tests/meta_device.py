@@ -7,7 +7,7 @@ GPU, raises.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch.accelerators import Accelerator
@@ -19,8 +19,10 @@ DEVICE = torch.device("meta")
 class MetaAccelerator(Accelerator):
     """Lightning's view of the device."""
 
+    device: ClassVar[torch.device] = DEVICE
+
     def setup_device(self, device: torch.device) -> None:
-        assert device.type == "meta"
+        assert device == self.device
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         return {}
@@ -32,9 +34,9 @@ class MetaAccelerator(Accelerator):
     def parse_devices(devices: Any) -> list[int]:
         return [0]
 
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> list[torch.device]:
-        return [DEVICE]
+    @classmethod
+    def get_parallel_devices(cls, devices: Any) -> list[torch.device]:  # type: ignore[override]
+        return [cls.device]
 
     @staticmethod
     def auto_device_count() -> int:
@@ -44,9 +46,9 @@ class MetaAccelerator(Accelerator):
     def is_available() -> bool:
         return True
 
-    @staticmethod
-    def name() -> str:
-        return "meta"
+    @classmethod
+    def name(cls) -> str:  # type: ignore[override]
+        return cls.device.type
 
 
 class MetaStrategy(SingleDeviceStrategy):
@@ -56,4 +58,4 @@ class MetaStrategy(SingleDeviceStrategy):
         super().__init__(device=DEVICE, accelerator=MetaAccelerator())
 
     def teardown(self) -> None:
-        """Leave the model on the device: Lightning would move it to the CPU."""
+        """Leave the optimizer on the device: Lightning would move it to the CPU."""

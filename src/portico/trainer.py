@@ -646,17 +646,14 @@ class Trainer:
         before = self.accelerator.backward_now
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            fit(self.lightning_trainer, self.module, self.datamodule)
+            with self.module.staying_on_device():
+                fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
             with contextlib.suppress(Exception):
                 # A run that failed still completes its last checkpoint; its own error is raised.
                 self._background.wait()
             self._background.release()
-            # Lightning's `Strategy.teardown` moves the module to the CPU; back by the same call, since quantised
-            # models refuse theirs.
-            if self.place_model_on_device:
-                self.module.to(self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()

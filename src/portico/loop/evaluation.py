@@ -300,7 +300,13 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
         elif enclosing is not None or (trainer.is_in_train and can_nest_evaluation(pl_trainer)):
             run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
-            with kill_children_on_error(), quiet_lightning(), keep_gradients(module), exit_on_sigterm(pl_trainer):
+            with (
+                kill_children_on_error(),
+                quiet_lightning(),
+                keep_gradients(module),
+                exit_on_sigterm(pl_trainer),
+                module.staying_on_device(),
+            ):
                 begin_call(pl_trainer.strategy, "predict" if predicts else "evaluate")
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)

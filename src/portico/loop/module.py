@@ -3,9 +3,10 @@
 :mod:`portico.loop.run` has a table of which hook does what; they are here in the order in which Lightning calls them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import lightning.pytorch as pl
 import torch
@@ -52,6 +53,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
+        self._stays_on_device = False
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have exchanged since the last run."""
@@ -65,6 +67,21 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrainerModule":
         """Return a module around a copy of the model: callbacks that average weights copy the module they average."""
         return type(self)(deepcopy(self.model, memo), self.hf_trainer)
+
+    @contextmanager
+    def staying_on_device(self) -> Iterator[None]:
+        """Inside the block, keep the model where it is, as transformers does, unless the user places it.
+
+        Lightning's ``Strategy.teardown`` moves it to the CPU after each loop.
+        """
+        before, self._stays_on_device = self._stays_on_device, self.hf_trainer.place_model_on_device
+        try:
+            yield
+        finally:
+            self._stays_on_device = before
+
+    def cpu(self) -> Self:
+        return self if self._stays_on_device else super().cpu()
 
     def spread_model(self, strategy: Any) -> None:
         """Spread the model as ``strategy`` does; called for each run, before the optimizer is made."""

@@ -1,14 +1,20 @@
-"""Runs on a device that is not the CPU: tensors are made there, and steps do not wait for it."""
+"""Runs on devices that are not the CPU: tensors are made there, and steps do not wait for it.
 
+The meta device has no values, so what computes with them runs on a stand-in that has.
+"""
+
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loops import evaluation_loop, fit_loop
 from transformers import TrainerCallback
 
 import portico
+import stand_in_device
 from meta_device import DEVICE, MetaStrategy
 from models import Pairs, ToyDataset, ToyStream, tiny_bert, tiny_t5
-from parity.peers import QUIET, collating
+from parity.peers import QUIET, collating, untimed
+from unit.mrc import small_readers
 
 # On the device nothing has a value, so a run ends before it would log one.
 NUM_STEPS = 5
@@ -40,6 +46,17 @@ class StopBeforeLog(TrainerCallback):
         self.num_batches += 1
         if self.num_batches == 3:
             raise Reached
+
+
+class Mixing(portico.Trainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) * torch.ones(1)
+
+
+class Reading(portico.Trainer):
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        return loss * float(loss.item() > 0)
 
 
 def make_trainer(folder, *, model=tiny_bert, trainer_class=portico.Trainer, parts=None, **arguments):
@@ -96,19 +113,10 @@ def test_stream_is_trained_on_without_waiting(tmp_path):
 def test_reading_a_value_between_logs_fails(tmp_path):
     """The device notices what the tests above look for."""
 
-    class Reading(portico.Trainer):
-        def compute_loss(self, *args, **kwargs):
-            loss = super().compute_loss(*args, **kwargs)
-            return loss * float(loss.item() > 0)
-
-    class OnCpu(portico.Trainer):
-        def compute_loss(self, *args, **kwargs):
-            return super().compute_loss(*args, **kwargs) * torch.ones(1)
-
     with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
         make_trainer(tmp_path, trainer_class=Reading).train()
     with pytest.raises(RuntimeError, match="device"):
-        make_trainer(tmp_path, trainer_class=OnCpu).train()
+        make_trainer(tmp_path, trainer_class=Mixing).train()
 
 
 @pytest.mark.parametrize("metric", [None, lambda prediction: {"accuracy": 1.0}], ids=["loss", "predictions"])
@@ -149,3 +157,170 @@ def test_batches_are_pinned_and_copied_without_waiting(tmp_path, monkeypatch):
         trainer.train()
     assert len(copies) >= 2 * NUM_STEPS
     assert all(copies)
+
+
+# ---- With values ----
+
+SAVING = {
+    "max_steps": 6,
+    "logging_steps": 3,
+    "save_strategy": "steps",
+    "save_steps": 3,
+    "logging_nan_inf_filter": False,
+}
+NEAR = {"rtol": 1e-5, "atol": 1e-7}
+
+
+class Waits(TrainerCallback):
+    """What was waited for in each step."""
+
+    def __init__(self):
+        self.by_step = {}
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        stand_in_device.waits.clear()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.by_step[state.global_step] = list(stand_in_device.waits)
+
+
+def on_either(folder, place, *, data=ToyDataset, trainer_class=portico.Trainer, **arguments):
+    where = {} if place == "cpu" else {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}
+    args = portico.TrainingArguments(
+        str(folder / place),
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=4,
+        **{**QUIET, "optim": "adamw_torch", "dataloader_pin_memory": False, **SAVING, **arguments, **where},
+    )
+    parts = {"compute_metrics": lambda made: {"largest": float(made.predictions.max())}, "callbacks": [Waits()]}
+    return trainer_class(tiny_bert(), args, train_dataset=data(), eval_dataset=ToyDataset(13), **parts)
+
+
+def weights(model):
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+
+
+def logs(trainer):
+    # The last row has the mean of a run's own steps.
+    return [untimed(row) for row in trainer.state.log_history if "train_loss" not in row]
+
+
+def assert_same_run(one, other):
+    torch.testing.assert_close(weights(one.model), weights(other.model), **NEAR)
+    for mine, theirs in zip(logs(one), logs(other), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+
+
+def in_new_process(function, *args):
+    """Run ``function(*args)`` where torch has computed no gradients yet: it looks for devices before the first."""
+    torch.multiprocessing.start_processes(with_device, args=(function, args), nprocs=1, start_method="spawn")
+
+
+def with_device(rank, function, args):
+    stand_in_device.register()
+    function(*args)
+
+
+def everything_on_the_device(folder, arguments, data):
+    device, trainers = stand_in_device.StandInAccelerator.device, []
+    for place in ("cpu", "standin"):
+        trainers.append(on_either(folder, place, data=data, **arguments))
+        trainers[-1].train()
+    on_cpu, on_device = trainers
+    assert_same_run(on_device, on_cpu)
+    (waited,) = (one.by_step for one in on_device.callback_handler.callbacks if isinstance(one, Waits))
+    assert {step: waits for step, waits in waited.items() if waits} == {}
+    # Checkpoints of either resume on the other.
+    for saved, place in (("standin", "standin"), ("cpu", "standin"), ("standin", "cpu")):
+        resumed = on_either(folder / "resumed", place, data=data, **arguments)
+        resumed.train(resume_from_checkpoint=str(folder / saved / "checkpoint-3"))
+        assert_same_run(resumed, on_cpu)
+    names = [{file.name for file in (folder / place / "checkpoint-6").iterdir()} for place in ("cpu", "standin")]
+    assert names[0] == names[1]
+    # The model stays where it is, also after an evaluation.
+    weight = next(on_device.model.parameters())
+    predicted = [trainer.predict(ToyDataset(13, seed=2)) for trainer in (on_cpu, on_device)]
+    np.testing.assert_allclose(*(one.predictions for one in predicted), **NEAR)
+    assert untimed(on_device.evaluate()) == pytest.approx(untimed(on_cpu.evaluate()), rel=1e-4)
+    assert next(on_device.model.parameters()) is weight
+    assert weight.device == device
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "data"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 3}, ToyDataset),
+        # Without corrections the count for the loss is watched by a subclass of tensors, as those of the device have.
+        ({"gradient_accumulation_steps": 2, "async_save": True, "corrections": "all"}, ToyDataset),
+        ({"activation_checkpointing": True}, ToyDataset),
+        ({}, ToyStream),
+    ],
+    ids=["evaluating", "accumulating", "recomputing", "stream"],
+)
+def test_device_trains_evaluates_predicts_saves_and_resumes(arguments, data, tmp_path):
+    in_new_process(everything_on_the_device, tmp_path, arguments, data)
+
+
+def texts_on_the_device(folder):
+    generated = []
+    for where in ({"use_cpu": True}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+        args = portico.Seq2SeqTrainingArguments(
+            str(folder),
+            predict_with_generate=True,
+            max_steps=3,
+            **{**QUIET, "dataloader_pin_memory": False, **where},
+        )
+        trainer = portico.Seq2SeqTrainer(tiny_t5(), args, train_dataset=Pairs(24), **collating(tiny_t5))
+        trainer.train()
+        made = [trainer.predict(Pairs(7, seed=1), **options) for options in ({"max_length": 9}, {"num_beams": 2})]
+        generated.append([one.predictions for one in made])
+    for mine, theirs in zip(*generated, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.slow
+def test_device_generates(tmp_path):
+    in_new_process(texts_on_the_device, tmp_path)
+
+
+def mistakes_on_the_device(folder):
+    with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
+        on_either(folder, "standin", trainer_class=Mixing).train()
+    reading = on_either(folder, "standin", trainer_class=Reading)
+    reading.train()
+    (waited,) = (one.by_step for one in reading.callback_handler.callbacks if isinstance(one, Waits))
+    assert all(waited.values())
+
+
+@pytest.mark.slow
+def test_device_notices_mixed_tensors_and_waiting(tmp_path):
+    in_new_process(mistakes_on_the_device, tmp_path)
+
+
+def reading_on_the_device(folder):
+    sets = small_readers.source(num_validation=20)
+    features, answers = None, []
+    for where in ({}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+        made = small_readers.reader(sets.train)
+        features = features or small_readers.featurized(sets, made.tokenizer)
+        trainer = small_readers.make_trainer(
+            portico.MRCTrainer,
+            made,
+            folder / str(len(answers)),
+            arguments={"max_steps": 3, "dataloader_pin_memory": False, **where},
+            train_dataset=features.train,
+            eval_dataset=features.validation,
+            eval_examples=sets.validation,
+        )
+        trainer.train()
+        answers.append(
+            (untimed(trainer.evaluate()), (folder / str(len(answers)) / "eval_predictions.json").read_text())
+        )
+    assert answers[0][1] == answers[1][1]
+    assert answers[0][0].keys() == answers[1][0].keys()
+
+
+@pytest.mark.slow
+def test_device_answers_questions(tmp_path):
+    in_new_process(reading_on_the_device, tmp_path)

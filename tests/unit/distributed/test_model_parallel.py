@@ -258,6 +258,53 @@ def test_other_shapes_of_the_mesh(tmp_path):
         assert np.isfinite(resumed.state.log_history[-1]["train_loss"])
 
 
+SAVED_BY = {1: ("whole",), 2: ("whole", "sharded"), 4: ("whole", "sharded")}
+
+
+def four_at_a_time(folder, name, **changes):
+    """A run whose steps see the same four examples in any number of processes."""
+    number = int(os.environ.get("WORLD_SIZE", 1))
+    strategy = {} if number == 1 else {"whole": WHOLE, "sharded": SHARDED}[name]
+    return portico.Trainer(
+        tiny_llama(),
+        toy_arguments(
+            folder / f"{number}-{name}",
+            **{**EXACT, "learning_rate": 0.01, "max_steps": 8, "per_device_train_batch_size": 4 // number},
+            **{**strategy, **changes},
+        ),
+        data_collator=pad_everything,
+        train_dataset=Sequences(20),
+        eval_dataset=Sequences(8, seed=4),
+    )
+
+
+def saves(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    for name in SAVED_BY[int(os.environ.get("WORLD_SIZE", 1))]:
+        four_at_a_time(folder, name).train()
+
+
+def resumes_all(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    expected = transformers.LlamaForCausalLM.from_pretrained(folder / "1-whole" / "checkpoint-8").state_dict()
+    for saved_on, kinds in SAVED_BY.items():
+        for kind in kinds:
+            for name in SAVED_BY[int(os.environ.get("WORLD_SIZE", 1))]:
+                trainer = four_at_a_time(folder / "resumed", name, save_strategy="no")
+                resumed(trainer, folder / f"{saved_on}-{kind}" / "checkpoint-4")
+                case = f"saved on {saved_on}, {kind}, resumed {name}"
+                assert trainer.state.global_step == 8
+                torch.testing.assert_close(weights(trainer), expected, rtol=1e-4, atol=1e-5, msg=case)
+
+
+@pytest.mark.slow
+def test_any_number_of_processes_resumes_what_any_other_has_saved(tmp_path):
+    for step in (saves, resumes_all):
+        step(tmp_path)
+        for number in (2, 4):
+            run_in_processes(number, step, tmp_path)
+
+
 def resumed(trainer, checkpoint):
     trainer.train(resume_from_checkpoint=str(checkpoint))
     return trainer

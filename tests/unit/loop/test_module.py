@@ -57,6 +57,20 @@ def test_lightning_counts_same_steps_and_epochs(tmp_path):
     assert trainer.lightning_trainer.global_step == trainer.state.global_step == 6
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_model_is_moved_to_the_cpu_only_if_the_user_places_it(stays, tmp_path, monkeypatch):
+    """Lightning moves it at the end of each loop."""
+    moved = []
+    monkeypatch.setattr(torch.nn.Module, "cpu", lambda module: moved.append(module) or module)
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": Points()})
+    trainer.place_model_on_device = stays
+    trainer.train()
+    trainer.evaluate()
+    assert (moved == []) is stays
+    assert trainer.module.cpu() is trainer.module
+    assert moved[-1] is trainer.module
+
+
 def _steps_of_an_epoch(epoch):
     return enumerate(3 * epoch + steps for steps in (0, 1, 1, 2, 3))
 
