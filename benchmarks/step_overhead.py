@@ -102,15 +102,30 @@ def plain_step_time(num_layers: int, num_steps: int) -> float:
 
 
 def batch_time(library: Any, num_layers: int, num_batches: int) -> float:
-    """Return the CPU microseconds of a batch of 8 of a prediction under ``library``; the start is 1 percent of it."""
+    """Return the CPU microseconds of a batch of 8 of a prediction under ``library``, without those of its start."""
     with tempfile.TemporaryDirectory() as folder:
         args = library.TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True)
         trainer = library.Trainer(model=Perceptron(num_layers), args=args)
         trainer.predict(Points(8 * NUM_WARM_UP_STEPS))
-        points = Points(8 * num_batches)
+        one, all_points = Points(8), Points(8 * (num_batches + 1))
         start = time.thread_time()
-        trainer.predict(points)
-    return (time.thread_time() - start) / num_batches * 1e6
+        trainer.predict(one)
+        middle = time.thread_time()
+        trainer.predict(all_points)
+    return (time.thread_time() - middle - (middle - start)) / num_batches * 1e6
+
+
+def evaluation_start(library: Any, num_layers: int, num_rounds: int) -> float:
+    """Return the CPU microseconds of an evaluation of one example under ``library``."""
+    with tempfile.TemporaryDirectory() as folder:
+        args = library.TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True)
+        trainer = library.Trainer(model=Perceptron(num_layers), args=args)
+        trainer.predict(Points(1))
+        points = Points(1)
+        start = time.thread_time()
+        for _ in range(num_rounds):
+            trainer.predict(points)
+    return (time.thread_time() - start) / num_rounds * 1e6
 
 
 def plain_batch_time(num_layers: int, num_batches: int) -> float:

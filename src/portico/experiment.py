@@ -29,12 +29,20 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError, MissingPackageError, naming_the_extra
-from portico.settings import NO_DEFAULT, GroupSchema, check_values, schema_of, suggestion, without_further_keys
+from portico.settings import TARGET as TARGET
+from portico.settings import (
+    ExperimentSchema,
+    GroupSchema,
+    KnownGroup,
+    is_plain,
+    plain_value,
+    schema_of,
+    without_further_keys,
+)
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer
 
-TARGET = "_target_"
 # Arguments of a trainer that the experiment passes itself; settings cannot set them.
 RESERVED_TRAINER_ARGUMENTS = (
     *("model", "args", "train_dataset", "eval_dataset", "eval_examples", "data_collator", "processing_class"),
@@ -336,28 +344,10 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
     return names - {"output_dir"}
 
 
-def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Refuse settings of an experiment that do not exist, and values that cannot be used, before any work.
-
-    ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The ``InputError``
-    names all unknown keys with the nearest known ones, or the first value that cannot be used.
-    """
-    known, unknown = [], []
-    for name, keys in (further or {}).items():
-        known += [f"{name}.{key}" for key in keys]
-        unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
-    groups = list(configured_groups(settings))
-    for one in groups:
-        known += [f"{one.name}.{key}" for key in one.settings.known]
-        taken = one.values if one.settings.is_open else one.settings.known
-        unknown += [f"{one.name}.{key}" for key in one.values if key not in taken]
-    names = sorted({*_plain_fields(settings), *(further or {}), *(one.name for one in groups)})
-    unknown += [name for name, value in settings.items() if name not in (TARGET, *names) and value not in ({}, None)]
-    if unknown:
-        known += names
-        raise InputError(" ".join(f"'{name}' is not a setting{suggestion(name, known)}" for name in unknown))
-    for one in groups:
-        check_values(one.name, one.values, {key: each.rule for key, each in one.settings.known.items()})
+def schema_of_experiment(settings: Mapping[str, Any]) -> ExperimentSchema:
+    """Return all that may be set of the experiment that settings describe."""
+    groups = {one.name: KnownGroup(path_of(one.target), one.settings) for one in configured_groups(settings)}
+    return ExperimentSchema(experiment_class(settings).MODES, sorted(_plain_fields(settings)), groups)
 
 
 def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,22 +359,9 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for one in configured_groups(settings):
         if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
             defaults = {key: each.default for key, each in one.settings.known.items()}
-            plain = {key: _plain(default) for key, default in defaults.items() if _is_plain(default)}
+            plain = {key: plain_value(default) for key, default in defaults.items() if is_plain(default)}
             complete[one.name] = {**plain, **settings[one.name]}
     return complete
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as YAML has it: no tuples, and no members of an enumeration."""
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value
 
 
 def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
@@ -392,7 +369,7 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
 
     ``callbacks`` and ``logger`` are objects already. What does not exist or does not fit raises ``InputError``.
     """
-    check_settings(settings)
+    schema_of_experiment(settings).check(settings)
     own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
     parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
     for one in configured_groups(settings):
@@ -409,31 +386,3 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
                 f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}); change its keys."
             ) from error
     return experiment_class(settings)(**parts, output_dir=output_dir)
-
-
-def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with every key of their groups: with what holds where it is left out, or null."""
-    complete = dict(settings)
-    for one in configured_groups(settings):
-        defaults = {key: each.shown_default for key, each in one.settings.known.items()}
-        plain = {key: _plain(default) if _is_plain(default) else None for key, default in defaults.items()}
-        complete[one.name] = {**plain, **(settings.get(one.name) or {})}
-    return complete
-
-
-def settings_help(settings: Mapping[str, Any]) -> str:
-    """Return a line for each setting of an experiment: its key, its value or default, and what it means."""
-    lines = []
-    for one in sorted(configured_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
-        lines += ["", f"{one.name}: {path_of(one.target)}"]
-        for name, each in one.settings.known.items():
-            value = _shown(one.values.get(name, each.shown_default))
-            lines.append(f"  {f'{one.name}.{name}{value}':<46} {each.help}".rstrip())
-    return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value is NO_DEFAULT:
-        return "="
-    value = _plain(value)
-    return f"={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"

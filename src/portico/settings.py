@@ -1,6 +1,7 @@
 """Settings of a class: the keys a configuration may set, what each may be, its default and its documentation.
 
 All four are read from the fields of a dataclass, with the docstring below each, or from the parameters of a class.
+The command line imports this module before it knows whether there is anything to run, so it imports nothing heavy.
 """
 
 import ast
@@ -16,10 +17,10 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from portico.arguments import TrainingArguments
-from portico.deprecated import RENAMED
 from portico.errors import InputError
-from portico.hf_compat import HFTrainingArguments
+
+TARGET = "_target_"
+"""Key of a group that names its class."""
 
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
@@ -110,13 +111,16 @@ _LEAST_ARGUMENTS = {
 
 
 @cache
-def argument_rules(arguments_class: type = TrainingArguments) -> dict[str, Rule]:
+def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
     """Return a rule for each training argument that is a number, a switch, or either of them or null.
 
     Strings have none: most are members of an enumeration, which refuses other names itself.
     """
+    from portico.arguments import TrainingArguments
+    from portico.deprecated import RENAMED
+
     rules = {}
-    for name, hint in get_type_hints(arguments_class).items():
+    for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
         kinds = get_args(hint) or (hint,)
         if set(kinds) <= {bool, int, float, NoneType}:
             rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name))
@@ -168,6 +172,8 @@ def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
 
 def schema_of(target: Callable[..., Any]) -> GroupSchema:
     """Return the keys that a class or function takes."""
+    from portico.hf_compat import HFTrainingArguments
+
     if inspect.isclass(target) and issubclass(target, HFTrainingArguments):
         return _settings_of_arguments(target)
     if dataclasses.is_dataclass(target) and inspect.isclass(target):
@@ -201,6 +207,8 @@ def _fields(target: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _settings_of_arguments(target: type) -> GroupSchema:
+    from portico.deprecated import RENAMED
+
     rules, docs = argument_rules(target), documentation(target)
     known = {
         one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
@@ -298,6 +306,97 @@ def _one_line(text: str) -> str:
     """Return the first sentence, without markup."""
     plain = " ".join(re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "").split())
     return re.split(r"(?<=[.;]) ", plain, maxsplit=1)[0].rstrip(".;")
+
+
+# ------------------------------------------------------------------------------------ the settings of an experiment
+
+
+@dataclass(frozen=True)
+class KnownGroup:
+    """A group of an experiment: the dotted path of the class that it builds, and all keys that it may have."""
+
+    target: str
+    settings: GroupSchema
+
+    def values(self, given: Any) -> dict[str, Any]:
+        """Return what was set of the group, without the class."""
+        return {key: value for key, value in (given or {}).items() if key != TARGET}
+
+
+@dataclass(frozen=True)
+class ExperimentSchema:
+    """All that may be set of an experiment whose groups build certain classes, without these classes."""
+
+    modes: Sequence[str]  # values of `mode`
+    fields: Sequence[str]  # that stand in the root of the configuration
+    groups: Mapping[str, KnownGroup]
+
+    def check(self, settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Refuse settings that do not exist, and values that cannot be used, before any work.
+
+        ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The
+        ``InputError`` names all unknown keys with the nearest known ones, or the first value that cannot be used.
+        """
+        known, unknown = [], []
+        for name, keys in (further or {}).items():
+            known += [f"{name}.{key}" for key in keys]
+            unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
+        for name, one in self.groups.items():
+            values = one.values(settings.get(name))
+            known += [f"{name}.{key}" for key in one.settings.known]
+            taken = values if one.settings.is_open else one.settings.known
+            unknown += [f"{name}.{key}" for key in values if key not in taken]
+        names = sorted({*self.fields, *(further or {}), *self.groups})
+        unknown += [
+            name for name, value in settings.items() if name not in (TARGET, *names) and value not in ({}, None)
+        ]
+        if unknown:
+            known += names
+            raise InputError(" ".join(f"'{name}' is not a setting{suggestion(name, known)}" for name in unknown))
+        for name, one in self.groups.items():
+            rules = {key: each.rule for key, each in one.settings.known.items()}
+            check_values(name, one.values(settings.get(name)), rules)
+
+    def all_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with every key of their groups: with what holds where it is left out, or null."""
+        complete = dict(settings)
+        for name, one in self.groups.items():
+            defaults = {key: each.shown_default for key, each in one.settings.known.items()}
+            plain = {key: plain_value(value) if is_plain(value) else None for key, value in defaults.items()}
+            complete[name] = {**plain, **(settings.get(name) or {})}
+        return complete
+
+    def help(self, settings: Mapping[str, Any]) -> str:
+        """Return a line for each setting: its key, its value or default, and what it means."""
+        lines = []
+        for group, one in sorted(self.groups.items(), key=lambda item: len(item[1].settings.known)):  # long lists last
+            lines += ["", f"{group}: {one.target}"]
+            values = one.values(settings.get(group))
+            for name, each in one.settings.known.items():
+                value = _shown(values.get(name, each.shown_default))
+                lines.append(f"  {f'{group}.{name}{value}':<46} {each.help}".rstrip())
+        return "\n".join(lines)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is one that YAML has."""
+    if isinstance(value, tuple | list):
+        return all(is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as YAML has it: no tuples, and no members of an enumeration."""
+    if isinstance(value, tuple | list):
+        return [plain_value(item) for item in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    if value is NO_DEFAULT:
+        return "="
+    value = plain_value(value)
+    return f"={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
 
 
 # ------------------------------------------------------------------------------------ names that were meant

@@ -823,7 +823,9 @@ class Trainer:
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         stack = contextlib.ExitStack()
-        stack.enter_context(self.autocast_smart_context_manager())
+        casting = self.autocast_smart_context_manager()
+        if type(casting) is not contextlib.nullcontext:  # which costs as much as a real one
+            stack.enter_context(casting)
         return stack
 
     def autocast_smart_context_manager(

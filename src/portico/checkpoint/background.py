@@ -58,7 +58,8 @@ class BackgroundWriter:
     @contextmanager
     def during(self, schedule: Callable[[], None]) -> Iterator[None]:
         """Run the jobs of ``schedule`` in a thread while the block runs; they have ended when it is left."""
-        self._jobs = jobs = []
+        jobs: list[Job] = []
+        self._jobs = jobs
         try:
             schedule()
         finally:

@@ -36,7 +36,6 @@ from portico.cli.jobs import (
     FINISHED,
     GRID_SWEEPER,
     PRUNED,
-    JobProgress,
     SweepJob,
     current_job,
     goals_of,
@@ -157,6 +156,8 @@ def _trained(
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
         if job is not None:
+            from portico.cli.job_progress import JobProgress
+
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -16,17 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from portico.cli.errors import OPEN_GROUPS, explained
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
+from portico.cli.known_settings import schema_for
 from portico.errors import InputError, MissingPackageError
-from portico.experiment import (
-    TARGET,
-    Experiment,
-    all_settings,
-    build_experiment,
-    check_settings,
-    complete_settings,
-    experiment_class,
-    settings_help,
-)
+from portico.settings import TARGET
+
+if TYPE_CHECKING:
+    from portico.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
@@ -98,7 +93,7 @@ def register_resolvers() -> None:
     """Tell Hydra what our files refer to: open groups, the settings that `--help` shows, what is fast on this machine.
 
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
-    would require a plus sign for `args.weight_decay=0.1`; in an open group `check_settings` decides instead.
+    would require a plus sign for `args.weight_decay=0.1`; in an open group `ExperimentSchema.check` decides instead.
     """
     groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
     ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
@@ -127,7 +122,7 @@ def complete_all_settings() -> None:
         if isinstance(config, DictConfig) and config._get_parent() is None and config.get(TARGET):
             groups = {str(name): config[name] for name in config if name != "hydra"}
             settings = to_plain(DictConfig(groups, parent=config))
-            config = OmegaConf.create({**all_settings(settings), "hydra": config.get("hydra")})
+            config = OmegaConf.create({**schema_for(settings).all_settings(settings), "hydra": config.get("hydra")})
         return matches(config, word)
 
     CompletionPlugin._get_matches = staticmethod(matches_of_all)  # type: ignore[method-assign]
@@ -149,21 +144,25 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
-    check_settings(settings, _OWN_KEYS)
-    modes = experiment_class(settings).MODES
-    if settings["mode"] not in modes:
+    schema = schema_for(settings)
+    schema.check(settings, _OWN_KEYS)
+    if settings["mode"] not in schema.modes:
         raise InputError(
-            f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(modes)}."
+            f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(schema.modes)}."
         )
     goals_of(settings["objective"])
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
+    from portico.experiment import complete_settings  # takes seconds, with torch; what is refused does not need it
+
     return complete_settings(settings)
 
 
-def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, everything with a `_target_` built."""
+    from portico.experiment import build_experiment
+
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
@@ -198,4 +197,4 @@ def _settings_help(*, _root_: DictConfig) -> str:
     settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
-    return settings_help(settings)
+    return schema_for(settings).help(settings)

@@ -13,9 +13,9 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.arguments import TrainingArguments
+from portico.cli.known_settings import argument_names
 from portico.errors import InputError
-from portico.settings import FIRST_GUESSES, schema_of, suggestion
+from portico.settings import FIRST_GUESSES, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 # Groups in which any key can be set; which of them mean something, the experiment says.
@@ -99,7 +99,7 @@ def _unknown_key(error: Exception) -> str:
         )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
-    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in schema_of(TrainingArguments).known)])
+    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in argument_names())])
     if "use " in meant or f".{key}" in meant:
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."

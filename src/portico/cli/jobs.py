@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,10 +17,7 @@ from typing import Any, cast
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
-from transformers import TrainerCallback
-from typing_extensions import override
 
 from portico.cli.folders import CONFIG_FILE
 from portico.errors import InputError
@@ -274,72 +271,6 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         until = time.monotonic() + seconds
         while any(one.poll() is None for one in processes) and time.monotonic() < until:
             time.sleep(0.05)
-
-
-# -------------------------------------------------------------------------------------------------- evaluations
-
-
-class JobProgress(TrainerCallback):
-    """Record the objective at each evaluation during training, and end the run if the search prunes it.
-
-    ``metrics_of`` returns the metrics of such an evaluation by the names that those of the whole run have.
-    """
-
-    def __init__(self, job: SweepJob, metrics_of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
-        self.job, self.metrics_of = job, metrics_of
-        self._trial: Any = None
-        self._is_training = False
-
-    @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._is_training = True
-        # Of a resumed run, what follows its checkpoint comes again.
-        self.job.evaluations = [one for one in self.job.evaluations if one[0] <= state.global_step]
-
-    @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._is_training = False
-
-    @override
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        name, found = next(iter(self.job.goals), ""), self.metrics_of(metrics or {})
-        if not self._is_training or name not in found:
-            return
-        value = float(found[name])
-        is_pruned = [False]
-        if state.is_world_process_zero:
-            self.job.evaluations.append([state.global_step, value])
-            self.job.write()
-            is_pruned = [self._report(value)]
-        import torch
-
-        if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.broadcast_object_list(is_pruned)
-        if is_pruned[0]:
-            raise JobPruned
-
-    def _report(self, value: float) -> bool:
-        if self.job.trial is None or len(self.job.goals) > 1:
-            return False  # Optuna does not prune with several objectives
-        import optuna
-
-        described = self.job.trial
-        if self._trial is None:
-            study = optuna.load_study(
-                study_name=described["study"],
-                storage=storage_of(described["storage"]),
-                sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
-                pruner=instantiate(described["pruner"]) or optuna.pruners.NopPruner(),
-            )
-            self._trial = optuna.trial.Trial(study, described["id"])
-        known = self._trial.study.get_trials(deepcopy=False)[self.job.number]
-        if known.state.is_finished():
-            return False  # a run that somebody resumed after the search
-        # By its number: steps differ with the batch size, and pruners compare equal steps.
-        number = len(self.job.evaluations)
-        if number not in known.intermediate_values:
-            self._trial.report(value, number)
-        return bool(self._trial.should_prune())
 
 
 def storage_of(address: str) -> Any:

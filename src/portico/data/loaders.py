@@ -272,6 +272,8 @@ def skip_first_batches(
 
 def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
+    if type(data) is dict and set(map(type, data.values())) == {torch.Tensor}:  # the usual batch
+        return {name: value.to(device, non_blocking=non_blocking) for name, value in data.items()}
     if type(data) is not dict and isinstance(data, Mapping) and hasattr(data, "to"):
         # A `BatchEncoding` has more than its tensors.
         return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)

@@ -201,7 +201,8 @@ class Accelerator:
     @property
     def data_parallel_size(self) -> int:
         """How many processes, or groups of processes that share each layer, train on examples of their own."""
-        return self.num_processes // self._tensor_parallel_size
+        strategy = self._strategy()
+        return num_processes(strategy) // int(getattr(strategy, "tensor_parallel_size", 1))
 
     @property
     def _tensor_parallel_size(self) -> int:
@@ -292,11 +293,13 @@ class Accelerator:
 
         Source: ``Accelerator.gather_for_metrics`` in accelerate 1.15.
         """
-        as_objects = use_gather_object or not _all_tensors(input_data)
-        gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
+        as_objects = use_gather_object or not (isinstance(input_data, torch.Tensor) or _all_tensors(input_data))
+        gathered = input_data
+        if self.num_processes > 1:
+            gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
         # No early return for a single process: losses are repeated to a full batch, and the last one is smaller.
-        state = self.gradient_state
-        remainder = state.remainder if state.end_of_dataloader else -1
+        loader = self.gradient_state.active_dataloader
+        remainder = loader.remainder if loader is not None and loader.end_of_dataloader else -1
         if remainder <= 0:
             return gathered
         if as_objects:

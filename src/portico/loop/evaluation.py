@@ -111,13 +111,15 @@ class EvaluationSession:
         trainer, gather = self.trainer, self.trainer.gather_function
         # In the order of `evaluation_loop`; padded first, since processes may have batches of different widths.
         pad = partial(trainer.accelerator.pad_across_processes, dim=1, pad_index=-100)
+        is_alone = trainer.accelerator.num_processes == 1
         if "inputs" in trainer.args.include_for_metrics:
             name = getattr(trainer.model, "main_input_name", "input_ids")
             main_input = gather(pad(trainer._prepare_input(inputs[name])))
-        if labels is not None:
+        if labels is not None and not is_alone:
             labels = pad(labels)
         if logits is not None:
-            logits = pad(logits)
+            if not is_alone:
+                logits = pad(logits)
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
             logits = gather(logits)

@@ -192,13 +192,18 @@ class OutputBuffer:
         self._options = {"move_every": move_every, "num_rows": num_rows}
         self._columns: dict[str, GrowingArray] = {}
         self._form: Any = None
+        self._only: GrowingArray | None = None  # the column of outputs that are not nested
 
     def add(self, tensors: "Nested | None") -> None:
         """Keep the outputs of one batch; refuse other than tensors, and what cannot be joined to those before."""
+        if self._only is not None and isinstance(tensors, torch.Tensor):
+            self._only.append(tensors)
+            return
         outputs = named_tensors(tensors)
         if not self._columns:
             self._columns = {name: GrowingArray(**self._options) for name in outputs}
             self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
+            self._only = next(iter(self._columns.values())) if isinstance(tensors, torch.Tensor) else None
         if outputs.keys() != self._columns.keys() and isinstance(tensors, list) and isinstance(self._form, list):
             # Lists come from objects of several processes: entries that only some batches have are dropped, as
             # transformers does.
@@ -215,7 +220,7 @@ class OutputBuffer:
 
     def result(self) -> Any:
         """Return nested arrays of all examples, ``None`` if there were no batches; empties the buffer."""
-        columns, self._columns = self._columns, {}
+        columns, self._columns, self._only = self._columns, {}, None
         form, self._form = self._form, None
         arrays = iter([column.result() for column in columns.values()])
         return map_tensors(lambda _: next(arrays), form)

@@ -1,0 +1,138 @@
+"""The settings that exist, kept in a file of the user: a typo is refused, and help shown, without importing torch.
+
+The first command with an experiment reads them from the classes and writes them down, with the size and the time of
+every source file of portico and transformers that was loaded for it. They count as long as none of these has changed,
+and only for classes of portico: a class of the user's own may read its settings from anywhere.
+
+The environment variable ``PORTICO_SETTINGS_CACHE_DIR`` names another folder than ``~/.cache/portico/settings``, or
+``off``.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import portico
+from portico.settings import (
+    NO_DEFAULT,
+    TARGET,
+    ExperimentSchema,
+    GroupSchema,
+    KnownGroup,
+    Rule,
+    Setting,
+    is_plain,
+    plain_value,
+)
+
+VARIABLE = "PORTICO_SETTINGS_CACHE_DIR"
+_KINDS = {one.__name__: one for one in (bool, int, float, str, list, NoneType)}
+_READ_FROM = ("portico", "transformers")
+
+
+def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
+    """Return all that may be set of the experiment that settings describe."""
+
+    def read() -> ExperimentSchema:
+        from portico.experiment import schema_of_experiment
+
+        return schema_of_experiment(settings)
+
+    classes = {name: one[TARGET] for name, one in settings.items() if isinstance(one, Mapping) and TARGET in one}
+    return _remembered({**classes, TARGET: settings[TARGET]}, read)
+
+
+def argument_names() -> list[str]:
+    """Return the names of all training arguments."""
+
+    def read() -> ExperimentSchema:
+        from portico.arguments import TrainingArguments
+        from portico.settings import schema_of
+
+        return ExperimentSchema((), (), {"args": KnownGroup("", schema_of(TrainingArguments))})
+
+    return list(_remembered({"args": "portico.arguments.TrainingArguments"}, read).groups["args"].settings.known)
+
+
+def _remembered(classes: Mapping[str, Any], read: Callable[[], ExperimentSchema]) -> ExperimentSchema:
+    folder = os.environ.get(VARIABLE) or "~/.cache/portico/settings"
+    if folder == "off" or not all(isinstance(one, str) and one.startswith("portico.") for one in classes.values()):
+        return read()
+    # Another Python or another installation has a file of its own.
+    places = [sys.version, portico.__file__, getattr(find_spec("transformers"), "origin", None)]
+    name = blake2b(json.dumps([*places, sorted(classes.items())]).encode(), digest_size=8).hexdigest()
+    try:
+        path = Path(folder).expanduser() / f"{name}.json"
+    except RuntimeError:  # there is no home
+        return read()
+    # What is not what was written is written again.
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if all(_state(file) == state for file, state in stored["files"].items()):
+            return _decoded(stored["schema"])
+    schema = read()
+    _write(path, {"files": {file: _state(file) for file in _loaded_files()}, "schema": _encoded(schema)})
+    return schema
+
+
+def _loaded_files() -> list[str]:
+    loaded = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in _READ_FROM]
+    return sorted({file for module in loaded if (file := getattr(module, "__file__", None))})
+
+
+def _state(file: str) -> list[int]:
+    found = Path(file).stat()
+    return [found.st_mtime_ns, found.st_size]
+
+
+def _write(path: Path, content: Any) -> None:
+    with suppress(OSError, TypeError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Several commands may write at the same time.
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(content), encoding="utf-8")
+        new.replace(path)
+
+
+def _encoded(schema: ExperimentSchema) -> dict[str, Any]:
+    groups = {
+        name: [
+            one.target,
+            one.settings.is_open,
+            {key: _encoded_setting(each) for key, each in one.settings.known.items()},
+        ]
+        for name, one in schema.groups.items()
+    }
+    return {"modes": list(schema.modes), "fields": list(schema.fields), "groups": groups}
+
+
+def _encoded_setting(one: Setting) -> dict[str, Any]:
+    values = {name: getattr(one, name) for name in ("default", "effective")}
+    kept = {name: plain_value(value) if is_plain(value) else value for name, value in values.items()}
+    rule = one.rule and [[kind.__name__ for kind in one.rule.kinds], one.rule.least, list(one.rule.choices)]
+    return {name: value for name, value in kept.items() if value is not NO_DEFAULT} | {
+        "rule": rule,
+        "help": one.help,
+    }
+
+
+def _decoded(stored: Mapping[str, Any]) -> ExperimentSchema:
+    groups = {
+        name: KnownGroup(target, GroupSchema({key: _decoded_setting(each) for key, each in known.items()}, is_open))
+        for name, (target, is_open, known) in stored["groups"].items()
+    }
+    return ExperimentSchema(stored["modes"], stored["fields"], groups)
+
+
+def _decoded_setting(stored: Mapping[str, Any]) -> Setting:
+    if stored["rule"] is None:
+        return Setting(**stored)
+    kinds, least, choices = stored["rule"]
+    return Setting(**{**stored, "rule": Rule(tuple(_KINDS[kind] for kind in kinds), least, tuple(choices))})
