@@ -40,6 +40,7 @@ def hf_answers(
         candidates, null = [], None
         for f in features_of[e]:
             starts, ends, offsets = start_logits[f], end_logits[f], features[f]["offset_mapping"]
+            max_context = features[f].get("token_is_max_context")
             null_score = starts[0] + ends[0]
             if null is None or null_score < null["score"]:
                 null = _hf_record((0, 0), null_score, starts[0], ends[0])
@@ -49,6 +50,8 @@ def hf_answers(
                     if start >= len(offsets) or end >= len(offsets) or offsets[start] is None or offsets[end] is None:
                         continue
                     if end < start or end - start + 1 > MAX_ANSWER_LENGTH:
+                        continue
+                    if max_context is not None and not max_context.get(str(start), False):
                         continue
                     chars = (offsets[start][0], offsets[end][1])
                     candidates.append(_hf_record(chars, starts[start] + ends[end], starts[start], ends[end]))

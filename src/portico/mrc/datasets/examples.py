@@ -19,11 +19,22 @@ Examples: TypeAlias = Sequence[Mapping[str, Any]]
 _SEPARATOR = "\n\n"
 
 
+def arrow_view(dataset: "Dataset") -> "Dataset":
+    """Return a ``datasets.Dataset`` with all of its columns as Arrow arrays; one that has them is returned itself.
+
+    To read several columns, make it once: datasets computes a fingerprint of every change of format, which takes about
+    a millisecond.
+    """
+    if dataset.format["type"] == "arrow" and len(dataset.format["columns"]) == len(dataset.column_names):
+        return dataset
+    view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
+    view.set_format("arrow")
+    return view
+
+
 def arrow_column(dataset: "Dataset", name: str) -> "Array":
     """Return one column of a ``datasets.Dataset`` as an Arrow array, one entry per row."""
-    view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
-    view.set_format("arrow", columns=[name])
-    chunks = view[:][name]
+    chunks = arrow_view(dataset)[name]
     return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies even a single chunk
 
 

@@ -228,10 +228,12 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     # result depends on the order of equal logits are sorted whole.
     least_R1 = np.partition(logits_RL, num_tokens - n, axis=1)[:, num_tokens - n, None]
     kept_RL = logits_RL >= least_R1
-    unclear_R = np.count_nonzero(kept_RL, axis=1) > n
-    kept_RL[unclear_R] = np.arange(num_tokens) < n  # any n tokens; replaced below
+    unclear_R = np.zeros(len(logits_RL), np.bool_)
+    if np.count_nonzero(kept_RL) > n * len(logits_RL):
+        unclear_R = np.count_nonzero(kept_RL, axis=1) > n
+        kept_RL[unclear_R] = np.arange(num_tokens) < n  # any n tokens; replaced below
     flat_Rn = np.flatnonzero(kept_RL).reshape(-1, n)
-    logits_Rn = logits_RL.reshape(-1)[flat_Rn]
+    logits_Rn = logits_RL.reshape(-1).take(flat_Rn)
     order_Rn = _SORTS["deterministic"](logits_Rn)
     if order != "deterministic":
         sorted_Rn = _take(logits_Rn, order_Rn)
@@ -244,8 +246,7 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
 def _take(values_RL: np.ndarray[Any, Any], places_Rn: Int64s) -> np.ndarray[Any, Any]:
     """Return the values at these places of each row: `np.take_along_axis`, in half its time."""
     first_R1 = values_RL.shape[1] * np.arange(len(values_RL))[:, None]
-    taken: np.ndarray[Any, Any] = values_RL.reshape(-1)[first_R1 + places_Rn]
-    return taken
+    return values_RL.reshape(-1).take(first_R1 + places_Rn)
 
 
 _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s, Tokens
-from portico.mrc.datasets.examples import Examples, arrow_column, column
+from portico.mrc.datasets.examples import Examples, arrow_column, arrow_view, column
 from portico.mrc.features.windows import FeatureSet
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
@@ -38,7 +38,7 @@ class ExampleColumns:
     def __init__(self, examples: Examples) -> None:
         if not len(examples):
             raise InputError("There are no examples to answer; give at least one question with its context.")
-        self._examples = examples
+        self._examples: Any = arrow_view(examples) if hasattr(examples, "with_format") else examples
         self._names = getattr(examples, "column_names", None) or examples[0]
         self.ids: list[str] = column(examples, "id" if "id" in self._names else "example_id")
         if len(set(self.ids)) < len(self.ids):
@@ -62,7 +62,7 @@ class ExampleColumns:
     def _contexts(self) -> tuple[list[str], Int64s]:
         """The contexts of all examples, and which is the first of each, ``int64 [E]``."""
         contexts = column(self._examples, "context")
-        if all(isinstance(context, str) for context in contexts):
+        if set(map(type, contexts)) == {str}:
             return contexts, np.arange(len(contexts))
         listed = [[context] if isinstance(context, str) else context for context in contexts]
         return [*chain.from_iterable(listed)], np.cumsum([0, *map(len, listed[:-1])])
@@ -120,11 +120,11 @@ class TokenOffsets:
             flat_Fn *= 2
         else:
             flat_Fn = np.where(known_Fn, flat_Fn, start_F1)
-            first_Fn = self.pair_starts[flat_Fn]
-            known_Fn &= first_Fn < self.pair_starts[flat_Fn + 1]
+            first_Fn = self.pair_starts.take(flat_Fn)
+            known_Fn &= first_Fn < self.pair_starts.take(flat_Fn + 1)
             flat_Fn = first_Fn
         chars = self.char_offsets_T2.reshape(-1)
-        found_Fn = chars[np.where(known_Fn, flat_Fn + side, 0)] if len(chars) else -1
+        found_Fn = chars.take(np.where(known_Fn, flat_Fn + side, 0)) if len(chars) else -1
         return np.where(known_Fn, found_Fn, -1).astype(np.int32, copy=False)
 
 
@@ -153,6 +153,7 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
         context_F = np.zeros_like(example_index_F) if features.context_index is None else features.context_index
         offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets, context_F)
     else:
+        features = arrow_view(features) if hasattr(features, "with_format") else features
         offsets = offsets_of_rows(features, _example_indices(column(features, "example_id"), example_ids))
     without = np.flatnonzero(np.bincount(offsets.example_index_F, minlength=len(example_ids)) == 0)
     if len(without):
@@ -210,11 +211,11 @@ def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Toke
 
 def _example_indices(ids_F: Sequence[str], example_ids: Sequence[str]) -> Int64s:
     index = {example_id: e for e, example_id in enumerate(example_ids)}
-    examples = [index.get(example_id, -1) for example_id in ids_F]
-    if -1 in examples:
-        feature = examples.index(-1)
+    example_F = np.fromiter(map(index.get, ids_F, repeat(-1)), np.int64, len(ids_F))
+    if len(unknown := np.flatnonzero(example_F < 0)):
+        feature = int(unknown[0])
         raise InputError(
             f"Feature {feature} has example_id {ids_F[feature]!r}, which none of the {len(index)} examples has; give "
             "the examples that the features were made from."
         )
-    return np.array(examples, np.int64)
+    return example_F

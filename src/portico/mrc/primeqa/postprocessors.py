@@ -18,7 +18,7 @@ import numpy.typing as npt
 from portico.errors import InputError, InputStopIteration
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions
-from portico.mrc.datasets.examples import Examples, column, contexts_of
+from portico.mrc.datasets.examples import Examples, arrow_view, column, contexts_of
 from portico.mrc.datasets.records import as_objects
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
@@ -195,6 +195,7 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
         return token_offsets(features, ids)
     if not len(features):
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
+    features = arrow_view(features) if hasattr(features, "with_format") else features
     example_idx_F = np.array(column(features, "example_idx"), np.int64)
     starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
     values, counts = np.unique(example_idx_F[starts], return_counts=True)

@@ -1,6 +1,7 @@
 """What portico's rules add to those of SQuAD: answer types, passages, several contexts, exhaustive search."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -100,6 +101,19 @@ def test_files_hold_what_json_writes(ties, dtype, tmp_path, monkeypatch):
     assert [key for key, records in answers.nbest.items() if not records] == (
         [examples[e]["id"] for e in sorted(without)] if ties == "deterministic" else []
     )
+
+
+@pytest.mark.parametrize("with_arrow", [True, False])
+def test_numbers_of_all_sizes_are_written_as_json_writes_them(with_arrow, monkeypatch):
+    if with_arrow:
+        pytest.importorskip("pyarrow.compute")
+    else:
+        monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    powers = 10.0 ** np.arange(-320, 309)
+    random = np.random.default_rng(0).integers(0, 2**64, 20_000, np.uint64).view(np.float64)
+    near = np.random.default_rng(1).normal(0, 5, 20_000).astype(np.float32)
+    for values in (powers, -np.nextafter(powers, 0), random[np.isfinite(random)], near, np.exp(4 * near)):
+        assert answers_module._encoded(values) == [json.dumps(value) for value in values.tolist()]
 
 
 def test_long_answer_is_the_passage_around_the_short_one():
