@@ -79,7 +79,8 @@ class LossSpike(TrainerCallback, ExportableState):
     def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        stored: Any = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        callbacks: Any = state.stateful_callbacks  # by class, as a checkpoint has them
+        stored = callbacks.get(type(self).__name__) if state.global_step else None
         # None for a run without this callback, or with several.
         known = dict(stored["attributes"]["spikes"]) if isinstance(stored, Mapping) else None
         self.spikes, self._before, self._last_good_step = [], [], 0

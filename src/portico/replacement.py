@@ -88,12 +88,22 @@ _LIGHTNING_LOGGERS = {"csv": _csv_logger, "tensorboard": _tensorboard_logger}
 def imported(path: str) -> Any:
     """Return what `package.module.Name` names."""
     module, _, name = path.rpartition(".")
+    if not module:
+        raise InputError(
+            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(_LIGHTNING_LOGGERS)}."
+        )
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
         ) from error
+
+
+def check_part(part: str) -> None:
+    """Raise an `InputError` if no callback or logger has this name."""
+    if part not in _LIGHTNING_LOGGERS:
+        imported(part)
 
 
 def _made(part: Any) -> Any:

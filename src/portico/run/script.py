@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
@@ -87,6 +88,9 @@ def add_run_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup")
 
 
 def _devices(value: str) -> int | str:
+    numbers = value.split(",")
+    if value != "auto" and not all(one.strip().lstrip("-").isdigit() for one in numbers if one or len(numbers) == 1):
+        raise argparse.ArgumentTypeError(f"'{value}' is not a number of devices; give one, '0,1' for some, or auto")
     return int(value) if value.lstrip("-").isdigit() else value
 
 
@@ -123,7 +127,9 @@ class Script:
                 takes_value = parser._option_string_actions[name].nargs != 0
                 own += [waiting.pop(0)] if takes_value and "=" not in word and waiting else []
             elif not rest and word.startswith("-") and word != "-m":
-                own.append(word)  # the parser refuses it
+                near = get_close_matches(name, parser._option_string_actions, n=1)
+                meant = f"did you mean {near[0]}?" if near else f"`{parser.prog} --help` lists those."
+                raise InputError(f"{name} is not an option of `{parser.prog}`; {meant}")
             else:
                 rest.append(word)
                 if not anywhere:
@@ -156,8 +162,16 @@ class Script:
             if spec is None:
                 raise InputError(f"-m {self.target}: no module of that name; the folder is {Path.cwd()}.")
         elif not Path(self.target).exists():
+            script = f"{self.target}.py"
+            advice = (
+                f"did you mean {script}?"
+                if Path(script).is_file()
+                else "give the path of a script, or -m and the name of a module."
+            )
+            raise InputError(f"{self.target}: no such file; {advice}")
+        elif Path(self.target).is_dir() and any(Path(self.target).glob("checkpoint-*")) and not self.is_folder_of_run:
             raise InputError(
-                f"{self.target}: no such file; give the path of a script, or -m and the name of a module."
+                f"{self.target}: the folder that a script wrote; give the script itself, with its arguments."
             )
         elif Path(self.target).is_dir() and not (Path(self.target, "__main__.py").exists() or self.is_folder_of_run):
             raise InputError(f"{self.target}: a folder without __main__.py; give the path of a script in it.")
@@ -214,8 +228,7 @@ class TrainingWatch:
         replacement.install_on_demand(**options)
         pass_on()
         for part in (*options.get("callbacks", ()), *options.get("loggers", ())):
-            if "." in part:
-                replacement.imported(part)
+            replacement.check_part(part)
         replacement.when_replaced(self._count_trainers)
         when_imported("torch", self._count_own_steps)
 

@@ -157,7 +157,7 @@ class Verification:
                 f"`--against {against}` is unknown; give one of {', '.join(f'{one}=VALUE' for one in TOLERANCES)}."
             )
         logged = {"logging_steps": 1, "logging_strategy": "steps"}
-        if name == "devices" and not value.isdigit():
+        if name == "devices" and not (value.isdigit() and int(value)):
             raise InputError(f"`--against {against}` is not a number of devices; give one, such as devices=2.")
         options = {name: int(value) if name == "devices" else value}
         # transformers adds losses up over processes; corrected, a step has one loss on any number of them.

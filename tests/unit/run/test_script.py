@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from fresh_process import environment
+from portico import replacement
+from portico.run import script
 
 TRAINS = """
 import sys
@@ -123,6 +125,31 @@ def test_bad_scripts(script, code, message, folder):
     assert message in ended.stderr
     assert "portico/" not in ended.stderr
     assert "built no Trainer" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--device 2 trains.py", "error: --device is not an option of `portico run`; did you mean --devices?"),
+        (
+            "--learning_rate 1 trains.py",
+            "error: --learning_rate is not an option of `portico run`; `portico run --help`",
+        ),
+        ("--devices two trains.py", "argument --devices: 'two' is not a number of devices; give one, '0,1' for some"),
+        ("--logger tensorbord trains.py", "error: 'tensorbord' is unknown; give package.module.Class, or one of the"),
+        ("trains", "error: trains: no such file; did you mean trains.py?"),
+        ("written", "error: written: the folder that a script wrote; give the script itself, with its arguments."),
+    ],
+)
+def test_mistyped_commands(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "trains.py").touch()
+    (tmp_path / "written/checkpoint-5").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(script, "pass_on", lambda: None)
+    monkeypatch.setattr(replacement, "install_on_demand", lambda **options: None)
+    with pytest.raises(SystemExit):
+        script.main(arguments.split())
+    assert message in capsys.readouterr().err
 
 
 def test_unknown_callback_is_refused_before_the_script(folder):
