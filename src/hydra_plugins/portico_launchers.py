@@ -44,7 +44,9 @@ class StartedJob:
         from portico.cli.jobs import FAILED, KILLED
 
         try:
-            code = self.handle.result()
+            # Of submitit's tasks each has one.
+            codes = self.handle.results() if hasattr(self.handle, "results") else [self.handle.result()]
+            code = next(filter(None, codes), 0)
         except Exception as error:  # each engine has its own
             code, reason = None, f"{type(error).__name__}: {error}"
         else:

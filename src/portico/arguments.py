@@ -254,8 +254,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         strategy: Lightning strategy, by name (``"ddp"``, ``"fsdp"``, ...) or as an object, which every run copies; by
             default ``"ddp"`` on several devices.
         devices: Devices of this machine, one process each: a number, a list of indices, or ``"auto"``; by default 1,
-            or as many as ``torchrun`` started.
-        num_nodes: Number of machines; by default 1, or as many as ``torchrun`` started.
+            or as many as torchrun, SLURM or Ray started.
+        num_nodes: Number of machines; by default 1, or as many as torchrun, SLURM or Ray started.
         precision: Lightning precision (``"bf16-mixed"``, ``"16-true"``, ...); by default according to ``bf16`` and
             ``fp16``.
         ddp_find_unused_parameters: Look for parameters without a gradient in each step; by default ``True`` unless

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from torch.distributed import distributed_c10d
-from torch.multiprocessing import ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputError, InputRuntimeError

@@ -92,7 +92,8 @@ DATA = {
     **{f"stream of {size}": (lambda size=size: Counting(size), {}) for size in (1, 5, 11)},
     **{f"stream of {size}, read by all": (lambda size=size: Counting(size), READ_BY_ALL) for size in (1, 5, 11)},
     "files": (lambda: files(5, 1, 4, 2), {}),
-    "files, read by all": (lambda: files(5, 1), READ_BY_ALL),
+    # Fewer files than processes.
+    "one file, read by all": (lambda: files(5), READ_BY_ALL),
 }
 
 
@@ -112,9 +113,8 @@ def mean_error(prediction):
     return {"error": float(np.abs(prediction.predictions - prediction.label_ids).mean())}
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3, 4])
 def test_predictions_are_those_of_one_process(number, tmp_path):
     predict_everywhere(tmp_path)
     run_in_processes(number, predict_everywhere, tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fake_experiment
+from fresh_process import environment
 from hydra_plugins.portico_launchers import JoblibLauncher, StartedJob, SubmititLauncher, logged
 from portico.cli.jobs import SweepJob
 
@@ -135,15 +136,73 @@ def test_submission_to_slurm(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    parameters = {"name": "mrc", "timeout_min": 60, "tasks_per_node": 2, "gpus_per_node": 2, "slurm_partition": "fast"}
+    parameters = {"name": "mrc", "timeout_min": 60, "nodes": 3, "tasks_per_node": 2, "gpus_per_node": 2}
+    parameters["slurm_partition"] = "fast"
     launcher = SubmititLauncher("slurm", {**parameters, "slurm_array_parallelism": 1}, str(tmp_path / "files"))
     jobs = [StartedJob(SweepJob(folder=tmp_path / str(n), number=n, overrides=[]), ["true", str(n)]) for n in range(2)]
     launcher.start_commands(jobs)
     script = submitted.read_text()
-    for line in ("array=0-1%1", "job-name=mrc", "partition=fast", "ntasks-per-node=2", "gpus-per-node=2", "time=60"):
+    for line in ("array=0-1%1", "job-name=mrc", "partition=fast", "gpus-per-node=2", "time=60"):
         assert f"#SBATCH --{line}\n" in script
+    assert "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=2\n" in script
     assert [one.handle.job_id for one in jobs] == ["12_0", "12_1"]
     assert jobs[1].handle.submission().args == (["true", "1"],)
+
+
+# As many tasks as the script asks for, on this machine.
+SLURM_COMMANDS = {
+    "sbatch": """
+        export SLURM_JOB_ID=12 SLURM_NNODES=1 SLURM_NODEID=0 SLURM_NODELIST=127.0.0.1 SLURM_JOB_NODELIST=127.0.0.1
+        export SLURM_NTASKS_PER_NODE=$(sed -n 's/#SBATCH --ntasks-per-node=//p' "$1")
+        export SLURM_NTASKS=$SLURM_NTASKS_PER_NODE
+        (sh "$1"; touch "{folder}/ended") >"{folder}/slurm.log" 2>&1 &
+        echo Submitted batch job 12""",
+    "srun": """
+        while [ "${{1#--}}" != "$1" ]; do
+            case "$1" in --output | --error) shift 2;; *) shift;; esac
+        done
+        task=0
+        while [ $task -lt $SLURM_NTASKS ]; do
+            SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
+            task=$((task + 1))
+        done
+        wait""",
+    "sacct": """
+        echo 'JobID|State|NodeList'
+        if [ -e "{folder}/ended" ]; then echo '12|COMPLETED|here'; else echo '12|RUNNING|here'; fi""",
+}
+RECORDER = """
+from pathlib import Path
+
+from portico import MRCTrainer
+
+
+class Recorder(MRCTrainer):
+    def training_step(self, *args):
+        Path(f"process{self.args.process_index}").write_text(f"{self.args.world_size} {self.args.output_dir}")
+        return super().training_step(*args)
+"""
+
+
+@pytest.mark.slow
+@needs("submitit")
+def test_tasks_of_slurm_train_a_job_together(tmp_path):
+    for name, script in SLURM_COMMANDS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script.format(folder=tmp_path)}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    changes = {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]), "OMP_NUM_THREADS": "1"}
+    variables = environment(**changes)
+    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    small = ["args.max_steps=1", "args.use_cpu=true", *(f"model.{name}={size}" for name, size in sizes.items())]
+    command = [sys.executable, str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default", *small]
+    command += ["launcher=submitit_slurm", "hydra.launcher.parameters.tasks_per_node=2", "args.seed=1"]
+    command += ["trainer._target_=recorder.Recorder", "paths.sweep_dir=found"]
+    ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr + (tmp_path / "slurm.log").read_text()
+    assert [(tmp_path / f"process{rank}").read_text() for rank in (0, 1)] == [f"2 {tmp_path / 'found/0'}"] * 2
+    assert json.loads((tmp_path / "found/sweep.json").read_text())["jobs"][0]["status"] == "finished"
 
 
 def test_missing_engine_names_what_to_install(start, monkeypatch, search, capsys):
