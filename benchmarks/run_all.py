@@ -2,10 +2,12 @@
 
     python benchmarks/run_all.py
     python benchmarks/run_all.py --only step_overhead.py --store
+    python benchmarks/run_all.py --minutes 9 --store
 
 Every figure is portico's share of its peer's cost, measured by turns in one run, so smaller is better and figures of
 different machines may be compared. ``--store`` keeps the new ones in ``results.json`` and in the table of
-``README.md``, both next to this file.
+``README.md``, both next to this file, after each benchmark. With ``--minutes`` none begins that would not end in time,
+and those whose figures are the oldest come first, so that the same command run again and again measures all.
 """
 
 import argparse
@@ -16,7 +18,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +57,11 @@ def results_of(command: str) -> dict[str, Row]:
         path = Path(folder, "record")
         environment = {"OMP_NUM_THREADS": "1", **os.environ, RECORD: str(path)}
         script, *arguments = shlex.split(command)
+        started = time.time()
         subprocess.run([sys.executable, str(HERE / script), *arguments], env=environment, check=True)
         results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        return {result.pop("name"): {**result, "command": command} for result in results}
+        when = {"command": command, "measured": round(started), "seconds": round(time.time() - started)}
+        return {result.pop("name"): {**result, **when} for result in results}
 
 
 def verdict(new: Row, old: Row | None) -> str:
@@ -90,35 +95,53 @@ def with_table(text: str, table: str) -> str:
     return f"{start}{TABLE_STARTS}\n{table}\n{TABLE_ENDS}{end}"
 
 
+def in_order(commands: Sequence[str], rows: Mapping[str, Row]) -> list[tuple[str, int]]:
+    """Return the commands, those with the oldest figures first, and the seconds that each took then."""
+    last = {row["command"]: (row.get("measured", 0), row.get("seconds", 0)) for row in rows.values()}
+    ordered = sorted(commands, key=lambda command: last.get(command, (0, 0))[0])
+    return [(command, last.get(command, (0, 0))[1]) for command in ordered]
+
+
+def merged(rows: Mapping[str, Row], command: str, found: Mapping[str, Row]) -> dict[str, Row]:
+    """Return all figures, those of ``command`` replaced by the ones found, in the order of :data:`COMMANDS`."""
+    every = [*((name, row) for name, row in rows.items() if row["command"] != command), *found.items()]
+    return dict(sorted(every, key=lambda one: COMMANDS.index(one[1]["command"])))
+
+
 def main() -> None:
     """Run, compare and perhaps store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="the benchmarks to run, by default all")
+    parser.add_argument("--minutes", type=float, help="begin none that would take longer than what is left of these")
     parser.add_argument("--store", action="store_true", help="keep the figures")
     options = parser.parse_args()
     known = {command.split()[0] for command in COMMANDS}
     if unknown := set(options.only or ()) - known:
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": {}}
-    found: dict[str, Row] = {}
-    failed = []
-    for command in COMMANDS:
-        if options.only and command.split()[0] not in options.only:
+    rows, found, failed = stored["rows"], {}, []
+    machine = f"{os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}"
+    chosen = [one for one in COMMANDS if not options.only or one.split()[0] in options.only]
+    until = None if options.minutes is None else time.time() + 60 * options.minutes
+    for command, seconds in [(one, 0) for one in chosen] if until is None else in_order(chosen, rows):
+        if until is not None and time.time() + seconds > until:
+            print(f"--- left out, as it took {seconds} s: {command}")
             continue
         print(f"--- {command}", flush=True)
         try:
-            found |= results_of(command)
+            new = results_of(command)
         except subprocess.CalledProcessError as error:
             failed.append(f"{command} ended with exit code {error.returncode}")
+            continue
+        found |= new
+        rows = merged(rows, command, new)
+        if options.store:
+            RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+            TABLE.write_text(with_table(TABLE.read_text(encoding="utf-8"), markdown(rows, machine)), encoding="utf-8")
     print(f"{'of its peer cost (range)':60}{'now':>24}{'stored':>24}")
     for name, row in found.items():
         old = stored["rows"].get(name)
         print(f"{name:60}{shown(row):>24}{shown(old) if old else '-':>24}  {verdict(row, old)}")
-    if options.store:
-        machine = f"{os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}"
-        rows = {**stored["rows"], **found}
-        RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-        TABLE.write_text(with_table(TABLE.read_text(encoding="utf-8"), markdown(rows, machine)), encoding="utf-8")
     sys.exit("\n".join(failed) or None)
 
 

@@ -167,6 +167,10 @@ def main() -> None:
     torch.set_num_threads(1)
     compare("microseconds a training step", step_time, plain_step_time, options)
     compare("microseconds an evaluation batch", batch_time, plain_batch_time, options)
+    starts = [(evaluation_start(portico, 1, 5), evaluation_start(transformers, 1, 5)) for _ in range(options.rounds)]
+    record("start of an evaluation", [ours / theirs for ours, theirs in starts])
+    ours, theirs = (statistics.median(times) for times in zip(*starts, strict=True))
+    print(f"start of an evaluation, microseconds: transformers {theirs:.0f}, portico {ours:.0f}")
 
 
 def compare(title: str, measure: Callable[..., float], plain: Callable[..., float], options: Any) -> None:

@@ -121,6 +121,68 @@ def test_copies_share_memory_as_the_originals_do():
     assert copy["d"] == 3
 
 
+def test_memory_of_copies_is_used_again():
+    writer, state = BackgroundWriter(), {"a": torch.zeros(4), "b": torch.ones(2)}
+    places = []
+    for number in range(2):
+        state["a"].fill_(number)
+        writer.collect()
+        copy = writer.copied(state)
+        writer.start(uses_collectives=False, finish=lambda group: None)
+        writer.wait()
+        assert copy["a"].tolist() == [number] * 4
+        places.append(copy["a"].data_ptr())
+        # A tensor of another size may lie at the same address later.
+        state["b"].untyped_storage().resize_(4 * (number + 3))
+    assert places[0] == places[1]
+    writer.release()
+    writer.collect()
+    assert writer.copied(state)["b"].untyped_storage().nbytes() == 16
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_weights_and_optimizer_are_written_at_once_unless_somebody_could_tell(has_own, tmp_path, monkeypatch):
+    class Own(portico.Trainer):
+        def _save(self, output_dir=None, state_dict=None):
+            events.append("own begins")
+            super()._save(output_dir, state_dict)
+
+    def save_pretrained(model, folder, state_dict):
+        # The other file is begun while this one is written.
+        assert started.wait(timeout=60)
+        events.append("weights")
+
+    def save(state, path):
+        if str(path).endswith("optimizer.pt"):
+            started.set()
+            events.append(threading.current_thread() is threading.main_thread())
+
+    events, started = [], threading.Event()
+    trainer = trainer_of(tmp_path, save_strategy="no")
+    trainer.__class__ = Own if has_own else portico.Trainer
+    trainer.train()
+    if has_own:
+        started.set()
+    monkeypatch.setattr(weights, "_save_pretrained", save_pretrained)
+    monkeypatch.setattr(torch, "save", save)
+    trainer._save_checkpoint(trainer.model, trial=None)
+    assert events == (["own begins", "weights", True] if has_own else [False, "weights"])
+
+
+def test_an_error_of_the_other_file_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path, save_strategy="no")
+    trainer.train()
+
+    def save(state, path):
+        if str(path).endswith("optimizer.pt"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(OSError, match="optimizer"):
+        trainer._save_checkpoint(trainer.model, trial=None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_uploads_of_unfinished_checkpoints_are_rejected(tmp_path):
     with pytest.raises(
         portico.InputError, match=r"`async_save=True` .* `hub_strategy='every_save'` uploads it at once; set"

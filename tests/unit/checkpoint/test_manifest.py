@@ -4,7 +4,9 @@ import builtins
 import errno
 import json
 import shutil
+import zlib
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,7 +14,7 @@ from safetensors import SafetensorError
 
 from models import toy_trainer
 from portico.checkpoint import writer
-from portico.checkpoint.manifest import MANIFEST_FILE, damage, newest_complete
+from portico.checkpoint.manifest import MANIFEST_FILE, damage, newest_complete, write_manifest
 from portico.errors import InputError
 
 SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
@@ -70,6 +72,30 @@ def test_damaged_checkpoint_is_refused_and_passed_over(run, caplog, name, spoil,
         toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
     assert newest_complete(run) == run / "checkpoint-4"
     assert "checkpoint-6 is damaged and passed over" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 20_000])
+def test_a_checksum_notices_changed_words_and_exchanged_pages(size, tmp_path):
+    content = np.random.default_rng(0).integers(0, 256, size, np.uint8).tobytes()
+    (tmp_path / "weights").write_bytes(content)
+    write_manifest(tmp_path)
+    assert damage(tmp_path) is None
+    changes = [content[4096:8192] + content[:4096] + content[8192:]] if size >= 8192 else []
+    for place in (0, size // 2, size - 1) if size else ():
+        changes.append(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for changed in changes:
+        (tmp_path / "weights").write_bytes(changed)
+        assert "its checksum differs" in damage(tmp_path)
+
+
+def test_checksums_of_earlier_versions_are_checked(run):
+    checkpoint = run / "checkpoint-6"
+    listed = json.loads((checkpoint / MANIFEST_FILE).read_text())
+    earlier = {name: [size, zlib.crc32((checkpoint / name).read_bytes())] for name, (size, _) in listed.items()}
+    (checkpoint / MANIFEST_FILE).write_text(json.dumps(earlier))
+    assert damage(checkpoint) is None
+    flip_a_bit(checkpoint / "optimizer.pt")
+    assert damage(checkpoint) == "optimizer.pt has changed since it was written (its checksum differs)"
 
 
 def test_damaged_manifest_is_refused(run):
