@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
+
 from portico.errors import InputError
 from portico.mrc.experiment import MRCExperiment
 
@@ -37,6 +39,7 @@ class FakeExperiment(MRCExperiment):
             "callbacks": [type(callback).__name__ for callback in self.callbacks],
             "logger": [type(one).__name__ for one in self.logger],
             "output_dir": self.output_dir,
+            "num_threads": torch.get_num_threads(),
         }
         if self.data.train_file is not None:
             raise InputError(f"{self.data.train_file} is missing.")

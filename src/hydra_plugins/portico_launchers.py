@@ -7,7 +7,6 @@ Hydra's own launchers over these engines run the jobs in workers, where a killed
 Every Hydra application imports this module, so that what is heavy is imported in functions.
 """
 
-import os
 import subprocess
 import sys
 import threading
@@ -143,10 +142,12 @@ class CommandLauncher(Launcher, ABC):
         return ended
 
     def _num_threads(self, num_jobs: int) -> int | None:
+        from portico.cli.jobs import threads_of_each
+
         # With all cores each, the threads of jobs that run at the same time wait for each other: two on two cores took
         # ten times as long a step (measured).
         at_once = self.num_on_this_machine(self.num_at_once or num_jobs)
-        return None if at_once is None else max(1, (os.cpu_count() or 1) // at_once)
+        return None if at_once is None else threads_of_each(at_once)
 
     def _show_progress(self) -> None:
         total, num_running = max(self.num_expected, self.num_started), self.num_started - self.num_ended

@@ -142,6 +142,7 @@ class OptunaSweeper(Sweeper):
                 "The search has no values to choose from; add some to the command, as in "
                 "'args.learning_rate=tag(log, interval(1e-4, 1e-2))', or set hydra.sweeper.params."
             )
+        self._refuse_pruner_without_evaluations()
         self.folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, self.folder / "multirun.yaml")
         self._open_study()
@@ -165,10 +166,25 @@ class OptunaSweeper(Sweeper):
                 fixed[key] = str(one.input_line)
         return space, fixed
 
+    def _refuse_pruner_without_evaluations(self) -> None:
+        from portico.errors import InputError
+
+        name = "eval_strategy"
+        if not self.pruner or f"args.{name}" in self.space:
+            return
+        composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(self.fixed.values()))
+        args = composed.get("args") or {}
+        # Trainers without training arguments evaluate after each epoch; a file's `no` is false in YAML.
+        if "_target_" in args and args.get(name, "no") in ("no", False):
+            raise InputError(
+                f"hydra/sweeper/pruner judges runs by their evaluations during training, and `args.{name}=no` has "
+                f"none; set args.{name}=steps args.eval_steps=0.25, or hydra/sweeper/pruner=none."
+            )
+
     def _open_study(self) -> None:
         import optuna
 
-        from portico.cli.jobs import storage_of
+        from portico.cli.jobs import open_storage
         from portico.errors import InputError
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -177,7 +193,7 @@ class OptunaSweeper(Sweeper):
         pruner = OmegaConf.to_container(self.pruner, resolve=True) if self.pruner else None
         directions: Any = self._directions()
         self.study = optuna.create_study(
-            storage=storage_of(address),
+            storage=open_storage(address),
             study_name=name,
             pruner=instantiate(self.pruner) if self.pruner else optuna.pruners.NopPruner(),
             directions=directions,
@@ -275,9 +291,11 @@ class OptunaSweeper(Sweeper):
 
     def _launch(self, overrides: Sequence[Sequence[str]], number: int) -> Sequence[JobReturn]:
         """Run trials in a launcher of Hydra; where it runs them at the same time, they share the cores as in ours."""
+        from portico.cli.jobs import threads_of_each
+
         shared = {}
         if len(overrides) > 1 and not isinstance(self.launcher, BasicLauncher):
-            shared["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(overrides)))
+            shared["OMP_NUM_THREADS"] = str(threads_of_each(len(overrides)))
         with env_override(shared | {name: os.environ[name] for name in shared if name in os.environ}):
             returned: Sequence[JobReturn] = self.launcher.launch(overrides, initial_job_idx=number)
         return returned

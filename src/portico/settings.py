@@ -7,6 +7,7 @@ The command line imports this module before it knows whether there is anything t
 import ast
 import dataclasses
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,14 +41,17 @@ class Rule:
     kinds: tuple[type, ...]  # types; an integer passes for a number, a Boolean for neither
     least: float | None = None  # smallest number allowed
     choices: tuple[Any, ...] = ()  # values allowed next to those of `kinds`
+    is_finite: bool = False  # whether infinity is refused; NaN always is
 
     def allows(self, value: Any) -> bool:
         """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
         if value in self.choices:
             return True
         of_kind = type(value) in self.kinds or (type(value) is int and float in self.kinds)
-        # `not value < least` would let NaN pass.
-        return of_kind and (self.least is None or not isinstance(value, int | float) or value >= self.least)
+        if not of_kind or not isinstance(value, int | float):
+            return of_kind
+        is_number = math.isfinite(value) or not (self.is_finite or math.isnan(value))
+        return is_number and (self.least is None or value >= self.least)
 
     def __str__(self) -> str:
         return self._in(_WORDS, str)
@@ -79,7 +83,7 @@ def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
 
 
-def rule_of(annotation: Any, least: float | None = None) -> Rule | None:
+def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False) -> Rule | None:
     """Return the rule that a type annotation states; ``None`` if it mentions types that no plain value has."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds: list[type] = []
@@ -93,7 +97,7 @@ def rule_of(annotation: Any, least: float | None = None) -> Rule | None:
             kinds.append(part)
         else:
             return None
-    return Rule(tuple(kinds), least, tuple(choices))
+    return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)
 
 
 # Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
@@ -108,6 +112,8 @@ _LEAST_ARGUMENTS = {
     "seed": 0,
     "weight_decay": 0,
 }
+# Infinity means: measure the norm without clipping; do not evaluate during training.
+_INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
 
 
 @cache
@@ -123,7 +129,8 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
     for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
         kinds = get_args(hint) or (hint,)
         if set(kinds) <= {bool, int, float, NoneType}:
-            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name))
+            is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
+            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite)
     return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
 
 
@@ -156,9 +163,9 @@ class GroupSchema:
     is_open: bool = False  # whether it takes any other key too (`**kwargs`)
 
 
-def setting(default: Any, *, least: float | None = None) -> Any:
-    """Return a dataclass field with a lower bound."""
-    return field(default=default, metadata={"least": least})
+def setting(default: Any, *, least: float | None = None, is_finite: bool = True) -> Any:
+    """Return a dataclass field with a lower bound; a number that is not ``is_finite`` may be infinite."""
+    return field(default=default, metadata={"least": least, "is_finite": is_finite})
 
 
 def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
@@ -224,7 +231,7 @@ def _settings_of_dataclass(target: type) -> GroupSchema:
             text, defaults = docs.get(one.name, ""), one.metadata["further_keys"]()
             known |= {name: Setting(help=text, effective=value) for name, value in defaults.items()}
         else:
-            rule = rule_of(hints[one.name], one.metadata.get("least"))
+            rule = rule_of(hints[one.name], one.metadata.get("least"), one.metadata.get("is_finite", False))
             known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))
     return GroupSchema(known)
 

@@ -286,12 +286,13 @@ def check_numbers(args: TrainingArguments) -> None:
     ]
     for name, value, rule in fields:
         if isinstance(value, str) and {int, float}.intersection(rule.kinds):
-            raise InputTypeError(f"`{name}={value!r}` is a string; set it to {rule}.")
+            raise InputTypeError(f"`{name}={value!r}` is a string; set it to {rule.in_python()}.")
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
         is_unused = name == "num_train_epochs" and args.max_steps > 0
-        if rule.least is not None and isinstance(value, int | float) and not (is_unused or value >= rule.least):
-            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not is_unused and not dataclasses.replace(rule, kinds=(float,)).allows(value):
+            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.in_python()}.")
 
 
 # Fields without effect, with the reason.

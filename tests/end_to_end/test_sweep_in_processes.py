@@ -66,11 +66,11 @@ def sweep(tmp_path):
     drawing = ["hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"]
     optuna = ["hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=2", "args.learning_rate=interval(0.1, 0.9)"]
     small = [*(f"model.{size}" for size in SHAPE), "args.max_steps=1", "trainer._target_=recorded.Recorded"]
-    spread = ["strategy=cpu", "strategy.strategy=ddp", "strategy.devices=2"]
     command = [str(CHECKOUT / "train.py"), "-m", "+experiment=mrc", "debug=default"]
 
-    def run(*grid, sweeper="drawing", is_spread=False, start=(sys.executable,), **launcher):
+    def run(*grid, sweeper="drawing", is_spread=False, strategy="ddp", start=(sys.executable,), **launcher):
         chosen = grid or {"drawing": drawing, "optuna": optuna}[sweeper]
+        spread = [f"strategy={strategy}", "strategy.accelerator=cpu"]
         chosen = [*chosen, *small, *(spread if is_spread or not grid else [])]
         return subprocess.run(
             [*start, *command, *chosen, "paths.sweep_dir=drawn"],
@@ -79,16 +79,23 @@ def sweep(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
 
     return run
 
 
-@pytest.mark.parametrize("sweeper", [pytest.param("drawing", marks=pytest.mark.slow), "optuna"])
-def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper):
+@pytest.mark.parametrize(
+    ("sweeper", "strategy"),
+    [
+        pytest.param("drawing", "ddp", marks=pytest.mark.slow),
+        pytest.param("optuna", "fsdp", marks=pytest.mark.slow),
+        ("optuna", "ddp"),
+    ],
+)
+def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper, strategy):
     # A port of the environment holds for one group of processes; the second job must not meet the first one's.
-    ended = sweep(sweeper=sweeper, MASTER_PORT=str(find_free_network_port()))
+    ended = sweep(sweeper=sweeper, strategy=strategy, MASTER_PORT=str(find_free_network_port()))
     assert ended.returncode == 0, ended.stderr
     steps = [
         [json.loads(line) for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)
@@ -134,9 +141,12 @@ def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path, launche
     assert not (tmp_path / "process0.jsonl").exists()
 
 
-def test_processes_of_a_launcher_run_each_job_of_a_grid(sweep, tmp_path):
+@pytest.mark.parametrize(
+    "strategy", ["args.use_cpu=true", pytest.param("args.fsdp=true args.use_cpu=true", marks=pytest.mark.slow)]
+)
+def test_processes_of_a_launcher_run_each_job_of_a_grid(sweep, tmp_path, strategy):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    ended = sweep("args.learning_rate=0.1,0.2", "args.use_cpu=true", start=torchrun)
+    ended = sweep("args.learning_rate=0.1,0.2", *strategy.split(), start=torchrun)
     assert ended.returncode == 0, ended.stderr
     steps = [
         [json.loads(line)[1:] for line in (tmp_path / f"process{rank}.jsonl").read_text().splitlines()]

@@ -33,7 +33,8 @@ SHARE = Rule((float, type(None)), least=0)
         (SHARE, [0, 0.5, 3, None], [-0.1, math.nan, "abc", False]),
         (Rule((bool, type(None))), [True, False, None], ["maybe", 1]),
         (Rule((str,)), ["a", ""], [3, None]),
-        (Rule((float,)), [-1.0, 2], ["abc", None]),
+        (Rule((float,)), [-1.0, 2, math.inf], ["abc", None, math.nan]),
+        (Rule((float,), is_finite=True), [-1.0, 2], [math.inf, -math.inf, math.nan]),
         (Rule((float,), choices=("best",)), [1.5, "best"], ["worst", None]),
     ],
 )
@@ -59,7 +60,8 @@ def test_a_refused_value_is_named_with_what_is_allowed(rule, words):
 def test_training_arguments_have_the_rules_of_their_annotations():
     rules = argument_rules()
     assert rules["max_steps"] == Rule((int,))
-    assert rules["learning_rate"] == Rule((float,), least=0)
+    assert rules["learning_rate"] == Rule((float,), least=0, is_finite=True)
+    assert rules["max_grad_norm"].allows(math.inf)
     assert rules["save_total_limit"] == Rule((int, type(None)))
     assert rules["bf16"] == Rule((bool,))
     assert not {"optim", "lr_scheduler_type", "resume_from_checkpoint", "report_to"} & set(rules)

@@ -125,6 +125,9 @@ def test_string_instead_of_number_is_rejected(name, value, match, tmp_path):
         ("gradient_accumulation_steps", 0, "an integer of 1 or more"),
         ("per_device_train_batch_size", -1, "an integer of 1 or more"),
         ("learning_rate", float("nan"), "a number of 0 or more"),
+        ("learning_rate", float("inf"), "a number of 0 or more"),
+        ("adam_beta1", float("nan"), "a number"),
+        ("max_grad_norm", float("nan"), "a number"),
         ("num_train_epochs", -1, "a number of 0 or more"),
     ],
 )

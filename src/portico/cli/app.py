@@ -30,7 +30,7 @@ from portico.cli.compose import (
     register_resolvers,
     to_plain,
 )
-from portico.cli.errors import CONFIG_ERRORS, explain
+from portico.cli.errors import CONFIG_ERRORS, explain, in_words_of_the_command_line
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
@@ -215,7 +215,10 @@ def _exiting(task: Task) -> Task:
                 if not in_sweep:
                     raise
                 failure = error
-        message = failure if isinstance(failure, InputError) else "".join(traceback.format_exception(failure))
+        if isinstance(failure, InputError):
+            message = in_words_of_the_command_line(str(failure))
+        else:
+            message = "".join(traceback.format_exception(failure))
         number, overrides = str(hydra_config.job.num), " ".join(hydra_config.overrides.task)
         print(f"Job {number} ({overrides}) failed: {message}", file=sys.stderr)
         if hydra_config.sweeper["_target_"] == GRID_SWEEPER:
@@ -226,5 +229,5 @@ def _exiting(task: Task) -> Task:
 
 
 def _exit(message: str, code: int = 1) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {in_words_of_the_command_line(message)}", file=sys.stderr)
     raise SystemExit(code)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 from hydra.errors import (
     CompactHydraException,
@@ -18,6 +19,7 @@ from portico.errors import InputError
 from portico.settings import FIRST_GUESSES, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
+_WORDS = {"None": "null", "True": "true", "False": "false"}
 # Groups in which any key can be set; which of them mean something, the experiment says.
 OPEN_GROUPS = (
     *("trainer", "args", "task", "model", "data", "preprocess", "postprocess", "metric"),
@@ -53,6 +55,17 @@ def explained() -> Iterator[None]:
         if "Config group override must be" not in str(error):
             raise
         raise InputError(f"{error}; give the group the name of a file, as in debug=default.") from error
+
+
+def in_words_of_the_command_line(message: str) -> str:
+    """Return a message with the values of Python code as the command line takes them: null, true and false."""
+    parts = message.split("`")
+    for number, part in enumerate(parts):
+        words = (
+            r"\b(None|True|False)\b" if number % 2 else r"(?<=\bor )(None)\b|\b(True|False)(?= or )|(?<= or )(False)\b"
+        )
+        parts[number] = re.sub(words, lambda found: _WORDS[found[0]], part)
+    return "`".join(parts)
 
 
 def explain(error: Exception) -> str:
@@ -99,10 +112,20 @@ def _unknown_key(error: Exception) -> str:
         )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
-    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in argument_names())])
+    known = [f"args.{name}" for name in argument_names()]
+    if isinstance(around, Mapping) and around.get("trainer") and not around.get("args"):
+        known = _keys(around)  # of a trainer with arguments of its own, as far as its files mention them
+    meant = suggestion(key, [*TOP_LEVEL_NAMES, *known])
     if "use " in meant or f".{key}" in meant:
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
+
+
+def _keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name, value in config.items():
+        found += _keys(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [f"{prefix}{name}"]
+    return found
 
 
 def _with_advice(message: str) -> str:

@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from portico.cli.folders import CONFIG_FILE
-from portico.errors import InputError
+from portico.errors import InputError, MissingPackageError
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
@@ -273,9 +273,44 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             time.sleep(0.05)
 
 
+def threads_of_each(num_jobs: int) -> int:
+    """Return the threads of each of so many jobs that share the cores this process may use."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, num_cores // num_jobs)
+
+
 def storage_of(address: str) -> Any:
     """Return an Optuna storage: a URL names a database, anything else a journal file."""
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
 
     return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))
+
+
+def open_storage(address: str) -> Any:
+    """Return an Optuna storage that can be read; refuse one that cannot in a sentence."""
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # The password of postgresql://user:password@host/name is no one else's business.
+    setting = f"hydra.sweeper.storage={re.sub(r'//[^/@]*@', '//***@', address)}"
+    if address.rstrip("/") == "sqlite:" or ":memory:" in address:
+        raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
+    try:
+        if "://" not in address and Path(address).is_file():
+            first = Path(address).read_text(encoding="utf-8").partition("\n")[0]
+            if first and '"op_code"' not in first:  # Optuna would write into it before it finds out
+                raise ValueError("a file without studies of Optuna")
+        storage = storage_of(address)
+        storage.get_all_studies()
+    except ImportError as error:
+        raise MissingPackageError(
+            f"`{setting}` needs the driver of its database, which is not installed; install it, such as "
+            "psycopg2-binary for PostgreSQL or PyMySQL for MySQL, or set the storage to sqlite:///<file>."
+        ) from error
+    except (OSError, ValueError, LookupError, TypeError, SQLAlchemyError, OptunaError) as error:
+        raise InputError(
+            f"`{setting}` cannot be used ({str(error).splitlines()[0]}); set it to sqlite:///<file> or to a journal "
+            "file, in a folder that exists and can be written to, or to the URL of a database that runs."
+        ) from error
+    return storage

@@ -116,7 +116,12 @@ def _encoded(schema: ExperimentSchema) -> dict[str, Any]:
 def _encoded_setting(one: Setting) -> dict[str, Any]:
     values = {name: getattr(one, name) for name in ("default", "effective")}
     kept = {name: plain_value(value) if is_plain(value) else value for name, value in values.items()}
-    rule = one.rule and [[kind.__name__ for kind in one.rule.kinds], one.rule.least, list(one.rule.choices)]
+    rule = one.rule and [
+        [kind.__name__ for kind in one.rule.kinds],
+        one.rule.least,
+        list(one.rule.choices),
+        one.rule.is_finite,
+    ]
     return {name: value for name, value in kept.items() if value is not NO_DEFAULT} | {
         "rule": rule,
         "help": one.help,
@@ -134,5 +139,6 @@ def _decoded(stored: Mapping[str, Any]) -> ExperimentSchema:
 def _decoded_setting(stored: Mapping[str, Any]) -> Setting:
     if stored["rule"] is None:
         return Setting(**stored)
-    kinds, least, choices = stored["rule"]
-    return Setting(**{**stored, "rule": Rule(tuple(_KINDS[kind] for kind in kinds), least, tuple(choices))})
+    kinds, least, choices, is_finite = stored["rule"]
+    rule = Rule(tuple(_KINDS[kind] for kind in kinds), least, tuple(choices), is_finite)
+    return Setting(**{**stored, "rule": rule})

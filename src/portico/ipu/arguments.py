@@ -129,8 +129,10 @@ class IPUTrainingArguments(TrainingArguments):
 def _check(args: IPUTrainingArguments) -> None:
     for name, rule in _NUMBERS.items():
         if not rule.allows(getattr(args, name)):
-            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
-    if args.loss_scaling is not None and not (Rule((float,)).allows(args.loss_scaling) and args.loss_scaling > 0):
+            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule.in_python()}.")
+    if args.loss_scaling is not None and not (
+        Rule((float,), is_finite=True).allows(args.loss_scaling) and args.loss_scaling > 0
+    ):
         raise InputError(
             f"`loss_scaling={args.loss_scaling!r}` cannot be used; set it to a number above 0, such as 128."
         )

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class ConfigAttribute:
         if value is None:
             return
         items, allowed = (value, "have all elements") if isinstance(value, list) else ([value], "be")
-        if self.minimum is not None and any(item < self.minimum for item in items):
+        if self.minimum is not None and not all(self.minimum <= item < math.inf for item in items):
             raise ValueError(f"`IPUConfig` attribute `{name}` must {allowed} >= {self.minimum}; got {value}.")
         if self.check is not None:
             self.check(name, value)

@@ -77,7 +77,7 @@ class MRCData:
     """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
     skip_invalid: bool = False
     """Leave unusable records out, with a warning, instead of stopping."""
-    max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1)
+    max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1, is_finite=False)
     """How many times as large as a gzip file its content may be; 64 MiB are always read."""
     num_train: int = setting(20000, least=1)
     """Questions of the embedded corpus to train on."""

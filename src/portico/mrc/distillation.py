@@ -1,6 +1,7 @@
 """Distillation: a model learns from the start and end logits of a teacher."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -41,8 +42,10 @@ class Distillation:
     def __post_init__(self) -> None:
         if self.loss not in get_args(DistillationLoss):
             raise InputError(f"The distillation loss {self.loss!r} is unknown; set it to 'mse' or 'kl'.")
-        if not self.temperature > 0:
-            raise InputError(f"The distillation temperature {self.temperature} is not positive; set it above 0.")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(
+                f"The distillation temperature {self.temperature} is not positive and finite; set it above 0."
+            )
         if not 0 <= self.weight <= 1:
             raise InputError(f"The distillation weight {self.weight} is out of range; set it between 0 and 1.")
 

@@ -98,7 +98,7 @@ class ORTTrainingArguments(TrainingArguments):
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
         for name, rule in _RULES.items():
             if not rule.allows(getattr(self, name)):
-                raise InputError(f"`{name}={getattr(self, name)!r}` cannot be used; set it to {rule}.")
+                raise InputError(f"`{name}={getattr(self, name)!r}` cannot be used; set it to {rule.in_python()}.")
         if str(self.onnx_log_level).upper() not in LOG_LEVELS:
             raise InputError(
                 f"`onnx_log_level={self.onnx_log_level!r}` is unknown; set it to one of {', '.join(LOG_LEVELS)}."

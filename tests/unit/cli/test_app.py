@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 import fake_experiment
 from portico.cli.app import objective_value
 from portico.cli.compose import experiment_names
+from portico.cli.errors import in_words_of_the_command_line
 from portico.cli.sweeps import main as report_command
 from portico.errors import InputError
 
@@ -40,6 +41,27 @@ def test_run_gets_plain_values_and_its_folder(train, tmp_path):
     assert received["args"]["learning_rate"] == 0.5
     assert received["strategy"] == {"accelerator": "cpu", "devices": 1}
     assert received["output_dir"] == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "`lr=None` cannot be used; set it to a number, or None.",
+            "`lr=null` cannot be used; set it to a number, or null.",
+        ),
+        (
+            "`strict=1`: set it to True or False, or one of a, b.",
+            "`strict=1`: set it to true or false, or one of a, b.",
+        ),
+        (
+            "'True Grit' has None; set `x=False` or `y=[True, None]`.",
+            "'True Grit' has None; set `x=false` or `y=[true, null]`.",
+        ),
+    ],
+)
+def test_errors_of_python_code_are_told_in_words_of_the_command_line(message, expected):
+    assert in_words_of_the_command_line(message) == expected
 
 
 def test_callbacks_and_loggers_arrive_as_objects(train, tmp_path):

@@ -28,7 +28,7 @@ def needs(package):
 @pytest.fixture
 def start(tmp_path):
     """Return a function that starts a sweep in a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     folders = [str(CHECKOUT / "src"), str(CHECKOUT / "tests")]
     environment["PYTHONPATH"] = os.pathsep.join([*folders, environment.get("PYTHONPATH", "")])
 
@@ -46,14 +46,15 @@ def jobs_in(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher",
+    ("launcher", "num_at_once"),
     [
-        pytest.param(("launcher=joblib", "hydra.launcher.n_jobs=2"), marks=needs("joblib"), id="joblib"),
-        pytest.param(("launcher=submitit_local",), marks=needs("submitit"), id="submitit"),
-        pytest.param(("launcher=ray", "hydra.launcher.init.num_cpus=2"), marks=needs("ray"), id="ray"),
+        pytest.param(("launcher=joblib", "hydra.launcher.n_jobs=1"), 1, marks=needs("joblib"), id="joblib-1"),
+        pytest.param(("launcher=joblib", "hydra.launcher.n_jobs=2"), 2, marks=needs("joblib"), id="joblib-2"),
+        pytest.param(("launcher=submitit_local",), 3, marks=needs("submitit"), id="submitit"),
+        pytest.param(("launcher=ray", "hydra.launcher.init.num_cpus=2"), None, marks=needs("ray"), id="ray"),
     ],
 )
-def test_jobs_run_in_processes_of_their_own(start, tmp_path, launcher):
+def test_jobs_run_in_processes_of_their_own(start, tmp_path, launcher, num_at_once):
     seeds = f"args.seed=1,{fake_experiment.BREAKS},{fake_experiment.DIES}"
     sweep = start(*launcher, "args.learning_rate=1e-3", seeds)
     output = sweep.communicate(timeout=500)[0]
@@ -64,6 +65,10 @@ def test_jobs_run_in_processes_of_their_own(start, tmp_path, launcher):
     assert states == ["finished", "failed", "killed"]
     assert jobs_in(tmp_path)[0]["objective"] == {"eval_f1": 80}
     assert "RuntimeError: a defect" in (tmp_path / "found/1/job.log").read_text()
+    if not isinstance(num_at_once, int):
+        return  # Ray gives each task its share
+    threads = json.loads((tmp_path / "found/0/all_results.json").read_text())["num_threads"]
+    assert threads == max(1, len(os.sched_getaffinity(0)) // num_at_once)
 
 
 @pytest.mark.slow
@@ -113,7 +118,7 @@ def test_search_keeps_several_trials_running(start, tmp_path):
     [(4, 8, None, 2), (4, 2, None, 4), (4, 8, 1, 8), (16, 16, None, 1)],
 )
 def test_jobs_of_one_machine_share_its_cores(monkeypatch, n_jobs, num_jobs, of_a_search, expected):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     launcher = JoblibLauncher(n_jobs)
     launcher.num_at_once = of_a_search
     assert launcher._num_threads(num_jobs) == expected

@@ -118,6 +118,24 @@ def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path):
         assert not (tmp_path / f"found/{job['number']}/all_results.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "is_refused"),
+    [
+        (["args.eval_strategy=no"], True),
+        (["args.eval_strategy=no", "hydra/sweeper/pruner=none"], False),
+        (["trainer=mrc_seq2seq", "args=mrc_seq2seq"], True),
+        (["trainer=mrc_seq2seq", "args=mrc_seq2seq", "args.eval_strategy=epoch"], False),
+        (["trainer=mrc_seq2seq", "args=mrc_seq2seq", "args.eval_strategy=choice(epoch)"], False),
+    ],
+)
+def test_pruner_without_evaluations_is_refused_before_the_first_trial(search, tmp_path, capsys, overrides, is_refused):
+    # Without a trial: what is not refused has no storage.
+    pruner = ["hydra/sweeper/pruner=median"] * ("hydra/sweeper/pruner=none" not in overrides)
+    assert search(*pruner, *overrides, "hydra.sweeper.storage=no/such.journal") == 1
+    assert ("set args.eval_strategy=steps args.eval_steps=0.25" in capsys.readouterr().err) == is_refused
+    assert (tmp_path / "found").exists() != is_refused
+
+
 def test_enqueued_points_come_first_and_once(search, found):
     point = "hydra.sweeper.enqueue=[{args.learning_rate: 1e-3}]"
     assert search(point, "hydra.sweeper.n_trials=2") == 0
@@ -232,7 +250,7 @@ def test_search_in_processes_of_srun_is_refused(search, capsys, monkeypatch):
 
 @pytest.mark.parametrize(("of_the_user", "expected"), [(None, "4"), ("7", "7")])
 def test_trials_that_a_launcher_of_hydra_runs_at_the_same_time_share_the_cores(monkeypatch, of_the_user, expected):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if of_the_user is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", of_the_user)
@@ -263,9 +281,21 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
         ),
         ("hydra.sweeper.sampler=tpe", "choose a file with hydra/sweeper/sampler=tpe, or set"),
         ("hydra.sweeper.pruner=median", "choose a file with hydra/sweeper/pruner=median, or set"),
+        ("hydra.sweeper.storage=3", "`hydra.sweeper.storage=3` cannot be used; set it to a string, or null."),
+        ("hydra.sweeper.storage=sqlite:///no/such.db", "unable to open database file); set it to sqlite:///<file>"),
+        ("hydra.sweeper.storage=no/such.journal", "No such file or directory: 'no/such.journal'); set it to sqlite"),
+        ("hydra.sweeper.storage=.", "`hydra.sweeper.storage=.` cannot be used ([Errno 21] Is a directory: '.')"),
+        ("hydra.sweeper.storage=text", "`hydra.sweeper.storage=text` cannot be used (a file without studies of"),
+        ("hydra.sweeper.storage=redis://localhost", "redis://localhost` cannot be used (Can't load plugin"),
+        ("hydra.sweeper.storage=sqlite://", "`hydra.sweeper.storage=sqlite://` is lost with its process"),
+        (
+            "hydra.sweeper.storage=postgresql://me:secret@localhost/studies",
+            "`hydra.sweeper.storage=postgresql://***@localhost/studies` needs the driver of its database, which is",
+        ),
     ],
 )
-def test_wrong_settings_of_the_search_are_answered_in_a_sentence(search, capsys, override, message):
+def test_wrong_settings_of_the_search_are_answered_in_a_sentence(search, capsys, tmp_path, override, message):
+    (tmp_path / "text").write_text("notes\n")
     changes = ["hydra.sweeper.n_trials=2"] * ("n_trials" not in override)
     values = "args.learning_rate=interval(1e-5, 1e-1)"
     assert search(*changes, override, values=values, seeded="sampler" not in override) == 1

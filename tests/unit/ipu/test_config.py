@@ -56,6 +56,7 @@ class TestDefaults:
         ("replication_factor", 0, ValueError, "`replication_factor` must be >= 1; got 0"),
         ("replication_factor", True, TypeError, "of type bool failed"),
         ("matmul_proportion", [-0.1], ValueError, "must have all elements >= 0"),
+        ("matmul_proportion", float("nan"), ValueError, "must be >= 0; got nan"),
         ("output_mode", "last", ValueError, "`output_mode` must be one of all, sum, final, default; got 'last'"),
         ("serialized_embedding_splits_per_ipu", [0, 0], ValueError, "must have atleast 1 split"),
         ("serialized_embedding_splits_per_ipu", [1, 0, 1], ValueError, "must have its splits on consecutive IPUs"),

@@ -79,8 +79,9 @@ def test_the_label_loss_has_the_remaining_weight(kind):
     ("options", "message"),
     [
         ({"loss": "cosine"}, "loss 'cosine' is unknown; set it to 'mse' or 'kl'"),
-        ({"temperature": 0.0}, r"temperature 0.0 is not positive; set it above 0"),
+        ({"temperature": 0.0}, r"temperature 0.0 is not positive and finite; set it above 0"),
         ({"temperature": float("nan")}, "temperature nan is not positive"),
+        ({"temperature": float("inf")}, "temperature inf is not positive and finite"),
         ({"weight": 1.5}, r"weight 1.5 is out of range; set it between 0 and 1"),
     ],
 )

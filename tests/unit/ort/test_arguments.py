@@ -28,10 +28,10 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
     [
         ({"torch_compile": True}, "choose a compiler other than ONNX Runtime, .* anyway; leave them out"),
         ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
-        ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
-        ({"save_onnx": "plain"}, "`save_onnx='plain'` cannot be used; set it to true or false, or one of standard"),
-        ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
-        ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a string, or null"),
+        ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to True or False"),
+        ({"save_onnx": "plain"}, "`save_onnx='plain'` cannot be used; set it to True or False, or one of 'standard'"),
+        ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to True or False"),
+        ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a string, or None"),
         (
             {"onnx_prefix": "models/mine"},
             "`onnx_prefix='models/mine'` is not a plain file name; set it without folder",

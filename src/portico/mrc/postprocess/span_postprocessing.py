@@ -1,6 +1,7 @@
 """Extractive post-processing as a trainer uses it: streamed batch by batch, or called on whole arrays."""
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ class SpanPostProcessing:
             if getattr(self, name) not in allowed:
                 raise InputError(f"Unknown `{name}={getattr(self, name)}`; expected one of {', '.join(allowed)}.")
         threshold = self.null_score_diff_threshold
-        if isinstance(threshold, str) and threshold != "best":
+        if math.isnan(threshold) if isinstance(threshold, int | float) else threshold != "best":
             raise InputError(f"`null_score_diff_threshold={threshold}` is invalid; set it to a number or to best.")
         if self.search != "top" and self.mode != "portico":
             raise InputError(

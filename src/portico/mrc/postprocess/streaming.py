@@ -4,6 +4,7 @@ Shape suffixes: B features of a batch, E examples, F features (windows), N ranke
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -199,6 +200,10 @@ class SpanPostProcessor(CandidateCollector):
         scorer: ScoreDifference | None = None,
         calibration: AnswerCalibration | None = None,
     ) -> None:
+        if math.isnan(null_score_diff_threshold):
+            raise InputError(
+                "`null_score_diff_threshold=nan` is invalid; set it to a number, or to infinity to always answer."
+            )
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer

@@ -122,6 +122,7 @@ def test_unlabelled_questions_have_no_references():
             {"null_score_diff_threshold": "good"},
             r"`null_score_diff_threshold=good` is invalid; set it to a number",
         ),
+        ({"null_score_diff_threshold": float("nan")}, r"`null_score_diff_threshold=nan` is invalid; set it to a numb"),
         ({"search": "deep"}, r"Unknown `search=deep`; expected one of top, exhaustive"),
         ({"mode": "hf", "search": "exhaustive"}, r"`search=exhaustive` is not available with `mode=hf`"),
         ({"scorer_type": "x"}, r"Unknown `scorer_type=x`; expected one of score_diff_based"),

@@ -28,6 +28,18 @@ const answered = () => one(".detail dd:last-of-type").firstElementChild.textCont
 const listed = () => all(".row").map((row) => row.querySelector(".asked").textContent);
 const count = () => one(".matches").textContent;
 const type = (text) => { one("input[type=search]").value = text; tell("input[type=search]", "input"); };
+// A browser's window is at least 500 wide, a frame is not.
+const framed = async (width) => {
+  const frame = document.createElement("iframe");
+  const copy = document.documentElement.cloneNode(true);
+  copy.querySelector("#driver").remove();
+  for (const button of copy.querySelectorAll(".copy")) button.remove();
+  frame.style.cssText = `width:${width}px;height:800px`;
+  frame.srcdoc = copy.outerHTML;
+  document.body.append(frame);
+  await new Promise((done) => frame.addEventListener("load", () => setTimeout(done, 100)));
+  return frame;
+};
 const choose = (selector, value) => { one(selector).value = value; tell(selector, "change"); };
 """
 
@@ -250,18 +262,10 @@ def test_colours_follow_the_system_and_the_reader(browse, dark):
 
 @pytest.mark.parametrize("page", ["run", "two", "several"])
 def test_nothing_overflows_or_is_cut_off(browse, page):
-    # A browser's window is at least 500 wide, a frame is not.
     script = """
     const seen = [];
     for (const width of [390, 1280]) {
-      const frame = document.createElement("iframe");
-      const copy = document.documentElement.cloneNode(true);
-      copy.querySelector("#driver").remove();
-      for (const button of copy.querySelectorAll(".copy")) button.remove();
-      frame.style.cssText = `width:${width}px;height:800px`;
-      frame.srcdoc = copy.outerHTML;
-      document.body.append(frame);
-      await new Promise((done) => frame.addEventListener("load", () => setTimeout(done, 100)));
+      const frame = await framed(width);
       const inner = frame.contentDocument;
       const room = inner.documentElement.clientWidth;
       const isWide = (element) => element.getBoundingClientRect().right > room && !element.closest(".wide, nav");
@@ -284,6 +288,17 @@ def test_nothing_overflows_or_is_cut_off(browse, page):
     html_page = run_page(first) if page == "run" else comparison_page(*pages[page])
     num_tables = {"run": 4, "two": 5, "several": 6}[page]
     assert browse(html_page, script) == [0, num_tables, 0, num_tables]
+
+
+def test_names_of_the_axes_of_a_sweep_are_whole_on_a_phone(browse):
+    script = """
+    const inner = (await framed(390)).contentDocument;
+    const box = inner.querySelector(".parallel").getBoundingClientRect();
+    const names = [...inner.querySelectorAll(".parallel .name")];
+    const places = names.map((name) => name.getBoundingClientRect());
+    return [names.length, places.every((one) => one.left >= box.left && one.right <= box.right)];
+    """
+    assert browse(sweep_page(summary()), script) == [3, True]
 
 
 def test_tables_and_questions_are_copied_as_csv(browse):
