@@ -4,13 +4,19 @@ Run ``python benchmarks/onnxruntime_step.py``. The model is a BERT reader of Min
 and AdamW. Each round measures every way in turn, so that what else the machine does falls on all of them; printed are
 medians over the rounds, and the median and the range of the ratios to eager mode. Times are CPU seconds. ``--memory``
 compares peak memory instead, each way in a process of its own; ``--profile`` adds where ONNX Runtime's time goes.
+
+``--first-step`` measures processes until the end of their first step instead, imports included, each way with the
+cache that a run before it has filled. ``--products`` measures the products of the linear layers alone, by torch and by
+ONNX Runtime: they bound what a step can gain.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +91,80 @@ def compare_memory(ways: list[str]) -> None:
         subprocess.run([sys.executable, __file__, *sys.argv[1:], "--peak-of", way], check=True)
 
 
+def first_step(options: argparse.Namespace) -> None:
+    """Print the CPU and wall seconds of fresh processes until the end of the first step, with a warm cache."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--peak-of"]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "PORTICO_ORT_CACHE_DIR": f"{folder}/onnxruntime"}
+        measured: dict[str, list[tuple[float, float]]] = {way: [] for way in options.ways}
+        for turn in range(options.rounds + 1):
+            for way in options.ways:
+                before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+                subprocess.run([*command, way], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **caches})
+                after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
+                cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                if turn:
+                    measured[way].append((cpu, wall))
+                else:
+                    print(f"{way:12} {cpu:6.1f} CPU s {wall:6.1f} s with an empty cache")
+    for way, pairs in measured.items():
+        cpu, wall = map(statistics.median, zip(*pairs, strict=True))
+        print(f"{way:12} {cpu:6.1f} CPU s {wall:6.1f} s with a full one")
+    if {"inductor", "onnxruntime"} <= set(measured):
+        ratios = [a / b for (a, _), (b, _) in zip(measured["onnxruntime"], measured["inductor"], strict=True)]
+        record("ONNX Runtime, cached start to the end of the first step, of inductor's", ratios)
+        print(f"of inductor's CPU time {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def products(options: argparse.Namespace) -> None:
+    """Measure the matrix products of the linear layers, forward and backward, alone."""
+    import onnx
+    import onnxruntime
+
+    rows, hidden, inner = options.rows * options.length, SIZES["hidden_size"], SIZES["intermediate_size"]
+    layers = [*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden)] * SIZES["num_hidden_layers"]
+    shapes = [shape for k, n in layers for shape in ((rows, k, n), (rows, n, k), (k, rows, n))]
+    sides = {side: torch.randn(side) for a, k, n in shapes for side in ((a, k), (k, n))}
+
+    def bound(a: int, k: int, n: int) -> Callable[[], None]:
+        infos = {name: onnx.helper.make_tensor_value_info(name, 1, of) for name, of in (("x", (a, k)), ("y", (k, n)))}
+        result = onnx.helper.make_tensor_value_info("z", 1, (a, n))
+        node = onnx.helper.make_node("MatMul", ["x", "y"], ["z"])
+        graph = onnx.helper.make_graph([node], "product", list(infos.values()), [result])
+        opsets = [onnx.helper.make_opsetid("", 20)]
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = options.threads
+        session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", sides[a, k].numpy())
+        binding.bind_cpu_input("y", sides[k, n].numpy())
+        binding.bind_output("z", "cpu")
+        return lambda: session.run_with_iobinding(binding)
+
+    sessions = {shape: bound(*shape) for shape in set(shapes)}
+    by_torch = [(sides[a, k], sides[k, n]) for a, k, n in shapes]
+    ways: dict[str, Callable[[], Any]] = {
+        "eager step": made_step(options, "eager")[1],
+        "torch": lambda: [torch.mm(x, y) for x, y in by_torch],
+        "onnxruntime": lambda: [sessions[shape]() for shape in shapes],
+    }
+    clock = time.perf_counter if options.wall else time.process_time
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(options.rounds + 2):
+        for way, work in ways.items():
+            taken = seconds(work, 1, clock)
+            if turn > 1:
+                times[way].append(taken)
+    share = statistics.median(own / step for own, step in zip(times["torch"], times["eager step"], strict=True))
+    ratios = [own / other for own, other in zip(times["onnxruntime"], times["torch"], strict=True)]
+    for way, measured in times.items():
+        print(f"{way:12} {statistics.median(measured) * 1e3:7.0f} ms")
+    print(f"the products are {share:.2f} of an eager step in torch, and take", end=" ")
+    print(f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f}) of that in ONNX Runtime")
+    print(f"a step whose other parts cost nothing takes {share * statistics.median(ratios):.2f} of an eager one")
+
+
 def parsed() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,6 +176,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--wall", action="store_true", help="wall time, for a machine that does nothing else")
     parser.add_argument("--evaluation", action="store_true", help="evaluate instead of train")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--first-step", action="store_true", help="time of fresh processes to the end of a step")
+    parser.add_argument("--products", action="store_true", help="time of the linear layers' products alone")
     parser.add_argument("--peak-of", choices=["eager", "inductor", "onnxruntime"], help=argparse.SUPPRESS)
     parser.add_argument("--profile", action="store_true", help="show where ONNX Runtime's time goes")
     parser.add_argument("--ways", nargs="+", default=["eager", "inductor", "onnxruntime"])
@@ -115,7 +197,12 @@ def main() -> None:
     options = parsed()
     torch.set_num_threads(options.threads)
     if options.peak_of:
-        peak_of(options.peak_of, made_step(options, options.peak_of)[1])
+        step = made_step(options, options.peak_of)[1]
+        step() if options.first_step else peak_of(options.peak_of, step)
+    elif options.first_step:
+        first_step(options)
+    elif options.products:
+        products(options)
     elif options.memory:
         compare_memory(options.ways)
     else:
