@@ -149,9 +149,8 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup
         return Markup().join(Markup(f"<{tag}>{{}}</{tag}>").format(value) for value in row)
 
     body = Markup().join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
-    return Markup('<div class="panel"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        cells("th", heads), body
-    )
+    table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(cells("th", heads), body)
+    return Markup('<div class="panel wide plain">{}</div>').format(table)
 
 
 def panels(*contents: Markup, small: bool = False) -> Markup:

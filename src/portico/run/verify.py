@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console
@@ -135,7 +136,7 @@ class Verification:
         if changing:
             self._console.print("Not reproducible at all, in two runs under transformers:")
             for row in changing.values():
-                self._console.print(f"  {row}", markup=False)
+                self._console.print(f"  {replace(row, tensor='')}", markup=False)
         return again
 
     def _causes(
@@ -290,6 +291,10 @@ def _growth_charts(first: RecordedRun, second: RecordedRun, growth: Growth) -> M
     return line_chart("Loss", lines) + line_chart(title, grown)
 
 
+def _short(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
 def write_page(
     path: Path,
     first: RecordedRun,
@@ -304,11 +309,11 @@ def write_page(
     ``changing`` are the quantities that the first library itself does not reproduce.
     """
     listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
-    rows = [(name, "" if not one.step else one.step, *one.values) for name, one in changing.items()]
+    rows = [(name, one.step or "", *map(_short, one.values)) for name, one in changing.items()]
     irreproducible_rows = html_table(("", "first at step", "one run", "another"), rows) if rows else Markup()
     sections = [
         Section("Likeliest cause", listed if causes else Markup()),
-        Section(f"Not reproducible under {first.label} itself", irreproducible_rows),
+        Section(f"Not reproducible under {first.label} itself", irreproducible_rows, "Not reproducible"),
         Section("Loss", panels(charts)),
         Section("Compared", html_table(("", first.label, second.label), _counts(first, second))),
     ]
