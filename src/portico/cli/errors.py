@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
 
 from hydra.errors import (
     CompactHydraException,
@@ -112,20 +111,10 @@ def _unknown_key(error: Exception) -> str:
         )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
-    known = [f"args.{name}" for name in argument_names()]
-    if isinstance(around, Mapping) and around.get("trainer") and not around.get("args"):
-        known = _keys(around)  # of a trainer with arguments of its own, as far as its files mention them
-    meant = suggestion(key, [*TOP_LEVEL_NAMES, *known])
+    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in argument_names())])
     if "use " in meant or f".{key}" in meant:
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
-
-
-def _keys(config: Mapping[Any, Any], prefix: str = "") -> list[str]:
-    found = []
-    for name, value in config.items():
-        found += _keys(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [f"{prefix}{name}"]
-    return found
 
 
 def _with_advice(message: str) -> str:
