@@ -296,11 +296,11 @@ def open_storage(address: str) -> Any:
     setting = f"hydra.sweeper.storage={re.sub(r'//[^/@]*@', '//***@', address)}"
     if address.rstrip("/") == "sqlite:" or ":memory:" in address:
         raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
+    if "://" not in address and Path(address).is_file():
+        first = Path(address).read_bytes().partition(b"\n")[0]
+        if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
+            raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
     try:
-        if "://" not in address and Path(address).is_file():
-            first = Path(address).read_text(encoding="utf-8").partition("\n")[0]
-            if first and '"op_code"' not in first:  # Optuna would write into it before it finds out
-                raise ValueError("a file without studies of Optuna")
         storage = storage_of(address)
         storage.get_all_studies()
     except ImportError as error:

@@ -285,7 +285,7 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
         ("hydra.sweeper.storage=sqlite:///no/such.db", "unable to open database file); set it to sqlite:///<file>"),
         ("hydra.sweeper.storage=no/such.journal", "No such file or directory: 'no/such.journal'); set it to sqlite"),
         ("hydra.sweeper.storage=.", "`hydra.sweeper.storage=.` cannot be used ([Errno 21] Is a directory: '.')"),
-        ("hydra.sweeper.storage=text", "`hydra.sweeper.storage=text` cannot be used (a file without studies of"),
+        ("hydra.sweeper.storage=text", "`hydra.sweeper.storage=text` is a file without studies of Optuna"),
         ("hydra.sweeper.storage=redis://localhost", "redis://localhost` cannot be used (Can't load plugin"),
         ("hydra.sweeper.storage=sqlite://", "`hydra.sweeper.storage=sqlite://` is lost with its process"),
         (
