@@ -277,7 +277,7 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
         ("hydra.sweeper.n_trials=many", "`hydra.sweeper.n_trials=many` cannot be used; set it to an integer."),
         (
             "hydra.sweeper.n_jobs=0",
-            "hydra.sweeper.n_trials=2, n_jobs=0, max_failure_rate=1.0: the first two have to be",
+            "hydra.sweeper.n_trials=2, n_jobs=0, max_failure_rate=1.0 are out of range; set the first",
         ),
         ("hydra.sweeper.sampler=tpe", "choose a file with hydra/sweeper/sampler=tpe, or set"),
         ("hydra.sweeper.pruner=median", "choose a file with hydra/sweeper/pruner=median, or set"),
