@@ -269,8 +269,10 @@ def four_at_a_time(folder, name, **changes):
         tiny_llama(),
         toy_arguments(
             folder / f"{number}-{name}",
-            **{**EXACT, "learning_rate": 0.01, "max_steps": 8, "per_device_train_batch_size": 4 // number},
-            **{**strategy, **changes},
+            **{
+                **{**EXACT, "learning_rate": 0.01, "max_steps": 8, "per_device_train_batch_size": 4 // number},
+                **{**strategy, **changes},
+            },
         ),
         data_collator=pad_everything,
         train_dataset=Sequences(20),
