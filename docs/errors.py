@@ -138,6 +138,7 @@ _IMPERATIVES = (
 # Reasons that another message ends with, which says what to do about all of them.
 _REASONS = {
     ("portico/checkpoint/", "ValueError"): "Resume from the complete checkpoint that the message names, or from none.",
+    ("portico/cli/jobs.py", "ValueError"): "Name another file, or an address of a database, as the storage.",
     ("portico/mrc/datasets/", "InvalidRecord"): "Correct the record, or leave such records out: `skip_invalid=True`.",
     ("portico/mrc/postprocess/calibration.py", "ValueError"): "Delete the file, or calibrate the reader again.",
 }
