@@ -684,7 +684,7 @@ def disable_sigterm_handler(trainer: pl.Trainer) -> None:
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
 
-_SECONDS_TO_NEXT_BATCH = 5
+_SECONDS_TO_NEXT_BATCH = 20.0
 
 
 def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], object]) -> None:
@@ -693,7 +693,8 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], object]) 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the
     handler, where it would interleave with the collectives in flight. The other processes end anyway, when the
     collective they wait for fails. ``on_sigterm`` is called when the signal arrives. One of several processes that
-    hangs, and so does not come to its next batch, is ended after five seconds: torchrun gives it thirty. Public: none.
+    hangs, and so does not come to its next batch, is ended after the time that collectives have, at most twenty
+    seconds: torchrun gives it thirty, and a long step or checkpoint may still complete. Public: none.
     """
     connector = trainer._signal_connector
 
@@ -701,7 +702,8 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], object]) 
         on_sigterm()
         connector.received_sigterm = True
         if trainer.world_size > 1:
-            deadline = threading.Timer(_SECONDS_TO_NEXT_BATCH, end_if_running)
+            seconds = min(_SECONDS_TO_NEXT_BATCH, process_group_timeout(trainer.strategy).total_seconds())
+            deadline = threading.Timer(seconds, end_if_running)
             deadline.daemon = True
             deadline.start()
 
