@@ -138,7 +138,7 @@ def test_out_of_memory_in_evaluation_keeps_batch_size(tmp_path):
 
         return Big
 
-    with pytest.raises(RuntimeError, match=r"reduce `per_device_eval_batch_size` instead\. It is 4 now\."):
+    with pytest.raises(RuntimeError, match=r"reduce `per_device_eval_batch_size` instead\. It is 4;"):
         run(portico, tmp_path, base=base, **SHRINKING)
 
 

@@ -77,7 +77,8 @@ def test_helpers_work_in_a_run(tmp_path):
     toy_trainer(tmp_path, Client, gradient_accumulation_steps=2, num_train_epochs=1).train()
     assert [row[0] for row in seen] == [False, True, False, True, True]
     assert [row[3] for row in seen] == [True] * 5
-    assert not GradientState().in_dataloader
+    # Under transformers too: nobody reads the loader of the training to its end.
+    assert GradientState().in_dataloader
 
 
 @pytest.mark.usefixtures("fresh_state")

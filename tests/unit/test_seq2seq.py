@@ -210,7 +210,7 @@ def test_padding_token(processing_class, expected):
 
 
 def test_missing_padding_token_error():
-    with pytest.raises(InputError, match=r"`processing_class` has neither a padding token nor an end token; set its"):
+    with pytest.raises(InputError, match=r"`processing_class` has neither a padding token nor an end token; set one"):
         padding_token(tokenizer(None, None), model(7))
     for padless in (model(None), torch.nn.Linear(1, 1)):
         with pytest.raises(ValueError, match="Pad_token_id must be set in the configuration of the model"):

@@ -218,7 +218,7 @@ def test_type_is_required_without_a_default():
 
 def test_configuration_takes_precedence_over_extras(caplog):
     assert from_params(Shape, {"side": 2.0}, side=3.0).side == 2.0
-    assert "`side` is set in the configuration, which wins" in caplog.text
+    assert "`side` is given twice, and the configuration wins" in caplog.text
 
 
 def test_kwargs_include_inherited_parameters():

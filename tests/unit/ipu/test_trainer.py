@@ -325,7 +325,7 @@ class TestForcedPipelines:
 
     @pytest.mark.parametrize(("make", "message"), [(Bag, "No layers were found in Bag"), (albert, "2 times with the")])
     def test_must_be_asked_for(self, tmp_path, make, message):
-        with pytest.raises(ValueError, match=rf"{message}.*force it to run on one with `force_to_pipelined=True`"):
+        with pytest.raises(ValueError, match=rf"{message}.*set `force_to_pipelined=True`: it runs on one IPU"):
             ipu_trainer(tmp_path, IPUConfig(layers_per_ipu=[1, 1]), make()).train()
 
     def test_are_not_needed_where_modules_are_placed(self, tmp_path):
