@@ -148,7 +148,13 @@ def test_same_training_with_launched_processes(quick, tmp_path):
 @pytest.mark.slow
 def test_same_training_with_tasks_of_slurm(quick, tmp_path):
     port = str(find_free_network_port())
-    job = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+    job = {
+        "SLURM_JOB_ID": "42",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "1",
+    }
     job |= {"SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, SCRIPT, tmp_path, "basic", "auto"]
     tasks = [

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
-from portico.distributed.processes import launched_processes
+from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, sharded_strategy
 from portico.errors import InputError
 from portico.hf_compat import is_in_notebook
@@ -63,12 +64,17 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
 
 
 def cluster_plugins(args: "TrainingArguments", plugins: Sequence[Any] = ()) -> list[Any]:
-    """Return the plugins of a run, with the environment of Ray Train's workers in one of them.
+    """Return the plugins of a run, with the environment of its processes where Lightning would not find it.
 
-    Lightning finds torchrun and SLURM by itself; Ray's machines may have different numbers of workers.
+    It finds torchrun and the tasks of SLURM. Ray's machines may have different numbers of workers, and a batch script
+    of SLURM, which Lightning takes for one of the tasks, starts the processes of the run itself.
     """
     has_own = getattr(getattr(args, "strategy", None), "cluster_environment", None) is not None
-    if has_own or not _is_ray_worker() or any(isinstance(one, ClusterEnvironment) for one in plugins):
+    if has_own or any(isinstance(one, ClusterEnvironment) for one in plugins):
+        return list(plugins)
+    if launched_processes() is None and is_batch_script():
+        return [*plugins, LightningEnvironment()]
+    if not _is_ray_worker():
         return list(plugins)
     from ray.train.lightning import RayLightningEnvironment
 

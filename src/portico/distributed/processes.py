@@ -61,7 +61,8 @@ def launched_processes() -> tuple[int, int] | None:
         machines = os.environ.get("GROUP_WORLD_SIZE") or int(os.environ.get("WORLD_SIZE", here)) // int(here)
         return int(here), max(int(machines), 1)
     # Lightning gives these names to shells, where SLURM's variables say nothing of the run.
-    if "SLURM_NTASKS" not in os.environ or SLURMEnvironment.job_name() in ("bash", "interactive"):
+    is_shell = SLURMEnvironment.job_name() in ("bash", "interactive")
+    if "SLURM_NTASKS" not in os.environ or is_shell or is_batch_script():
         return None
     tasks = os.environ["SLURM_NTASKS"]
     on_each = os.environ.get("SLURM_NTASKS_PER_NODE", "1" if tasks == "1" else None)
@@ -71,6 +72,11 @@ def launched_processes() -> tuple[int, int] | None:
             "`--ntasks-per-node`, one task for each device, instead of `--ntasks`."
         )
     return int(on_each), int(os.environ.get("SLURM_NNODES") or int(tasks) // int(on_each))
+
+
+def is_batch_script() -> bool:
+    """Return whether this is a batch script of SLURM itself: only srun starts tasks, and numbers them as a step."""
+    return "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ
 
 
 def connect(strategy: "Strategy") -> None:

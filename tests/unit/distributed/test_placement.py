@@ -56,7 +56,8 @@ def test_devices_from_launcher(tmp_path, monkeypatch):
 
 
 TORCHRUN = {"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
-SLURM = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2"}
+STEP = {"SLURM_STEP_ID": "0"}
+SLURM = {**STEP, "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2"}
 TASK = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 
 
@@ -72,8 +73,16 @@ TASK = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
         (TORCHRUN, {"num_nodes": 2}, r"placed on devices=2 and num_nodes=2"),
         (SLURM, {"devices": 3, "num_nodes": 2}, r"\(SLURM_NTASKS_PER_NODE=2, SLURM_NTASKS=4, SLURM_NNODES=2\) says"),
         (SLURM, {"devices": 2, "num_nodes": 1}, r"one of 2 on each of 2 machine\(s\), but the run is placed on"),
-        ({"SLURM_NTASKS": "1"}, {"devices": 2, "strategy": "ddp"}, r"\(SLURM_NTASKS=1\) says .* devices=2 and"),
-        ({"SLURM_NTASKS": "4"}, {}, r"SLURM has started 4 tasks, .* `--ntasks-per-node`, one task for each device"),
+        (
+            {**STEP, "SLURM_NTASKS": "1"},
+            {"devices": 2, "strategy": "ddp"},
+            r"\(SLURM_NTASKS=1\) says .* devices=2 and",
+        ),
+        (
+            {**STEP, "SLURM_NTASKS": "4"},
+            {},
+            r"SLURM has started 4 tasks, .* `--ntasks-per-node`, one task for each device",
+        ),
     ],
 )
 def test_number_of_processes_that_contradicts_the_launcher(variables, placement, message, tmp_path, monkeypatch):
@@ -91,6 +100,14 @@ def test_tasks_of_slurm_are_the_processes(tmp_path, monkeypatch):
     assert (args.world_size, args.process_index, args.local_process_index) == (4, 3, 1)
     monkeypatch.setenv("SLURM_JOB_NAME", "bash")
     assert toy_arguments(tmp_path).world_size == 1
+
+
+@pytest.mark.parametrize("per_node", [{}, {"SLURM_NTASKS_PER_NODE": "4"}], ids=["tasks", "per-node"])
+def test_batch_script_of_slurm_without_srun_is_one_process(per_node, tmp_path, monkeypatch):
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_NNODES": "1", "SLURM_PROCID": "0", **per_node}.items():
+        monkeypatch.setenv(name, value)
+    args = toy_arguments(tmp_path)
+    assert (args.world_size, args.lightning_strategy.is_global_zero) == (1, True)
 
 
 def test_workers_of_ray_on_machines_of_different_size(tmp_path, monkeypatch):
