@@ -50,6 +50,8 @@ def test_nothing_remains_of_a_run_that_fails(strategy, where, tmp_path):
 
 
 def fail_and_train_again(strategy, where, folder):
+    # Lightning sets it for good, when the first run of a process needs it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     before = dict(os.environ)
     callbacks = [] if where == "refused" else [Breaks(where)]
     trainer = toy_trainer(folder, parts={"callbacks": callbacks}, strategy=strategy, **SPREAD)
