@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
 from transformers import TrainerCallback
 from typing_extensions import override
@@ -42,8 +43,6 @@ class JobProgress(TrainerCallback):
             self.job.evaluations.append([state.global_step, value])
             self.job.write()
             is_pruned = [self._report(value)]
-        import torch
-
         if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(is_pruned)
         if is_pruned[0]:

@@ -27,7 +27,8 @@ def join_mpi() -> None:
     if "RANK" in os.environ or "LOCAL_RANK" in os.environ:
         return
     names = next((names for names in _NAMES if int(os.environ.get(names[1], "1")) > 1), None)
-    if names is None:
+    # srun sets PMI_RANK and PMI_SIZE too, and its own variables say more.
+    if names is None or ("SLURM_STEP_ID" in os.environ and names[3] not in os.environ):
         return
     rank, size = (int(os.environ[name]) for name in names[:2])
     local_rank, local_size = (

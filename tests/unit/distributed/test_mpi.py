@@ -43,6 +43,16 @@ def test_does_nothing_for_one_process_or_under_torchrun():
     assert os.environ["RANK"] == "0"
 
 
+def test_leaves_the_steps_of_slurm_to_its_own_variables():
+    """``srun`` sets ``PMI_RANK`` and ``PMI_SIZE`` too; Intel's mpirun in an allocation says which ranks are here."""
+    os.environ.update(PMI_RANK="3", PMI_SIZE="4", SLURM_STEP_ID="0")
+    join_mpi()
+    assert "RANK" not in os.environ
+    os.environ.update(dict(zip(INTEL_MPI, ("3", "4", "3", "4"), strict=True)))
+    join_mpi()
+    assert os.environ["RANK"] == "3"
+
+
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [
