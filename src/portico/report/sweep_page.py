@@ -64,7 +64,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
             Section("Progress of the search", panels(charts), "Progress"),
             Section("Importance of the values", panels(shares), "Importance"),
             Section("All runs", templates.table(summary, _shown, _duration), "Runs"),
-            Section("How to read this page", templates.methods(), "Methods"),
+            Section("How to read this page", templates.methods(goals, bool(shares)), "Methods"),
         ],
         kicker="Report of a sweep",
     )

@@ -171,7 +171,7 @@ def test_command_of_a_sweep_writes_its_report_again(train, capsys, tmp_path):
     (tmp_path / "grid/sweep.html").unlink()
     capsys.readouterr()
     report_command([str(tmp_path / "grid")])
-    assert "args.learning_rate" in capsys.readouterr().out
+    assert "learning_rate" in capsys.readouterr().out
     assert "<!doctype html>" in (tmp_path / "grid/sweep.html").read_text()
     with pytest.raises(SystemExit, match="1"):
         report_command([str(tmp_path)[:-1]])
