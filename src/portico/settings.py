@@ -72,12 +72,13 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value that its rule does not allow; values without a rule pass.
+    """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
 
     They are keys of the ``group``, or without one arguments of a call.
     """
     for name, value in values.items():
-        rule = rules.get(name)
+        is_nan = isinstance(value, float) and math.isnan(value)
+        rule = rules.get(name) or (Rule((float,)) if is_nan else None)
         if rule is not None and not rule.allows(value):
             given, allowed = (f"{group}.{name}={value}", rule) if group else (f"{name}={value!r}", rule.in_python())
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
@@ -463,7 +464,8 @@ FIRST_GUESSES: Mapping[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("data.test_file", "test_file", "predict_file"), "data.predict_file"),
     **dict.fromkeys(("val_file", "validation_file"), "data.validation_file"),
     **dict.fromkeys(("test", "eval", "evaluate"), "mode=evaluate"),
-    **{"train": "mode=train", "predict": "mode=predict", "print": "print_config"},
+    "train": "mode=train, mode=evaluate or mode=predict",
+    **{"predict": "mode=predict", "print": "print_config"},
     **{name: f"logger={name}" for name in ("wandb", "tensorboard", "mlflow", "csv")},
     "accumulate_grad_batches": ("args.gradient_accumulation_steps", "trainer.num_gradient_accumulation_steps"),
     "check_val_every_n_epoch": "args.eval_strategy",

@@ -32,7 +32,7 @@ from portico.cli.compose import (
     register_resolvers,
     to_plain,
 )
-from portico.cli.errors import CONFIG_ERRORS, explain, in_words_of_the_command_line
+from portico.cli.errors import explained, in_words_of_the_command_line
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
@@ -80,7 +80,7 @@ def main() -> None:
     # Hydra prints its errors in its own way and exits, unless told to raise them.
     with env_override({FULL_ERROR: "1"}):
         try:
-            with reported_sweep() as sweep:
+            with explained(partial(known_names, sys.argv[1:])), reported_sweep() as sweep:
                 launch(_exiting(run))()
         except _JobFailed:
             pass  # the sweeper has ended the sweep; its report says which jobs failed
@@ -90,10 +90,8 @@ def main() -> None:
                 "finished jobs and resumes the others.",
                 code=128 + signal.SIGINT,
             )
-        except InputError as error:  # of a sweeper or launcher; a run has its own
+        except InputError as error:  # of the configuration, a sweeper or a launcher; a run has its own
             _exit(str(error))
-        except CONFIG_ERRORS as error:
-            _exit(explain(error, partial(known_names, sys.argv[1:])))
         except OSError as error:
             if error.filename is None:
                 raise

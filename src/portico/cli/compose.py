@@ -15,7 +15,7 @@ from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, TOP_LEVEL_NAMES, explained
+from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.known_settings import schema_for
@@ -190,7 +190,19 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     return build_experiment(groups, output_dir)
 
 
-def _built(key: str, entry: Mapping[str, Any]) -> Any:
+def _built(key: str, entry: Any) -> Any:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        group, _, name = key.partition(".")
+        choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
+        elsewhere = OPTIONS_ELSEWHERE.get(name)
+        raise InputError(
+            f"The entry `{key}` names no class ({TARGET}); "
+            + (
+                f"use {elsewhere}."
+                if elsewhere
+                else f"add {choice} to the command, or remove what it sets of `{key}`."
+            )
+        )
     try:
         return instantiate(entry, _convert_="all")
     except InstantiationException as error:

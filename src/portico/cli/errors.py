@@ -38,10 +38,17 @@ OPTIONS_ELSEWHERE = {
     "model_summary": "callbacks=rich_model_summary",
     "launcher=slurm": "launcher=submitit_slurm",
     "launcher=submitit": "launcher=submitit_local or launcher=submitit_slurm",
+    "fast_dev_run": "debug=default",
     "many_loggers": "logger=[csv,tensorboard,wandb], or some of them",
 }
 
 
+# What is no file of a group can often be had by a key.
+OTHERS_OF_GROUP = {
+    "strategy": "Another strategy of Lightning is set by strategy.strategy={}.",
+    "data": "A data set of the hub is set by data.dataset_name={}, files by data.train_file.",
+    "model": "A folder or a model of the hub is set by model.name_or_path={}.",
+}
 # Keys that every experiment has beside its own.
 EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
 
@@ -83,9 +90,15 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
         elsewhere = OPTIONS_ELSEWHERE.get(f"{group}={option}", OPTIONS_ELSEWHERE.get(option))
         if elsewhere is not None:
             return f"'{group}={option}' names no file of the group '{group}'; use {elsewhere}."
+        others = f" {OTHERS_OF_GROUP[group].format(option)}" if group in OTHERS_OF_GROUP else ""
         return (
             f"'{group}={option}' names no file of the group '{group}'{nearest_names(option, error.options)} "
-            f"Choose one of: {', '.join(error.options)}."
+            f"Choose one of: {', '.join(error.options)}.{others}"
+        )
+    if isinstance(error, MissingConfigException):
+        return (
+            f"{_one_line(error)}; leave --config-name out, or name the folder of your own file with --config-dir. "
+            "A trained model is evaluated with mode=evaluate."
         )
     if isinstance(error, MissingMandatoryValue):
         return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."

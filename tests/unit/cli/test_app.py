@@ -205,6 +205,23 @@ def test_error_of_hydra_is_one_paragraph(train, capsys):
     assert_refused(capsys, train("model=small"), "'model=small' names no file", "small_bert")
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("debug=true", "Got bool; give the group the name of a file, as in debug=default."),
+        ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
+        ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),
+        ("callbacks.mine=3", "`callbacks.mine` names no class (_target_); add callbacks.mine._target_=<class> to the"),
+        (
+            "callbacks.model_checkpoint.monitor=f1",
+            "`callbacks.model_checkpoint` names no class (_target_); use args.s",
+        ),
+    ],
+)
+def test_what_users_of_templates_write_is_answered(train, capsys, override, message):
+    assert_refused(capsys, train(override), message)
+
+
 def test_bad_input_leaves_the_folder_free_for_the_corrected_command(train, capsys, tmp_path):
     code = train("paths.output_dir=here", "data.train_file=a.json")
     assert_refused(capsys, code, "a.json is missing")
