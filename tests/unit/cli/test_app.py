@@ -148,7 +148,9 @@ def test_same_command_skips_finished_jobs_and_resumes_the_others(train, capsys, 
     shown = capsys.readouterr()
     assert f"The same command with hydra.sweep.dir='{tmp_path / 'grid'}' skips the finished jobs" in shown.err
     assert re.search(r"0 .* 1 .* 80 ", shown.out), "no table of the finished jobs"
+    finished = (tmp_path / "grid/0/job.json").read_text()
     assert train(*command, arguments=searched) == 0
+    assert (tmp_path / "grid/0/job.json").read_text() == finished, "to skip it takes none of its time"
     starts = [(tmp_path / f"grid/{number}/starts.txt").read_text().split() for number in range(3)]
     assert starts == [["0"], ["0", "1"], ["0"]]
     assert "args.resume_from_checkpoint" not in (tmp_path / "grid/1/config.yaml").read_text()
