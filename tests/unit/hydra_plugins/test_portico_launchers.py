@@ -109,7 +109,7 @@ def test_search_keeps_several_trials_running(start, tmp_path):
     sweep = start("launcher=joblib", *search, *pruner, *space)
     output = sweep.communicate(timeout=500)[0]
     assert sweep.returncode == 0, output
-    assert "2 started" in output
+    assert "2 submitted" in output
     assert [job["status"] for job in jobs_in(tmp_path)] == ["finished", "finished", "pruned", "pruned"]
 
 
