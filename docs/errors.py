@@ -223,7 +223,9 @@ def _part(node: ast.expr, tree: ast.Module) -> str:
     match node:
         case ast.Constant(value=text):
             return str(text)
-        case ast.FormattedValue(value=ast.Call(func=ast.Name(id="suggestion")) | ast.Name(id="meant")):
+        case ast.FormattedValue(
+            value=ast.Call(func=ast.Name(id="suggestion" | "nearest_names")) | ast.Name(id="meant")
+        ):
             return "; did you mean `<nearest>`?"
         case ast.FormattedValue(value=ast.Name(id=name) as constant) if name.isupper():
             return next(iter(_texts(constant, tree)), f"<{_name(node)}>")

@@ -74,7 +74,7 @@ class SearchedExperiment(FakeExperiment):
             callback.on_train_begin(None, SimpleNamespace(global_step=10 * done), None)
         for step in range(done + 1, 5):
             for callback in self.callbacks:
-                state = SimpleNamespace(global_step=10 * step, is_world_process_zero=True)
+                state = SimpleNamespace(global_step=10 * step, max_steps=40, is_world_process_zero=True)
                 callback.on_evaluate(None, state, None, metrics={"eval_f1": score - 5 + step})
             (folder / f"checkpoint-{step}").mkdir()
             if args.get("seed") == IS_STOPPED and not done:

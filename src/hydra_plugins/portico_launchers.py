@@ -152,7 +152,7 @@ class CommandLauncher(Launcher, ABC):
     def _show_progress(self) -> None:
         total, num_running = max(self.num_expected, self.num_started), self.num_started - self.num_ended
         failed = f" ({self.num_failed} failed)" if self.num_failed else ""
-        line = f"Sweep: {self.num_ended} of {total} jobs ended{failed}, {num_running} started"
+        line = f"Sweep: {self.num_ended} of {total} jobs ended{failed}, {num_running} submitted"
         is_screen = sys.stderr.isatty()
         end = "" if is_screen and (num_running or self.num_ended < total) else "\n"
         print(f"\r{line}" if is_screen else line, end=end, file=sys.stderr, flush=True)

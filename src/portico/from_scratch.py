@@ -78,7 +78,7 @@ def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
     """Raise errors of making a model with these fields as an `InputError` that names them."""
     try:
         yield
-    except (StrictDataclassError, TypeError, ValueError) as error:
+    except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:  # torch raises the last
         listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
         raise InputError(
             f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave "

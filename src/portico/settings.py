@@ -72,12 +72,13 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value that its rule does not allow; values without a rule pass.
+    """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
 
     They are keys of the ``group``, or without one arguments of a call.
     """
     for name, value in values.items():
-        rule = rules.get(name)
+        is_nan = isinstance(value, float) and math.isnan(value)
+        rule = rules.get(name) or (Rule((float,)) if is_nan else None)
         if rule is not None and not rule.allows(value):
             given, allowed = (f"{group}.{name}={value}", rule) if group else (f"{name}={value!r}", rule.in_python())
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
@@ -344,25 +345,28 @@ class ExperimentSchema:
         ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The
         ``InputError`` names all unknown keys with the nearest known ones, or the first value that cannot be used.
         """
-        known, unknown = [], []
+        unknown: dict[str, Any] = {}
         for name, keys in (further or {}).items():
-            known += [f"{name}.{key}" for key in keys]
-            unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
+            values = (settings.get(name) or {}) if keys else {}
+            unknown |= {f"{name}.{key}": value for key, value in values.items() if key not in keys}
         for name, one in self.groups.items():
             values = one.values(settings.get(name))
-            known += [f"{name}.{key}" for key in one.settings.known]
             taken = values if one.settings.is_open else one.settings.known
-            unknown += [f"{name}.{key}" for key in values if key not in taken]
-        names = sorted({*self.fields, *(further or {}), *self.groups})
-        unknown += [
-            name for name, value in settings.items() if name not in (TARGET, *names) and value not in ({}, None)
-        ]
+            unknown |= {f"{name}.{key}": value for key, value in values.items() if key not in taken}
+        known = self.names(further)
+        unknown |= {
+            name: value for name, value in settings.items() if name not in (TARGET, *known) and value not in ({}, None)
+        }
         if unknown:
-            known += names
-            raise InputError(" ".join(f"'{name}' is not a setting{suggestion(name, known)}" for name in unknown))
+            raise InputError(" ".join(_refusal(name, value, known) for name, value in unknown.items()))
         for name, one in self.groups.items():
             rules = {key: each.rule for key, each in one.settings.known.items()}
             check_values(name, one.values(settings.get(name)), rules)
+
+    def names(self, further: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+        """Return all keys that may be set, with their groups; ``further`` is that of :meth:`check`."""
+        keys = {**{name: one.settings.known for name, one in self.groups.items()}, **(further or {})}
+        return [*(f"{name}.{key}" for name, known in keys.items() for key in known), *sorted({*self.fields, *keys})]
 
     def all_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings with every key of their groups: with what holds where it is left out, or null."""
@@ -408,50 +412,79 @@ def _shown(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------ names that were meant
 
-# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part. Of
-# several answers the first that the experiment has counts.
+# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part, else
+# by the part before. Of several answers the first that the experiment has counts: that of Hugging Face's trainer, then
+# that of AllenNLP's, or for IPUs.
 FIRST_GUESSES: Mapping[str, str | tuple[str, ...]] = {
-    **{name: f"strategy.{name}" for name in ("accelerator", "devices", "num_nodes", "precision", "strategy")},
-    **{name: f"args.{name}" for name in ("max_steps", "seed", "weight_decay")},
+    "strategy": ("strategy.strategy", "strategy=<file>"),
+    "precision": ("strategy.precision", "args.fp16"),
+    **dict.fromkeys(("accelerator", "device", "use_cuda"), ("strategy.accelerator", "experiment=mrc strategy=<file>")),
+    **dict.fromkeys(("devices", "gpus", "num_gpus", "n_gpu"), ("strategy.devices", "strategy.replication_factor")),
+    "num_nodes": ("strategy.num_nodes", "strategy.replication_factor"),
+    **{name: (f"args.{name}", "strategy.precision") for name in ("fp16", "bf16")},
+    "seed": "args.seed",
+    "max_steps": ("args.max_steps", "trainer.num_epochs, which counts epochs"),
+    "weight_decay": ("args.weight_decay", "trainer.optimizer.weight_decay"),
     **dict.fromkeys(("checkpoint", "resume", "resume_from_checkpoint"), "args.resume_from_checkpoint"),
-    "ckpt_path": "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
+    "ckpt_path": (
+        "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
+        "args.resume_from_checkpoint to continue a training, or args.weights with mode=evaluate",
+    ),
     **dict.fromkeys(
         ("epochs", "max_epochs", "num_epochs", "num_train_epochs"), ("args.num_train_epochs", "trainer.num_epochs")
     ),
-    **dict.fromkeys(
-        ("lr", "learning_rate", "optimizer.lr", "optim.lr"), ("args.learning_rate", "trainer.optimizer.lr")
-    ),
+    **dict.fromkeys(("lr", "learning_rate"), ("args.learning_rate", "trainer.optimizer.lr")),
     **dict.fromkeys(("batch_size", "train_batch_size"), ("args.per_device_train_batch_size", "data.batch_size")),
-    **dict.fromkeys(("eval_batch_size", "val_batch_size"), "args.per_device_eval_batch_size"),
+    **dict.fromkeys(("eval_batch_size", "val_batch_size"), ("args.per_device_eval_batch_size", "data.batch_size")),
     **dict.fromkeys(("optimizer", "optim"), ("args.optim", "trainer.optimizer.type")),
     **dict.fromkeys(("scheduler", "lr_scheduler"), ("args.lr_scheduler_type", "trainer.learning_rate_scheduler.type")),
-    **dict.fromkeys(("num_workers", "dataloader_num_workers"), "args.dataloader_num_workers"),
-    **dict.fromkeys(("early_stopping", "patience"), "callbacks=early_stopping"),
+    **dict.fromkeys(
+        ("warmup", "warmup_ratio", "warmup_steps", "num_warmup_steps"),
+        ("args.warmup_steps", "trainer.learning_rate_scheduler.warmup_steps"),
+    ),
+    **dict.fromkeys(
+        ("num_workers", "dataloader_num_workers"), ("args.dataloader_num_workers", "data._target_=<class>")
+    ),
+    **dict.fromkeys(("early_stopping", "patience"), ("trainer.patience", "callbacks=early_stopping")),
     **dict.fromkeys(("log_dir", "root_dir", "default_root_dir", "output_dir"), "paths.output_dir"),
-    **dict.fromkeys(("max_length", "max_seq_length"), ("task.max_seq_length", "preprocess.max_seq_length")),
-    **dict.fromkeys(("model_name_or_path", "model.name", "pretrained_model_name_or_path"), "model.name_or_path"),
+    **dict.fromkeys(
+        ("max_length", "max_seq_length"),
+        (
+            *("task.max_seq_length", "preprocess.max_seq_length"),
+            *("task.max_source_length", "preprocess.max_source_length", "task.block_size"),
+        ),
+    ),
+    **dict.fromkeys(
+        ("model_name", "model_name_or_path", "model.name", "model_path", "pretrained_model_name_or_path"),
+        ("model.name_or_path", "model._target_=<class>"),
+    ),
+    "dropout": ("model.dropout", "model.hidden_dropout_prob", "model.resid_pdrop", "model.dropout_rate"),
+    **dict.fromkeys(("dataset", "dataset_name", "data.name"), ("data.dataset_name", "data._target_=<class>")),
+    **dict.fromkeys(("data_dir", "train_file"), ("data.train_file", "data._target_=<class>")),
+    **dict.fromkeys(("data.test_file", "test_file", "predict_file"), "data.predict_file"),
+    **dict.fromkeys(("val_file", "validation_file"), "data.validation_file"),
     **dict.fromkeys(("test", "eval", "evaluate"), "mode=evaluate"),
-    **{"train": "mode=train", "predict": "mode=predict", "print": "print_config"},
-    **{"data.data_dir": "data.train_file", "data.test_file": "data.predict_file", "val_file": "data.validation_file"},
+    "train": "mode=train, mode=evaluate or mode=predict",
+    **{"predict": "mode=predict", "print": "print_config"},
     **{name: f"logger={name}" for name in ("wandb", "tensorboard", "mlflow", "csv")},
     "accumulate_grad_batches": ("args.gradient_accumulation_steps", "trainer.num_gradient_accumulation_steps"),
     "check_val_every_n_epoch": "args.eval_strategy",
     "compile": "args.torch_compile",
-    "dataset_name": "data.dataset_name",
     "deterministic": "args.full_determinism",
     "experiment_name": "name",
     "extras.print_config": "print_config",
     "fast_dev_run": "debug=default",
     "gradient_clip_val": ("args.max_grad_norm", "trainer.grad_norm"),
     "hparams_search": "sweep=<file>",
-    "limit_train_batches": "data.max_train_samples",
-    "limit_val_batches": "data.max_eval_samples",
+    "limit_train_batches": ("data.max_train_samples", "data.num_train"),
+    "limit_val_batches": ("data.max_eval_samples", "data.num_validation"),
     "log_every_n_steps": "args.logging_steps",
     "metric.name": "metric=<file>",
-    "monitor": "args.metric_for_best_model",
+    "monitor": ("args.metric_for_best_model", "trainer.validation_metric"),
+    "optimized_metric": "objective.metric",
     "pin_memory": "args.dataloader_pin_memory",
     "overfit_batches": "debug=overfit",
-    "profiler": "trainer.lightning_kwargs.profiler",
+    "profiler": ("trainer.lightning_kwargs.profiler", "debug=profiler"),
     "task_name": "name",
     "trainer.callbacks": "callbacks=<file>",
     "trainer.logger": "logger=<file>",
@@ -461,10 +494,8 @@ FIRST_GUESSES: Mapping[str, str | tuple[str, ...]] = {
 
 
 def _exists(guess: str, known: Collection[str]) -> bool:
-    """Return whether there is the key that a guess begins with, or may be, as nothing of its group is known."""
-    key = guess.split()[0]
-    group = key.rpartition(".")[0]
-    return "=" in key or key in known or (group in known and not any(name.startswith(f"{group}.") for name in known))
+    """Return whether there are the keys of groups that a guess names."""
+    return all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess))
 
 
 # Of a longer list nobody would read the end; `--help` shows it.
@@ -472,17 +503,41 @@ _MOST_LISTED = 20
 
 
 def suggestion(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group."""
-    leaf = unknown.rpartition(".")[2]
-    guesses = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf, ()))
-    listed = (guesses,) if isinstance(guesses, str) else guesses
-    exact = [one for one in listed if one != unknown and one in known]
-    if meant := exact or [one for one in listed if one != unknown and _exists(one, known)]:
-        return f"; use {' or '.join(meant)}."
-    elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == leaf]
+    """Return the end of a sentence about an unknown key: the one that was probably meant, or known ones near it."""
+    guess = _first_guess(unknown, known)
+    return f"; use {guess}." if guess else nearest_names(unknown, known)
+
+
+def nearest_names(unknown: str, known: Collection[str]) -> str:
+    """Return the end of a sentence about an unknown name: known ones that are near or in its group."""
+    elsewhere = [name for name in known if "." in name and _leaf(name) == _leaf(unknown)]
     nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
     if nearest:
         return f"; the nearest valid names are: {', '.join(nearest)}."
     group = unknown.rpartition(".")[0]
-    of_group = [name.rpartition(".")[2] for name in known if group and name.rpartition(".")[0] == group]
+    of_group = [_leaf(name) for name in known if group and name.rpartition(".")[0] == group]
     return f"; those of {group} are: {', '.join(of_group)}." if 0 < len(of_group) <= _MOST_LISTED else "."
+
+
+def _first_guess(unknown: str, known: Collection[str]) -> str | None:
+    words = unknown.split(".")
+    for name in (unknown, words[-1], *reversed(words[1:-1])):
+        guesses = FIRST_GUESSES.get(name, ())
+        for guess in (guesses,) if isinstance(guesses, str) else guesses:
+            if guess != unknown and _exists(guess, known):
+                return guess
+    return None
+
+
+def _refusal(name: str, value: Any, known: Collection[str]) -> str:
+    """Return the sentence about an unknown key; the guess may have been inside its ``value``: model.optimizer.lr."""
+    inside = name
+    while isinstance(value, Mapping) and len(value) == 1:
+        ((key, value),) = value.items()
+        inside += f".{key}"
+    name = inside if _first_guess(inside, known) else name
+    return f"'{name}' is not a setting{suggestion(name, known)}"
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -27,10 +28,11 @@ from portico.cli.compose import (
     config_dir,
     experiment_of,
     in_words_of_hydra,
+    known_names,
     register_resolvers,
     to_plain,
 )
-from portico.cli.errors import CONFIG_ERRORS, explain, in_words_of_the_command_line
+from portico.cli.errors import explained, in_words_of_the_command_line
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
@@ -46,7 +48,7 @@ from portico.cli.jobs import (
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader
-from portico.settings import suggestion
+from portico.settings import nearest_names
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ def main() -> None:
     # Hydra prints its errors in its own way and exits, unless told to raise them.
     with env_override({FULL_ERROR: "1"}):
         try:
-            with reported_sweep() as sweep:
+            with explained(partial(known_names, sys.argv[1:])), reported_sweep() as sweep:
                 launch(_exiting(run))()
         except _JobFailed:
             pass  # the sweeper has ended the sweep; its report says which jobs failed
@@ -88,10 +90,8 @@ def main() -> None:
                 "finished jobs and resumes the others.",
                 code=128 + signal.SIGINT,
             )
-        except InputError as error:  # of a sweeper or launcher; a run has its own
+        except InputError as error:  # of the configuration, a sweeper or a launcher; a run has its own
             _exit(str(error))
-        except CONFIG_ERRORS as error:
-            _exit(explain(error))
         except OSError as error:
             if error.filename is None:
                 raise
@@ -178,7 +178,7 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     for name, mode in goals_of(objective).items():
         if name not in metrics:
             raise InputError(
-                f"objective.metric='{name}' is not a metric of this run{suggestion(name, list(metrics))} "
+                f"objective.metric='{name}' is not a metric of this run{nearest_names(name, list(metrics))} "
                 f"The run has: {', '.join(metrics)}. Its results are written; set objective.metric to one of these."
             )
         values.append(float(metrics[name]))

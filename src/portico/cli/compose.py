@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +15,7 @@ from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from portico.cli.errors import OPEN_GROUPS, explained
+from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.known_settings import schema_for
@@ -56,12 +58,14 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     chosen = list(overrides or [])
     if experiment is not None and not any(re.match(r"\+?experiment=", one) for one in chosen):
         chosen = [f"+experiment={experiment}", *chosen]
-    chosen = in_words_of_hydra(chosen)
-    with explained(), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
-        config = hydra.compose(CONFIG_NAME, chosen)
+    return checked(_composed(in_words_of_hydra(chosen)))
+
+
+def _composed(overrides: Sequence[str]) -> dict[str, Any]:
+    names = partial(known_names, overrides)
+    with explained(names), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
         # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
-        settings = to_plain(config)
-    return checked(settings)
+        return to_plain(hydra.compose(CONFIG_NAME, list(overrides)))
 
 
 def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
@@ -75,6 +79,20 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
     own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
     return [f"debug={name}/{one[6:]}" if one.startswith("debug=") and one[6:] in own else one for one in found]
+
+
+def known_names(overrides: Sequence[str]) -> Collection[str]:
+    """Return all keys of the experiment that overrides choose, by default that of MRC.
+
+    The other overrides may be the ones that cannot be composed.
+    """
+    choosing = [one for one in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", one)]
+    if choosing == list(overrides):  # its own files cannot be composed
+        return TOP_LEVEL_NAMES
+    with suppress(InputError):
+        settings = _composed(choosing or ["+experiment=mrc"])
+        return [*schema_for(settings).names(_OWN_KEYS), *EVERYWHERE]
+    return TOP_LEVEL_NAMES
 
 
 def config_dir() -> Path:
@@ -172,7 +190,19 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     return build_experiment(groups, output_dir)
 
 
-def _built(key: str, entry: Mapping[str, Any]) -> Any:
+def _built(key: str, entry: Any) -> Any:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        group, _, name = key.partition(".")
+        choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
+        elsewhere = OPTIONS_ELSEWHERE.get(name)
+        raise InputError(
+            f"The entry `{key}` names no class ({TARGET}); "
+            + (
+                f"use {elsewhere}."
+                if elsewhere
+                else f"add {choice} to the command, or remove what it sets of `{key}`."
+            )
+        )
     try:
         return instantiate(entry, _convert_="all")
     except InstantiationException as error:

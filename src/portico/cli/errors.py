@@ -1,7 +1,7 @@
 """Hydra's and OmegaConf's errors in one paragraph: what came, what is allowed, what to set."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -13,9 +13,8 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.known_settings import argument_names
 from portico.errors import InputError
-from portico.settings import FIRST_GUESSES, suggestion
+from portico.settings import FIRST_GUESSES, nearest_names, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}
@@ -39,17 +38,28 @@ OPTIONS_ELSEWHERE = {
     "model_summary": "callbacks=rich_model_summary",
     "launcher=slurm": "launcher=submitit_slurm",
     "launcher=submitit": "launcher=submitit_local or launcher=submitit_slurm",
+    "fast_dev_run": "debug=default",
     "many_loggers": "logger=[csv,tensorboard,wandb], or some of them",
 }
 
 
+# What is no file of a group can often be had by a key.
+OTHERS_OF_GROUP = {
+    "strategy": "Another strategy of Lightning is set by strategy.strategy={}.",
+    "data": "A data set of the hub is set by data.dataset_name={}, files by data.train_file.",
+    "model": "A folder or a model of the hub is set by model.name_or_path={}.",
+}
+# Keys that every experiment has beside its own.
+EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
+
+
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn errors of the configuration into `InputError`."""
+def explained(names: Callable[[], Collection[str]] = lambda: TOP_LEVEL_NAMES) -> Iterator[None]:
+    """Turn errors of the configuration into `InputError`; ``names`` is that of :func:`explain`."""
     try:
         yield
     except CONFIG_ERRORS as error:
-        raise InputError(explain(error)) from error
+        raise InputError(explain(error, names)) from error
     except ValueError as error:
         if "Config group override must be" not in str(error):
             raise
@@ -67,8 +77,8 @@ def in_words_of_the_command_line(message: str) -> str:
     return "`".join(parts)
 
 
-def explain(error: Exception) -> str:
-    """Return what is wrong with the configuration, as one paragraph."""
+def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
+    """Return what is wrong with the configuration, as one paragraph; ``names`` returns the keys that may be set."""
     if isinstance(error, OverrideParseException):
         reason = _one_line(error).split(" See https://")[0]
         return (
@@ -80,9 +90,15 @@ def explain(error: Exception) -> str:
         elsewhere = OPTIONS_ELSEWHERE.get(f"{group}={option}", OPTIONS_ELSEWHERE.get(option))
         if elsewhere is not None:
             return f"'{group}={option}' names no file of the group '{group}'; use {elsewhere}."
+        others = f" {OTHERS_OF_GROUP[group].format(option)}" if group in OTHERS_OF_GROUP else ""
         return (
-            f"'{group}={option}' names no file of the group '{group}'{suggestion(option, error.options)} "
-            f"Choose one of: {', '.join(error.options)}."
+            f"'{group}={option}' names no file of the group '{group}'{nearest_names(option, error.options)} "
+            f"Choose one of: {', '.join(error.options)}.{others}"
+        )
+    if isinstance(error, MissingConfigException):
+        return (
+            f"{_one_line(error)}; leave --config-name out, or name the folder of your own file with --config-dir. "
+            "A trained model is evaluated with mode=evaluate."
         )
     if isinstance(error, MissingMandatoryValue):
         return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."
@@ -90,11 +106,11 @@ def explain(error: Exception) -> str:
         reason = str(error).splitlines()[0]
         return f"'{error.full_key}' cannot be resolved ({reason}); set it, or the key that it refers to."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
-        return _unknown_key(error)
-    return _with_advice(_one_line(error)) if isinstance(error, ConfigCompositionException) else _one_line(error)
+        return _unknown_key(error, names)
+    return _with_advice(_one_line(error), names) if isinstance(error, ConfigCompositionException) else _one_line(error)
 
 
-def _unknown_key(error: Exception) -> str:
+def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     assert quoted is not None, f"Hydra no longer quotes the key: {error}"
     key = quoted[1]
@@ -111,13 +127,13 @@ def _unknown_key(error: Exception) -> str:
         )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
-    meant = suggestion(key, [*TOP_LEVEL_NAMES, *(f"args.{name}" for name in argument_names())])
-    if "use " in meant or f".{key}" in meant:
+    meant = suggestion(key, names())
+    if "use " in meant or re.search(r"\w\.\w", meant):
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
 
 
-def _with_advice(message: str) -> str:
+def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:
     """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
     deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)
     if deleted is not None:
@@ -126,7 +142,7 @@ def _with_advice(message: str) -> str:
         )
     chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
     if chosen is not None and chosen[1] in FIRST_GUESSES:
-        return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], TOP_LEVEL_NAMES)}"
+        return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], names())}"
     return message
 
 

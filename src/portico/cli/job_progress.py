@@ -42,7 +42,8 @@ class JobProgress(TrainerCallback):
         if state.is_world_process_zero:
             self.job.evaluations.append([state.global_step, value])
             self.job.write()
-            is_pruned = [self._report(value)]
+            # A run whose last evaluation this is has nothing left to save.
+            is_pruned = [self._report(value) and state.global_step < state.max_steps]
         if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(is_pruned)
         if is_pruned[0]:

@@ -127,8 +127,9 @@ class SweepJob:
             self.started = self.started or begun
             raise
         finally:
-            self.seconds = before + time.time() - begun
-            self.write()
+            if self.status not in (FINISHED, PRUNED) or self.started >= begun:  # else it had ended before
+                self.seconds = before + time.time() - begun
+                self.write()
 
     def run_in_own_process(self) -> None:
         """Run the job as a run by itself, in processes that can end without ending this one; then read its record."""
@@ -150,6 +151,8 @@ class SweepJob:
         if self.status == RUNNING:
             ending = "its process was killed" if code is None or code < 0 else f"its process ended with code {code}"
             self.status, self.error = KILLED, f"{ending}; the same command over the same folder resumes it"
+            if code is not None and self.started:
+                self.seconds += time.time() - self.started
 
 
 def _identity(settings: Mapping[str, Any]) -> Any:

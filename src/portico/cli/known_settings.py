@@ -49,18 +49,6 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
     return _remembered({**classes, TARGET: settings[TARGET]}, read)
 
 
-def argument_names() -> list[str]:
-    """Return the names of all training arguments."""
-
-    def read() -> ExperimentSchema:
-        from portico.arguments import TrainingArguments
-        from portico.settings import schema_of
-
-        return ExperimentSchema((), (), {"args": KnownGroup("", schema_of(TrainingArguments))})
-
-    return list(_remembered({"args": "portico.arguments.TrainingArguments"}, read).groups["args"].settings.known)
-
-
 def _remembered(classes: Mapping[str, Any], read: Callable[[], ExperimentSchema]) -> ExperimentSchema:
     folder = os.environ.get(VARIABLE) or "~/.cache/portico/settings"
     if folder == "off" or not all(isinstance(one, str) and one.startswith("portico.") for one in classes.values()):

@@ -178,7 +178,9 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
 def _table(summary: Mapping[str, Any]) -> Table:
     table = Table(title=f"Sweep {summary['name']}", title_justify="left")
     parameters, goals = summary["parameters"], summary["goals"]
-    for name in ("", *parameters, *goals, "time", "folder"):
+    # Without the group, in a terminal of 80 columns four values fit.
+    short = [name.rpartition(".")[2] for name in parameters]
+    for name in ("", *(short if len({*short}) == len(short) else parameters), *goals, "time", "folder"):
         table.add_column(name, justify="left" if name == "folder" else "right", overflow="fold")
     for row in summary["jobs"]:
         values = [_shown(row["values"].get(name)) for name in parameters]

@@ -1,5 +1,6 @@
 """The arguments of the trainer: built from configurations, checked, and translated into Lightning's."""
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ def construct_parts(
     }
     optimizer = lazy.pop("optimizer") or Lazy(RegistrableOptimizer.by_name("adam"))
     made["optimizer"] = optimizer.construct(**known)
+    check_finite(made["optimizer"])
     known |= {
         "optimizer": made["optimizer"],
         "num_epochs": counts["num_epochs"],
@@ -105,12 +107,20 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
-    """Raise ``ConfigurationError`` unless both are positive numbers or ``None``; ``grad_norm`` may also be a bool."""
+    """Raise ``ConfigurationError`` unless both are positive finite numbers or ``None``, or ``grad_norm`` a bool."""
     for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
         if limit is None or (name == "grad_norm" and isinstance(limit, bool)):
             continue
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-            raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0, or to None.")
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+            raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0 or None.")
+
+
+def check_finite(optimizer: Any) -> None:
+    """Raise ``ConfigurationError`` if an option of an optimizer is infinite or NaN; torch lets most of them pass."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for name, value in group.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigurationError(f"`{name}={value!r}` of the optimizer is not finite; set it to a number.")
 
 
 def check_parts(trainer: "GradientDescentTrainer") -> None:

@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from portico.errors import InputError
-from portico.settings import suggestion
+from portico.settings import nearest_names
 
 logger = logging.getLogger(__name__)
 
@@ -242,14 +242,17 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
             raise ConfigurationError(
                 f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {annotation.__name__}."
             )
+        if value != value:
+            raise ConfigurationError(f"`{name}=nan` cannot be used; set it to a number.")
         return value
     if origin is tuple and inner and isinstance(value, list | tuple):
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         if len(kinds) != len(value):
             raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
         return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
-    if origin in _SEQUENCES and isinstance(value, str | Mapping):
-        raise ConfigurationError(f"`{name}={value!r}` is a {type(value).__name__}; set it to a list.")
+    if origin in _SEQUENCES and isinstance(value, str | Mapping | int | float):
+        kind = "number" if isinstance(value, int | float) else type(value).__name__
+        raise ConfigurationError(f"`{name}={value!r}` is a {kind}; set it to a list.")
     if origin in _SEQUENCES and isinstance(value, list | tuple | set):
         made = [convert(inner[0], item, name, extras) for item in value]
         return set(made) if origin is set else made
@@ -363,7 +366,7 @@ def _refuse_unknown(constructor: Callable[..., Any], configured: Mapping[str, An
     unknown = [name for name in configured if name not in known]
     if unknown:
         raise ConfigurationError(
-            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{suggestion(unknown[0], known)} "
+            f"`{unknown[0]}` is not an argument of `{constructor.__qualname__}`{nearest_names(unknown[0], known)} "
             f"It takes: {', '.join(known)}."
         )
 

@@ -21,7 +21,9 @@ from portico.experiment import Experiment, Placement, group, print_scores
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,
+    ConfiguredLazy,
     Registrable,
+    as_lazy,
     from_params,
     parameters_of,
     read_config,
@@ -215,7 +217,7 @@ class GradientDescentExperiment(Experiment):
 
     def _topic_model(self) -> Any:
         sizes = {name: value for name, value in _TOPIC_SIZES.items() if name in parameters_of(self.model.func)}
-        return from_params(self.model.func, self.model.keywords, **sizes)
+        return ConfiguredLazy(self.model.func, self.model.keywords).construct(**sizes)
 
     def _parts_of(self, config: Mapping[str, Any]) -> _Parts:
         """Build what the file describes; what it leaves out is the classification of topics."""
@@ -226,7 +228,8 @@ class GradientDescentExperiment(Experiment):
                 "The configuration file has its own 'model' but no 'data_loader'; add one, such as "
                 "{'type': 'my_package.my_module.make_loader'}, and a 'validation_data_loader' if it validates."
             )
-        model = self._topic_model() if described is None else from_params(Model, described, **_TOPIC_SIZES)
+        lazy = as_lazy(Model, described)
+        model = self._topic_model() if lazy is None else lazy.construct(**_TOPIC_SIZES)
         if "data_loader" not in config:
             return _Parts(model, *self.data.load())
         loaders = (config.get(name) for name in ("data_loader", "validation_data_loader"))

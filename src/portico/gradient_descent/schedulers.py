@@ -280,6 +280,10 @@ class PolynomialDecay(LearningRateScheduler):
         last_epoch: int = -1,
     ) -> None:
         super().__init__(optimizer, last_epoch)
+        if warmup_steps < 0:
+            raise ConfigurationError(
+                f"`warmup_steps={warmup_steps}` is negative; set it to 0 optimizer steps or more."
+            )
         if total_steps is None:
             if num_epochs is None or num_steps_per_epoch is None:
                 raise ConfigurationError(

@@ -66,11 +66,16 @@ class BagOfWordsClassifier(nn.Module):
         vocab_size: Words; number 0 is padding.
         num_labels: Classes.
         embedding_dim: Size of a word's vector.
-        dropout: Part of the average that is dropped in training.
+        dropout: Part of the average that is dropped in training, 0 to 1.
+
+    Raises:
+        ValueError: If a size is below 1, or ``dropout`` out of range.
     """
 
     def __init__(self, vocab_size: int, num_labels: int, embedding_dim: int = 16, dropout: float = 0.2) -> None:
         super().__init__()
+        if embedding_dim < 1:
+            raise ValueError(f"`embedding_dim={embedding_dim}` is not positive; set it to 1 or more")
         self.embedding = nn.EmbeddingBag(vocab_size, embedding_dim, padding_idx=0)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(embedding_dim, num_labels)

@@ -64,7 +64,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
             Section("Progress of the search", panels(charts), "Progress"),
             Section("Importance of the values", panels(shares), "Importance"),
             Section("All runs", templates.table(summary, _shown, _duration), "Runs"),
-            Section("How to read this page", templates.methods(), "Methods"),
+            Section("How to read this page", templates.methods(goals, bool(shares)), "Methods"),
         ],
         kicker="Report of a sweep",
     )
@@ -119,10 +119,11 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
     extent = (high - low) or 1.0
     places = {value: 100 - 100 * (scale(value) - low) / extent if high > low else 50.0 for value in found}
     named = found if len(found) <= _FEW else [found[0], found[-1]]
-    # Labels that would overlap are left out.
+    # Labels that would overlap are left out; the best and the worst stay.
     labels, last = [], math.inf
     for value in named:
-        if last - places[value] >= 7 or value == found[-1]:
+        is_free = last - places[value] >= 7 and places[value] - places[found[-1]] >= 7
+        if is_free or value == found[-1]:
             labels.append((places[value], _shown(value)))
             last = places[value]
     return Axis(name, title, places, labels, is_goal)

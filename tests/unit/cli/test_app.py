@@ -148,7 +148,9 @@ def test_same_command_skips_finished_jobs_and_resumes_the_others(train, capsys, 
     shown = capsys.readouterr()
     assert f"The same command with hydra.sweep.dir='{tmp_path / 'grid'}' skips the finished jobs" in shown.err
     assert re.search(r"0 .* 1 .* 80 ", shown.out), "no table of the finished jobs"
+    finished = (tmp_path / "grid/0/job.json").read_text()
     assert train(*command, arguments=searched) == 0
+    assert (tmp_path / "grid/0/job.json").read_text() == finished, "to skip it takes none of its time"
     starts = [(tmp_path / f"grid/{number}/starts.txt").read_text().split() for number in range(3)]
     assert starts == [["0"], ["0", "1"], ["0"]]
     assert "args.resume_from_checkpoint" not in (tmp_path / "grid/1/config.yaml").read_text()
@@ -171,7 +173,7 @@ def test_command_of_a_sweep_writes_its_report_again(train, capsys, tmp_path):
     (tmp_path / "grid/sweep.html").unlink()
     capsys.readouterr()
     report_command([str(tmp_path / "grid")])
-    assert "args.learning_rate" in capsys.readouterr().out
+    assert "learning_rate" in capsys.readouterr().out
     assert "<!doctype html>" in (tmp_path / "grid/sweep.html").read_text()
     with pytest.raises(SystemExit, match="1"):
         report_command([str(tmp_path)[:-1]])
@@ -203,6 +205,23 @@ def test_printing_is_a_switch(train, capsys):
 
 def test_error_of_hydra_is_one_paragraph(train, capsys):
     assert_refused(capsys, train("model=small"), "'model=small' names no file", "small_bert")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("debug=true", "Got bool; give the group the name of a file, as in debug=default."),
+        ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
+        ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),
+        ("callbacks.mine=3", "`callbacks.mine` names no class (_target_); add callbacks.mine._target_=<class> to the"),
+        (
+            "callbacks.model_checkpoint.monitor=f1",
+            "`callbacks.model_checkpoint` names no class (_target_); use args.s",
+        ),
+    ],
+)
+def test_what_users_of_templates_write_is_answered(train, capsys, override, message):
+    assert_refused(capsys, train(override), message)
 
 
 def test_bad_input_leaves_the_folder_free_for_the_corrected_command(train, capsys, tmp_path):

@@ -1,10 +1,12 @@
 import logging
+import re
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from fake_experiment import OVERRIDES
 from portico.cli import compose
+from portico.cli.compose import experiment_names, known_names
 from portico.errors import InputError
 
 
@@ -72,7 +74,7 @@ def test_a_composed_configuration_is_composed_of_itself():
         ("epochs=1", "args.num_train_epochs"),
         ("datamodule.batch_size=1", "args.per_device_train_batch_size"),
         ("data.num_workers=1", "args.dataloader_num_workers"),
-        ("max_seq_length=1", "task.max_seq_length or preprocess.max_seq_length"),
+        ("max_seq_length=1", "preprocess.max_seq_length"),
         ("data.max_seq_length=1", "preprocess.max_seq_length"),
         ("trainer.fast_dev_run=true", "debug=default"),
         ("trainer.strategy=ddp", "strategy.strategy"),
@@ -83,6 +85,9 @@ def test_a_composed_configuration_is_composed_of_itself():
         ("hparams_search=optuna", "sweep=<file>"),
         ("+hparams_search=optuna", "sweep=<file>"),
         ("metric.name=nq", "metric=<file>"),
+        ("optimized_metric=f1", "objective.metric"),
+        ("+model.optimizer.lr=1", "args.learning_rate"),
+        ("+model.scheduler.factor=1", "args.lr_scheduler_type"),
     ],
 )
 def test_first_guesses_are_answered_with_the_right_key(override, answer):
@@ -90,6 +95,83 @@ def test_first_guesses_are_answered_with_the_right_key(override, answer):
         compose([*OVERRIDES, override])
     key = override.partition("=")[0].lstrip("+")
     assert str(caught.value) == f"'{key}' is not a setting; use {answer}."
+
+
+# Keys as people type them first, and the right ones: of most experiments, and of those that have others.
+GUESSES = {
+    **dict.fromkeys(("lr", "learning_rate"), "args.learning_rate"),
+    "seed": "args.seed",
+    "batch_size": "args.per_device_train_batch_size",
+    **dict.fromkeys(("epochs", "trainer.max_epochs"), "args.num_train_epochs"),
+    "data.batch_size": "args.per_device_train_batch_size",
+    "ckpt_path": "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
+    "max_steps": "args.max_steps",
+    "weight_decay": "args.weight_decay",
+    "optimizer": "args.optim",
+    "scheduler": "args.lr_scheduler_type",
+    **{name: f"strategy.{name}" for name in ("devices", "accelerator", "precision")},
+    "model_name": "model.name_or_path",
+    "dataset": "data.dataset_name",
+    "output_dir": "paths.output_dir",
+    "num_workers": "args.dataloader_num_workers",
+    "warmup_ratio": "args.warmup_steps",
+    "fp16": "args.fp16",
+    "patience": "callbacks=early_stopping",
+}
+OTHER_ANSWERS = {
+    "gradient_descent": {
+        **dict.fromkeys(("lr", "learning_rate"), "trainer.optimizer.lr"),
+        "batch_size": "data.batch_size",
+        **dict.fromkeys(("epochs", "trainer.max_epochs"), "trainer.num_epochs"),
+        "data.batch_size": None,  # is right
+        "ckpt_path": "args.resume_from_checkpoint to continue a training, or args.weights with mode=evaluate",
+        "max_steps": "trainer.num_epochs, which counts epochs",
+        "weight_decay": "trainer.optimizer.weight_decay",
+        "optimizer": "trainer.optimizer.type",
+        "scheduler": "trainer.learning_rate_scheduler.type",
+        "model_name": "model._target_=<class>",
+        **dict.fromkeys(("dataset", "num_workers"), "data._target_=<class>"),
+        "warmup_ratio": "trainer.learning_rate_scheduler.warmup_steps",
+        "fp16": "strategy.precision",
+        "patience": "trainer.patience",
+    },
+    "mrc_ipu": {
+        "devices": "strategy.replication_factor",
+        "accelerator": "experiment=mrc strategy=<file>",
+        "precision": "args.fp16",
+    },
+}
+
+
+@pytest.mark.parametrize("experiment", experiment_names())
+def test_first_guesses_are_answered_with_a_key_of_the_chosen_experiment(experiment):
+    answers = {**GUESSES, **OTHER_ANSWERS.get(experiment, {})}
+    answers = {guess: answer for guess, answer in answers.items() if answer is not None}
+    with pytest.raises(InputError) as caught:
+        compose([f"++{guess}=1" for guess in answers], experiment=experiment)
+    given = dict(re.findall(r"'([^']+)' is not a setting; use (.+?)\.(?= '|$)", str(caught.value)))
+    assert given == answers
+    known = known_names([f"experiment={experiment}", "lr=1"])
+    named = [key for answer in answers.values() for key in re.findall(r"\b\w+\.[a-z]\w*", answer)]
+    assert not set(named) - set(known)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["experiment=gradient_descent", "lr=1"], "trainer.optimizer.lr"),
+        (["trainer=gradient_descent", "lr=1"], "trainer.optimizer.lr"),
+        (["experiment=causal_lm", "max_length=1"], "task.block_size"),
+        (["lr=1"], "args.learning_rate"),
+        (["experiment=nothing", "lr=1"], None),
+    ],
+)
+def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, answer):
+    """Hydra itself refuses it, before it is known what the experiment has."""
+    with pytest.raises(InputError) as caught:
+        compose(overrides, experiment=None)
+    message = f"'{overrides[-1][:-2]}' is not a setting; use {answer}." if answer else "names no file of the group"
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +185,19 @@ def test_first_guesses_are_answered_with_the_right_key(override, answer):
         ("trainer=ddp_sim", r"use strategy=ddp strategy\.accelerator=cpu\."),
         ("callbacks=model_checkpoint", r"use args\.save_strategy, args\.save_steps and args\.save_total_limit\."),
         ("logger=many_loggers", r"use logger=\[csv,tensorboard,wandb\], or some of them\."),
-        ("fp16=true", r"'fp16' is not a setting; the nearest valid names are: args\.fp16"),
+        ("tf32=true", r"'tf32' is not a setting; the nearest valid names are: args\.tf32\."),
+        ("wieght_decay=1", r"'wieght_decay' is not a setting; the nearest valid names are: args\.weight_decay\."),
         ("debug=true", r"Got bool; give the group the name of a file, as in debug=default"),
         ("objective.metrc=1", r"'objective.metrc' is not a setting; .* objective.metric"),
         ("name.x=1", r"'name.x' is not a setting; those of 'name' are shown by --cfg all --package name"),
         ("hydra.verbse=1", r"'hydra.verbse' is not a setting; the nearest valid names are: hydra.verbose\."),
         ("hydra.launcher.jobs=2", r"'hydra.launcher.jobs' is not a setting; those of hydra.launcher are: _target_\."),
         ("launcher=slurm", r"'launcher=slurm' names no file of the group 'launcher'; use launcher=submitit_slurm\."),
+        ("debug=fast_dev_run", r"'debug=fast_dev_run' names no file of the group 'debug'; use debug=default\."),
+        ("strategy=ddp_spawn", r"Another strategy of Lightning is set by strategy\.strategy=ddp_spawn\."),
+        ("data=glue", r"A data set of the hub is set by data\.dataset_name=glue, files by data\.train_file\."),
+        ("model=roberta-base", r"a model of the hub is set by model\.name_or_path=roberta-base\."),
+        ("model.hidden_dropout_prob=nan", r"`model.hidden_dropout_prob=nan` cannot be used; set it to a number\."),
         ("launcher=submitit", r"use launcher=submitit_local or launcher=submitit_slurm\."),
         ("args.x=[1", r"Cannot read 'args.x=\[1' \(.*\)\. Write key=value, and quote"),
         ("args.seed=1,2", r"Ambiguous value for argument 'args.seed=1,2'.* add --multirun"),

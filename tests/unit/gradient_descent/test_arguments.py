@@ -1,6 +1,7 @@
 """Arguments: built from configurations, checked, and translated into Lightning's."""
 
 import functools
+import math
 
 import pytest
 import torch
@@ -167,6 +168,9 @@ def test_trainer_from_params():
         ({"num_gradient_accumulation_steps": 0}, "`num_gradient_accumulation_steps=0` cannot be used"),
         ({"grad_norm": -1.0}, "`grad_norm=-1.0` is not a limit; set it to a number above 0"),
         ({"grad_clipping": 0.0}, "`grad_clipping=0.0` is not a limit"),
+        ({"grad_norm": math.inf}, "`grad_norm=inf` is not a limit; set it to a number above 0 or None"),
+        ({"grad_clipping": math.inf}, "`grad_clipping=inf` is not a limit; set it to a number above 0 or None"),
+        ({"grad_clipping": math.nan}, "`grad_clipping=nan` is not a limit"),
         ({"validation_metric": None}, "`validation_metric=None` does not name a metric; set it to a name with a si"),
         ({"validation_metric": "+"}, r"`validation_metric='\+'` does not name a metric"),
         ({"grad_norm": "1"}, "`grad_norm='1'` is not a limit"),

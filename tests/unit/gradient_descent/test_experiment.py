@@ -1,6 +1,7 @@
 """What the command line runs: the classification of topics, and configuration files of AllenNLP."""
 
 import json
+import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -230,6 +231,24 @@ def test_partial_of_another_function_is_refused(tmp_path, name):
         ("args", {"seed": "x"}, "`args.seed=x` cannot be used; set it to an integer of 0 or more"),
         ("args", {"learning_rate": 0.1}, "'args.learning_rate' is not a setting"),
         ("preprocess", {"doc_stride": 4}, "'preprocess' is not a setting"),
+        ("model", {"dropout": math.nan}, "`model.dropout=nan` cannot be used; set it to a number"),
+        (
+            "model",
+            {"dropout": math.inf},
+            r"cannot be built with dropout=inf \(dropout probability has to be between",
+        ),
+        ("model", {"dropout": -0.5}, "cannot be built with dropout=-0.5"),
+        ("model", {"embedding_dim": 0}, r"cannot be built with embedding_dim=0 \(`embedding_dim=0` is not positive"),
+        ("trainer", {"grad_norm": math.inf}, "`grad_norm=inf` is not a limit; set it to a number above 0 or None"),
+        ("trainer", {"no_grad": 3}, "`no_grad=3` is a number; set it to a list"),
+        ("trainer", {"optimizer": {"type": "sgd", "lr": math.inf}}, "`lr=inf` of the optimizer is not finite"),
+        ("trainer", {"optimizer": {"type": "sgd", "lr": 0.1, "momentum": math.nan}}, "`momentum=nan` .* to a number"),
+        ("trainer", {"moving_average": {"type": "exponential", "decay": math.nan}}, "`decay=nan` cannot be used"),
+        (
+            "trainer",
+            {"learning_rate_scheduler": {"type": "linear_with_warmup", "warmup_steps": -3}},
+            "`warmup_steps=-3` is negative; set it to 0 optimizer steps or more",
+        ),
     ],
 )
 def test_invalid_setting_is_refused(tmp_path, group, values, match):

@@ -59,10 +59,11 @@ def test_jobs_run_in_processes_of_their_own(start, tmp_path, launcher, num_at_on
     sweep = start(*launcher, "args.learning_rate=1e-3", seeds)
     output = sweep.communicate(timeout=500)[0]
     assert sweep.returncode == 1, output
-    assert "Sweep: 3 of 3 jobs ended (2 failed), 0 started" in output
+    assert "Sweep: 3 of 3 jobs ended (2 failed), 0 submitted" in output
     assert "These jobs of the sweep failed: 1, 2." in output
     states = [job["status"] for job in jobs_in(tmp_path)]
     assert states == ["finished", "failed", "killed"]
+    assert all(job["seconds"] > 0 for job in jobs_in(tmp_path))
     assert jobs_in(tmp_path)[0]["objective"] == {"eval_f1": 80}
     assert "RuntimeError: a defect" in (tmp_path / "found/1/job.log").read_text()
     if not isinstance(num_at_once, int):
@@ -108,7 +109,7 @@ def test_search_keeps_several_trials_running(start, tmp_path):
     sweep = start("launcher=joblib", *search, *pruner, *space)
     output = sweep.communicate(timeout=500)[0]
     assert sweep.returncode == 0, output
-    assert "2 started" in output
+    assert "2 submitted" in output
     assert [job["status"] for job in jobs_in(tmp_path)] == ["finished", "finished", "pruned", "pruned"]
 
 

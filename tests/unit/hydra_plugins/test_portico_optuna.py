@@ -118,6 +118,14 @@ def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path):
         assert not (tmp_path / f"found/{job['number']}/all_results.json").exists()
 
 
+def test_a_job_is_not_pruned_at_its_last_evaluation(search, found):
+    """Its training has been paid for."""
+    last_only = ["n_startup_trials=1", "n_warmup_steps=4"]
+    settings = [f"hydra.sweeper.pruner.{one}" for one in last_only]
+    assert search("hydra/sweeper/pruner=median", *settings, "hydra.sweeper.n_trials=5") == 0
+    assert {job["status"] for job in found()} == {"finished"}
+
+
 @pytest.mark.parametrize(
     ("overrides", "is_refused"),
     [

@@ -26,6 +26,13 @@ def test_each_run_is_one_line_through_all_axes():
     assert 'class="run pruned" data-run="1"' in chart
 
 
+def test_labels_of_an_axis_do_not_cover_each_other():
+    page = sweep_page(summary(jobs=[job(number, score) for number, score in enumerate((53.5, 77.5, 96.0, 97.0))]))
+    (chart,) = re.findall(r'<div class="parallel".*?</div></div></div>', page, re.S)
+    labels = re.findall(r'class="value last" style="left:100.00%;top:([\d.]+)%">([\d.]+)<', chart)
+    assert labels == [("100.00", "53.5"), ("44.83", "77.5"), ("0.00", "97")]
+
+
 def test_best_so_far_ignores_pruned_and_infeasible_runs():
     jobs = [job(0, 70.0), job(1, 90.0, status="pruned"), job(2, 95.0, is_feasible=False), job(3, 80.0)]
     page = sweep_page(summary(jobs=jobs, best=[3]))
