@@ -11,7 +11,10 @@ import pytest
 from browser import BROWSER, browse, with_script
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoServer, demo_page, main
+from portico.mrc.demo import DemoServer, DemoExample, demo_page, main, read_example
+from portico.mrc.question_results import question_result
+from portico.mrc.report.results import RunRecord
+from portico.mrc.report.run_page import record_run
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -64,6 +67,37 @@ def test_the_page_begins_with_an_empty_form(server):
     assert 'portico-answer"' not in page
     assert response.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "form-action 'self'" in unescape(page)
+
+
+def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
+    results = [
+        question_result(one, next(iter(one["answers"]["text"]), ""), span=None, nbest=None, null_odds=None)
+        for one in questions
+    ]
+    record_run(tmp_path, RunRecord(title="A run", results=results))
+    server.example = read_example(tmp_path)
+    context, asked = server.example
+    about = {one["question"]: bool(one["answers"]["text"]) for one in questions if one["context"] == context}
+    assert [about[one] for one in asked] == [*[True] * (len(asked) - 1), False]
+    _, page = send(server)
+    assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
+    assert unescape(re.search(r'name="question".*?value="(.*?)"', page)[1]) == asked[0]
+    assert [unescape(one) for one in re.findall(r'name="example".*?>(.*?)</button>', page)] == asked
+    last = len(asked) - 1
+    _, page = ask(server, context="something else", question="", example=str(last))
+    assert unescape(re.search(r'class="asked"[^>]*>(.*?)<', page)[1]) == asked[last]
+    assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
+    assert 'name="may_decline" checked' in page
+    assert ask(server, context="", question="", example=str(last + 1))[0].status == 400
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    ["", "{}", "[1]", '{"example": null}', '{"example": {"context": "a", "questions": 3}}', '{"example": [1]}'],
+)
+def test_a_record_without_an_example_leaves_the_form_empty(tmp_path, recorded):
+    (tmp_path / "report.json").write_text(recorded)
+    assert read_example(tmp_path) == read_example(tmp_path / "none") == DemoExample()
 
 
 def in_script(text):
