@@ -11,7 +11,7 @@ import pytest
 from browser import BROWSER, browse, with_script
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoServer, DemoExample, demo_page, main, read_example
+from portico.mrc.demo import DemoExample, DemoServer, demo_page, main, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import record_run
