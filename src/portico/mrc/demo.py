@@ -63,6 +63,9 @@ def _load(run: str, device: str) -> Reader:
         checkpoint = newest_complete(folder)
         instead = f"name its last checkpoint, {checkpoint}" if checkpoint else "name the folder of a finished run"
         raise InputError(f"`RUN={run}` holds no model: there is no config.json, which a run writes last; {instead}.")
+    if not folder.exists() and folder.parent.name and folder.parent.is_dir():
+        # Otherwise `outputs/typo` would be looked for on the hub.
+        raise InputError(f"`RUN={run}` does not exist; name the folder of a finished run, or a reader on the hub.")
     with naming({"model": "RUN", "device": "--device"}):
         return Reader(run, device=device)
 

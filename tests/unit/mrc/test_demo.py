@@ -177,12 +177,20 @@ def test_only_this_machine_is_served(server):
     [
         (["EMPTY"], "`RUN=EMPTY` holds no model: there is no config.json, which a run writes last; name the folder"),
         (["/no/such/run"], "`RUN=/no/such/run` gives no model: there is no such folder"),
+        (
+            ["outputs/typo"],
+            "`RUN=outputs/typo` does not exist; name the folder of a finished run, or a reader on the hub",
+        ),
         (["EMPTY", "--port", "70000"], "`--port 70000` is no port; use one from 1 to 65535, or 0"),
         (["EMPTY", "--port", "TAKEN"], r"`--port TAKEN` cannot be used \(Address already in use\); choose another"),
         (["MODEL", "--device", "tpu"], "`--device=tpu` is unknown; use auto, cpu"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_paragraph(tmp_path, model_folder, capsys, arguments, message):
+def test_what_cannot_be_served_is_said_in_one_paragraph(
+    tmp_path, model_folder, capsys, monkeypatch, arguments, message
+):
+    (tmp_path / "outputs").mkdir()
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {"EMPTY": tmp_path, "MODEL": model_folder, "TAKEN": taken.getsockname()[1]}
         with pytest.raises(SystemExit) as ended:
