@@ -1,3 +1,4 @@
+import functools
 import http.client
 import json
 import re
@@ -14,7 +15,8 @@ from portico.mrc import Reader
 from portico.mrc.demo import DemoExample, DemoServer, demo_page, main, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
-from portico.mrc.report.run_page import record_run
+from portico.mrc.report.run_page import example, record_run
+from reading_results import result
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -89,6 +91,14 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
     assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
     assert 'name="may_decline" checked' in page
     assert ask(server, context="", question="", example=str(last + 1))[0].status == 400
+
+
+def test_an_answered_question_is_shown_rather_than_a_declined_one():
+    one = functools.partial(result, gold="", predicted="")
+    alone, other = one(0, context="Nothing."), result(1, context="Turku is old.")
+    assert example([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
+    assert example([alone]) == {"context": "Nothing.", "questions": [alone.question]}
+    assert example([]) == {}
 
 
 @pytest.mark.parametrize(

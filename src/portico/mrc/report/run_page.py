@@ -69,7 +69,12 @@ def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
             by_context.setdefault(result.context, {}).setdefault(gold, result.question)
     if not by_context:
         return {}
-    context, asked = max(by_context.items(), key=lambda entry: ("" in entry[1], min(len(entry[1]), 4)))
+
+    def worth(entry: tuple[str, dict[str, str]]) -> tuple[bool, int]:
+        num_answered = len(entry[1].keys() - {""})
+        return num_answered < len(entry[1]) and num_answered > 0, min(num_answered, 3)
+
+    context, asked = max(by_context.items(), key=worth)
     declined = [asked.pop("")] if "" in asked else []
     return {"context": context, "questions": [*list(asked.values())[:3], *declined]}
 
