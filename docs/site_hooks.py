@@ -8,8 +8,12 @@ from typing import Any
 import diagrams
 
 _ROLE = re.compile(r":(?:class|meth|func|mod|data|attr|exc):<code>(~?)([\w.]+)</code>")
-_LONG_NAME = re.compile(r"(?<=<code>)[\w.]{12,}(?=</code>)")
-
+_LONG_CODE = re.compile(r"(?<!</span><code>)(?<=<code>)[^<\n]{12,}(?=</code>)")  # not in a block
+_BREAK = re.compile(r"(?<=\w[_./])(?=\w)|(?<=[=,(\[{])(?=\S)|(?<=[a-z])(?=[A-Z])")
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<t([dh])([^>]*)>(.*?)</t[dh]>", re.DOTALL)
+_LONG_TEXT = 60  # characters in a cell
 
 DOCS = Path(__file__).parent
 
@@ -42,7 +46,7 @@ def _svg(source: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Link the names in docstrings that Sphinx's roles mark, and let long names break after an underscore."""
+    """Link the names in docstrings that Sphinx's roles mark, and fit names and tables to narrow screens."""
 
     def link(role: re.Match[str]) -> str:
         name = role[2]
@@ -50,4 +54,20 @@ def on_page_content(html: str, **_: Any) -> str:
             return f"<code>{name}</code>"
         return f'<autoref identifier="{name}" optional><code>{name.rpartition(".")[2]}</code></autoref>'
 
-    return _LONG_NAME.sub(lambda name: re.sub(r"(?<=\w)([_.])(?=\w)", r"\1<wbr>", name[0]), _ROLE.sub(link, html))
+    html = _LONG_CODE.sub(lambda code: _BREAK.sub("<wbr>", code[0]), _ROLE.sub(link, html))
+    return _TABLE.sub(_stacked, html)
+
+
+def _stacked(table: re.Match[str]) -> str:
+    """Name the columns in each cell of a wide table with long texts: a phone shows its rows as lists (site.css)."""
+    names, *rows = (_CELL.findall(row) for row in _ROW.findall(table[0]))
+    texts = [re.sub("<[^>]+>", "", text) for row in rows for _, _, text in row[1:]]
+    if len(names) < 3 or max(map(len, texts), default=0) < _LONG_TEXT:
+        return table[0]
+    labels = [re.sub("<[^>]+>", "", text).strip() for _, _, text in names]
+
+    def label(row: re.Match[str]) -> str:
+        cells = iter(labels)
+        return _CELL.sub(lambda one: f'<t{one[1]}{one[2]} data-label="{next(cells)}">{one[3]}</t{one[1]}>', row[0])
+
+    return f'<div class="stacked">{_ROW.sub(label, table[0])}</div>'

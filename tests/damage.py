@@ -61,7 +61,8 @@ def _damaged_value(rng, tree, value):
     if kind == 5:
         return rng.choice(([value], {"a": value}, [value, value]))
     if kind == 6 and isinstance(value, int | float):
-        return rng.choice((value + 1, value - 1, -value, value * 10, float(value), str(value)))
+        rounded = float(value) if abs(value) < 1e308 else value
+        return rng.choice((value + 1, value - 1, -value, value * 10, rounded, str(value)))
     if kind == 6 and isinstance(value, str):
         cut = rng.randrange(len(value) + 1)
         return rng.choice((value[:cut], value[cut:], value[:cut] + SURROGATE + value[cut:], value * 2, list(value)))

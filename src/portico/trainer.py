@@ -144,7 +144,7 @@ class Trainer:
             (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
             ``ignore_index=-100``. A class of your own gets what the model returns.
         callbacks: Callbacks of transformers, as instances or classes, called after the trainer's own.
-        optimizers: Optimizer and schedule to use, instead of those that the training arguments name.
+        optimizers: Optimizer and scheduler to use, instead of those that the training arguments name.
         optimizer_cls_and_kwargs: Class of the optimizer and its arguments, instead of ``args.optim``.
         preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before outputs are kept.
         tokenizer: Older spelling of ``processing_class``.
@@ -153,15 +153,15 @@ class Trainer:
         plugins: Lightning plugins.
         lightning_kwargs: Further arguments of ``lightning.Trainer``: ``fast_dev_run``, ``limit_train_batches``,
             ``limit_val_batches``, ``overfit_batches``, ``profiler``, ``detect_anomaly``, ``max_time`` and others.
-            Those that a training argument says already are refused with its name.
+            Those that a training argument already sets are refused.
 
     Attributes:
         state (TrainerState): Step and epoch counts, log history, best metric, as in ``trainer_state.json``.
         control (TrainerControl): What callbacks ask for: log, evaluate, save, stop.
-        accelerator (Accelerator): What user code calls of accelerate, done by the Lightning strategy.
+        accelerator (Accelerator): accelerate's methods, implemented by the Lightning strategy.
         lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
         module (TrainerModule): The ``LightningModule`` around the model.
-        datamodule (TrainerDataModule): The ``LightningDataModule`` around the data sets.
+        datamodule (TrainerDataModule): The ``LightningDataModule`` around the datasets.
         is_model_parallel (bool): Whether the model's layers are spread over several devices.
         place_model_on_device (bool): Whether the trainer moves the model to the device of this process.
         hub_model_id: Full name of the repository, once it exists.
@@ -822,6 +822,7 @@ class Trainer:
         return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
+        """Return the context in which a loss is computed: that of :meth:`autocast_smart_context_manager`."""
         stack = contextlib.ExitStack()
         casting = self.autocast_smart_context_manager()
         if type(casting) is not contextlib.nullcontext:  # which costs as much as a real one

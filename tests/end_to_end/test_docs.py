@@ -213,6 +213,21 @@ def test_drawings_are_up_to_date():
     assert drawn == set(FOLDER.glob("*.svg")), "run `python docs/diagrams.py mermaid.min.js`"
 
 
+def test_names_and_tables_fit_narrow_screens():
+    from site_hooks import on_page_content
+
+    assert on_page_content("<code>Seq2SeqTrainingArguments(output_dir)</code>") == (
+        "<code>Seq2Seq<wbr>Training<wbr>Arguments(<wbr>output_<wbr>dir)</code>"
+    )
+    block = "<pre><span></span><code>portico demo outputs/mrc/RUN</code></pre>"
+    assert on_page_content(block) == block
+    head = "<table><tr><th>key</th><th>default</th><th>meaning</th></tr>"
+    row = '<tr><td>seed</td><td align="right">1</td><td>{}</td></tr></table>'
+    short, long = (head + row.format("a " * count) for count in (10, 40))
+    assert on_page_content(short) == short
+    assert '<td align="right" data-label="default">1</td>' in on_page_content(long)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="the site needs `pip install 'portico[docs]'`")
 def test_site_builds(tmp_path):

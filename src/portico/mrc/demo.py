@@ -1,12 +1,14 @@
 """The command `portico demo`: a page on this machine on which a trained reader answers questions."""
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
@@ -14,12 +16,20 @@ from markupsafe import Markup
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, naming
 from portico.mrc.inference import Answer, Reader, answer_html
+from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
 
 _ADDRESS = "127.0.0.1"
 _OWN_NAMES = (_ADDRESS, "localhost")
 _MOST_BYTES = 4_000_000
 _FORM = "application/x-www-form-urlencoded"
+
+
+class DemoExample(NamedTuple):
+    """A text, and questions about it that the run answered correctly in its evaluation."""
+
+    context: str = ""
+    questions: Sequence[str] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The port is taken first: loading a model takes longer.
         with DemoServer(Path(given.run).name, given.port) as server:
             server.reader = _load(given.run, given.device)
+            server.example = read_example(given.run)
             print(f"{given.run} answers at {server.address} (Ctrl-C ends it)", flush=True)
             server.serve_forever()
     except InputError as error:
@@ -52,8 +63,22 @@ def _load(run: str, device: str) -> Reader:
         checkpoint = newest_complete(folder)
         instead = f"name its last checkpoint, {checkpoint}" if checkpoint else "name the folder of a finished run"
         raise InputError(f"`RUN={run}` holds no model: there is no config.json, which a run writes last; {instead}.")
+    if not folder.exists() and folder.parent.name and folder.parent.is_dir():
+        # Otherwise `outputs/typo` would be looked for on the hub.
+        raise InputError(f"`RUN={run}` does not exist; name the folder of a finished run, or a reader on the hub.")
     with naming({"model": "RUN", "device": "--device"}):
         return Reader(run, device=device)
+
+
+def read_example(run: str | Path) -> DemoExample:
+    """Return what the run's ``report.json`` has to begin with; nothing if there is no such file, or another's."""
+    try:
+        recorded = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))
+        one = DemoExample(recorded["example"]["context"], recorded["example"]["questions"])
+        is_usable = isinstance(one.questions, list) and all(isinstance(text, str) for text in [*one.questions, one[0]])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return DemoExample()
+    return one if is_usable else DemoExample()
 
 
 class DemoServer(ThreadingHTTPServer):
@@ -70,6 +95,7 @@ class DemoServer(ThreadingHTTPServer):
     # Browsers open connections in advance, which would block a server of one thread, and its end.
     daemon_threads = True
     reader: Reader
+    example = DemoExample()
 
     def __init__(self, title: str, port: int) -> None:
         if not 0 <= port < 1 << 16:
@@ -107,7 +133,14 @@ class DemoHandler(BaseHTTPRequestHandler):
         if self.path != "/":
             self._send(HTTPStatus.NOT_FOUND, "There is only one page here: /", "text/plain")
             return
-        self._send_page({"may_decline": self.server.reader.settings.handle_impossible_answer})
+        example = self.server.example
+        self._send_page(
+            {
+                "context": example.context,
+                "question": next(iter(example.questions), ""),
+                "may_decline": self.server.reader.settings.handle_impossible_answer,
+            }
+        )
 
     def do_POST(self) -> None:
         if self._is_refused():
@@ -125,6 +158,10 @@ class DemoHandler(BaseHTTPRequestHandler):
         # A form sends its lines with both characters of their ends.
         asked = {name: fields.get(name, [""])[0].replace("\r\n", "\n") for name in ("question", "context")}
         may_decline = "may_decline" in fields
+        example, number = self.server.example, fields.get("example", [""])[0]
+        if number.isdecimal() and int(number) < len(example.questions):
+            asked = {"question": example.questions[int(number)], "context": example.context}
+            may_decline = self.server.reader.settings.handle_impossible_answer
         form = {**asked, "may_decline": may_decline}
         if not all(text.strip() for text in asked.values()):
             self._send_page(form, error="Paste a text and type a question.")
@@ -154,6 +191,7 @@ class DemoHandler(BaseHTTPRequestHandler):
         return not is_own
 
     def _send_page(self, form: Mapping[str, object], answer: Answer | None = None, *, error: str = "") -> None:
+        form = {**form, "examples": self.server.example.questions}
         page = demo_page(self.server.title, form, answer, error=error)
         self._send(HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK, page, "text/html")
 
@@ -175,7 +213,8 @@ class DemoHandler(BaseHTTPRequestHandler):
 
 def demo_page(title: str, form: Mapping[str, object], answer: Answer | None = None, *, error: str = "") -> str:
     """Return the page: the form as it was sent, and below it the answer or the error."""
-    head = render("demo.html.j2", **{"question": "", "context": "", "may_decline": False, **form}, error=error)
+    empty = {"question": "", "context": "", "may_decline": False, "examples": ()}
+    head = render("demo.html.j2", **{**empty, **form}, error=error)
     sections = [Section("Answer", answer_html(answer) if answer else Markup())]
     lead = "Paste a text and ask. Nothing leaves this machine."
     return render_page(title, lead, head, sections, kicker="Reading comprehension", form_action="self")

@@ -1,3 +1,4 @@
+import functools
 import http.client
 import json
 import re
@@ -11,7 +12,11 @@ import pytest
 from browser import BROWSER, browse, with_script
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoServer, demo_page, main
+from portico.mrc.demo import DemoExample, DemoServer, demo_page, main, read_example
+from portico.mrc.question_results import question_result
+from portico.mrc.report.results import RunRecord
+from portico.mrc.report.run_page import example, record_run
+from reading_results import result
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -64,6 +69,45 @@ def test_the_page_begins_with_an_empty_form(server):
     assert 'portico-answer"' not in page
     assert response.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "form-action 'self'" in unescape(page)
+
+
+def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
+    results = [
+        question_result(one, next(iter(one["answers"]["text"]), ""), span=None, nbest=None, null_odds=None)
+        for one in questions
+    ]
+    record_run(tmp_path, RunRecord(title="A run", results=results))
+    server.example = read_example(tmp_path)
+    context, asked = server.example
+    about = {one["question"]: bool(one["answers"]["text"]) for one in questions if one["context"] == context}
+    assert [about[one] for one in asked] == [*[True] * (len(asked) - 1), False]
+    _, page = send(server)
+    assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
+    assert unescape(re.search(r'name="question".*?value="(.*?)"', page)[1]) == asked[0]
+    assert [unescape(one) for one in re.findall(r'name="example".*?>(.*?)</button>', page)] == asked
+    last = len(asked) - 1
+    _, page = ask(server, context="something else", question="", example=str(last))
+    assert unescape(re.search(r'class="asked"[^>]*>(.*?)<', page)[1]) == asked[last]
+    assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
+    assert 'name="may_decline" checked' in page
+    assert ask(server, context="", question="", example=str(last + 1))[0].status == 400
+
+
+def test_an_answered_question_is_shown_rather_than_a_declined_one():
+    one = functools.partial(result, gold="", predicted="")
+    alone, other = one(0, context="Nothing."), result(1, context="Turku is old.")
+    assert example([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
+    assert example([alone]) == {"context": "Nothing.", "questions": [alone.question]}
+    assert example([]) == {}
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    ["", "{}", "[1]", '{"example": null}', '{"example": {"context": "a", "questions": 3}}', '{"example": [1]}'],
+)
+def test_a_record_without_an_example_leaves_the_form_empty(tmp_path, recorded):
+    (tmp_path / "report.json").write_text(recorded)
+    assert read_example(tmp_path) == read_example(tmp_path / "none") == DemoExample()
 
 
 def in_script(text):
@@ -143,12 +187,20 @@ def test_only_this_machine_is_served(server):
     [
         (["EMPTY"], "`RUN=EMPTY` holds no model: there is no config.json, which a run writes last; name the folder"),
         (["/no/such/run"], "`RUN=/no/such/run` gives no model: there is no such folder"),
+        (
+            ["outputs/typo"],
+            "`RUN=outputs/typo` does not exist; name the folder of a finished run, or a reader on the hub",
+        ),
         (["EMPTY", "--port", "70000"], "`--port 70000` is no port; use one from 1 to 65535, or 0"),
         (["EMPTY", "--port", "TAKEN"], r"`--port TAKEN` cannot be used \(Address already in use\); choose another"),
         (["MODEL", "--device", "tpu"], "`--device=tpu` is unknown; use auto, cpu"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_paragraph(tmp_path, model_folder, capsys, arguments, message):
+def test_what_cannot_be_served_is_said_in_one_paragraph(
+    tmp_path, model_folder, capsys, monkeypatch, arguments, message
+):
+    (tmp_path / "outputs").mkdir()
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {"EMPTY": tmp_path, "MODEL": model_folder, "TAKEN": taken.getsockname()[1]}
         with pytest.raises(SystemExit) as ended:

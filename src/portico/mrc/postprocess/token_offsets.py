@@ -174,7 +174,7 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     """
     names = getattr(features, "column_names", None) or (features[0] if len(features) else ())
     is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
-    row_starts, *chars = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(features)
+    row_starts, *chars = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(_rows(features))
     context_F = column(features, "context_idx") if "context_idx" in names else np.zeros_like(example_index_F)
     return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
@@ -193,6 +193,12 @@ def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
     lengths_F = rows.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
     values = pairs.values.to_numpy()[: len(pairs.values) // 2 * 2]
     return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
+
+
+def _rows(features: Any) -> Sequence[Mapping[str, Any]]:
+    """Return rows of Python objects, whatever a ``datasets.Dataset`` is set to return."""
+    rows: Sequence[Mapping[str, Any]] = features.with_format(None) if hasattr(features, "with_format") else features
+    return rows
 
 
 def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Tokens]:

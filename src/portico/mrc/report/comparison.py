@@ -259,8 +259,9 @@ def _verdict_on_several(first: str, changes: Sequence[_ChangeOfRun]) -> str:
     worse = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.high < 0]
     if not (better or worse):
         return f"No F1 differs significantly from that of {first}: equally good runs would often differ by as much."
-    parts = [f"better: {', '.join(better)}"] * bool(better) + [f"worse: {', '.join(worse)}"] * bool(worse)
-    return f"In F1, significantly different from {first} (p < {_SIGNIFICANT}) are, {'; '.join(parts)}."
+    runs = {"better": better, "worse": worse}
+    parts = [f"{how}: {', '.join(names)}" for how, names in runs.items() if names]
+    return f"Runs whose F1 differs significantly from that of {first} (p < {_SIGNIFICANT}): {'; '.join(parts)}."
 
 
 def _questions(

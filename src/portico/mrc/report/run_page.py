@@ -35,6 +35,8 @@ _GAP = 0.6
 _MAX_POINTS = 300
 # A score this close to the mean of the questions' scores, in percent, is that mean, so its interval is known.
 _SAME = 0.05
+# A longer passage would not be read before a question is asked about it.
+_MOST_CHARACTERS = 4000
 # The wrong ones first: they are the last to be left out.
 _RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
 
@@ -49,9 +51,32 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "sections": record.sections,
         "baselines": record.baselines,
         "spans": {result.id: result.predicted_span for result in record.results},
+        "example": example(record.results),
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
     return page
+
+
+def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
+    """Return a passage and questions that the run answers correctly, for `portico demo`; empty if it has none.
+
+    Up to three of its questions have an answer, each another one; the last has none if the run declines one correctly.
+    """
+    by_context: dict[str, dict[str, str]] = {}
+    for result in results:
+        if result.exact == 1 and len(result.context) <= _MOST_CHARACTERS:
+            gold = result.golds[0][0] if result.golds else ""
+            by_context.setdefault(result.context, {}).setdefault(gold, result.question)
+    if not by_context:
+        return {}
+
+    def worth(entry: tuple[str, dict[str, str]]) -> tuple[bool, int]:
+        num_answered = len(entry[1].keys() - {""})
+        return num_answered < len(entry[1]) and num_answered > 0, min(num_answered, 3)
+
+    context, asked = max(by_context.items(), key=worth)
+    declined = [asked.pop("")] if "" in asked else []
+    return {"context": context, "questions": [*list(asked.values())[:3], *declined]}
 
 
 def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> None:

@@ -120,7 +120,8 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
     if not rows:
         return None
     confidence_Q, exact_Q = np.array(rows, dtype=np.float64).T
-    bin_Q = np.minimum((confidence_Q * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    # A file may hold any number as a probability.
+    bin_Q = np.minimum((np.clip(confidence_Q, 0, 1) * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins = []
     for index in np.unique(bin_Q).tolist():
         confidences, exacts = confidence_Q[bin_Q == index], exact_Q[bin_Q == index]

@@ -49,6 +49,21 @@ def test_spans_begin_only_where_their_window_has_the_most_context():
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {**ROWS[0], "token_is_max_context": {"1": False, "2": True}},
+        {**ROWS[0], "offset_mapping": [[], (0, 1), (2, 3)]},
+    ],
+)
+@pytest.mark.parametrize("form", [None, "arrow", "numpy"])
+def test_offsets_that_are_not_read_from_arrow(row, form):
+    dataset = datasets.Dataset.from_list([row]).with_format(form)
+    offsets, expected = token_offsets(dataset, IDS[:1]), token_offsets([row], IDS[:1])
+    for one, other in zip((offsets.begins, offsets.ends), (expected.begins, expected.ends), strict=True):
+        assert one(np.arange(3)[None], np.arange(1)).tolist() == other(np.arange(3)[None], np.arange(1)).tolist()
+
+
+@pytest.mark.parametrize(
     ("examples", "rows", "message"),
     [
         (EXAMPLES, ROWS[:3], r"2 of 5 examples have no features, the first being 'id 3'"),

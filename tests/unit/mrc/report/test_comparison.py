@@ -54,7 +54,7 @@ def test_several_runs_are_compared_with_the_first():
     assert page.sections == ["agreement", "changes", "groups", "questions", "methods"]
     text = "".join(page.text)
     assert "40 questions, 3 runs: the best F1, 100.0, is that of good; changes are from base." in text
-    assert "In F1, significantly different from base (p < 0.05) are, better: good." in text
+    assert "Runs whose F1 differs significantly from that of base (p < 0.05): better: good." in text
     data = json.loads(page.data[0])
     assert data["runs"] == ["base", "good", "same"]
     assert {data["kinds"][question["kind"]]["label"] for question in data["questions"]} == {"some correct"}

@@ -107,6 +107,11 @@ def test_bins_without_a_question_are_left_out():
     assert measured.error == pytest.approx(0.47)
 
 
+def test_numbers_that_are_no_probability_are_in_the_outer_bins():
+    first, last = calibration([result(probability=sure, exact=1.0) for sure in (-2.0, 0.05, 0.95, 1e308)]).bins
+    assert (first.count, last.count) == (2, 2)
+
+
 def test_answers_without_a_confidence_have_no_calibration():
     assert calibration([result(probability=None)]) is None
     assert calibration([]) is None
