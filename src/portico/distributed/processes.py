@@ -24,6 +24,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputError, InputRuntimeError
+from portico.hf_compat import logger
 from portico.lightning_compat import (
     forks_workers,
     launches_workers,
@@ -88,6 +89,7 @@ def connect(strategy: "Strategy") -> None:
     if getattr(strategy, "world_size", 1) == 1 or launches_workers(strategy) or torch.distributed.is_initialized():
         return
     with quiet_lightning(), _time_to_start(strategy):
+        _join_restarted(strategy)
         if relaunches_script(strategy):
             _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
             with kill_children_on_error():
@@ -95,7 +97,6 @@ def connect(strategy: "Strategy") -> None:
                 launcher.launch(lambda: _watch_children(launcher.procs))
                 strategy.setup_environment()
         else:
-            _join_restarted(strategy)
             strategy.setup_environment()
     share_processes(strategy)
 
@@ -123,10 +124,20 @@ def _join_restarted(strategy: "Strategy") -> None:
     """Initialise the process group of processes that torchrun has started again, under keys of their own.
 
     Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
-    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each.
+    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each, and the
+    store may be another one for each, so that only torchrun's own setting helps.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
     attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
-    if attempt == "0" or machines != "1" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if machines != "1":
+        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
+            logger.warning(
+                "`--max-restarts` of torchrun cannot restart processes on several machines as it is: torch gives them "
+                "the addresses of those that are gone. Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun starts."
+            )
+        return
+    if attempt == "0":
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
