@@ -30,7 +30,6 @@ from models import (
 )
 from portico.checkpoint.manifest import MANIFEST_FILE, damage
 from portico.distributed.model_parallel import is_spread, whole
-from unit.mrc import small_readers
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
@@ -161,6 +160,12 @@ def losses(rows):
     return [row[key] for row in rows for key in ("loss", "eval_loss") if key in row]
 
 
+def llama_with_head():
+    config = tiny_llama().config
+    config.num_labels, config.pad_token_id = 3, 0
+    return transformers.LlamaForSequenceClassification(config)
+
+
 def spread_in_other_ways(folder):
     near, some = {"rtol": 1e-4, "atol": 1e-5}, Sequences(7, ragged=True, seed=4)
     # Each layer in two processes, by the model's plan.
@@ -172,6 +177,10 @@ def spread_in_other_ways(folder):
     np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
     np.testing.assert_allclose(norms(split), expected["norms"], rtol=1e-4)
     np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
+    # The head is in no plan, so the optimizer has more groups of parameters than that of a whole model.
+    headed = classifier(folder / "headed", llama_with_head(), learning_rate=0.01, parallelism_config={"tp_size": 2})
+    headed.train(resume_from_checkpoint=str(folder / "headed-one" / "checkpoint-4"))
+    torch.testing.assert_close(weights(headed), expected["headed"], **near)
     # Weights on the meta device, of which each process reads its part.
     checkpoint = str(folder / "split" / "checkpoint-4")
     with torch.device("meta"):
@@ -194,8 +203,13 @@ def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_pa
     one.train()
     predictions = torch.from_numpy(one.predict(Sequences(7, ragged=True, seed=4)).predictions)
     expected = {"weights": weights(one), "history": history(one), "norms": norms(one), "predictions": predictions}
-    torch.save(expected, tmp_path / "one.pt")
+    headed = classifier(tmp_path / "headed-one", llama_with_head(), learning_rate=0.01)
+    headed.train()
+    torch.save({**expected, "headed": weights(headed)}, tmp_path / "one.pt")
     run_in_processes(2, spread_in_other_ways, tmp_path)
+    again = classifier(tmp_path / "again", llama_with_head(), learning_rate=0.01, save_strategy="no")
+    again.train(resume_from_checkpoint=str(tmp_path / "headed" / "checkpoint-8"))
+    torch.testing.assert_close(weights(again), weights(headed), rtol=1e-4, atol=1e-5)
 
 
 def other_shapes(folder):
@@ -393,39 +407,6 @@ def test_models_of_other_kinds(tmp_path):
     assert "distributed_config" not in json.loads((tmp_path / "loaded/checkpoint-4/config.json").read_text())
     lines = [(tmp_path / f"line-{kind}/model.safetensors").read_bytes() for kind in (True, False)]
     assert lines[0] == lines[1]
-
-
-def reading_comprehension(folder):
-    warnings.filterwarnings("ignore", message=VIEWS)
-    sets = small_readers.source(num_validation=40)
-    made = small_readers.reader(sets.train)
-    features = small_readers.featurized(sets, made.tokenizer)
-    answered = {}
-    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
-        trainer = small_readers.make_trainer(
-            portico.MRCTrainer,
-            SimpleNamespace(model=small_readers.reader(sets.train).model, tokenizer=made.tokenizer),
-            folder / name,
-            arguments={**strategy, "max_steps": 3, "save_steps": 2, "max_grad_norm": 0},
-            train_dataset=features.train,
-            eval_dataset=features.validation,
-            eval_examples=sets.validation,
-        )
-        trainer.train()
-        metrics = trainer.evaluate()
-        answered[name] = {
-            key: value for key, value in metrics.items() if "per_second" not in key and "time" not in key
-        }
-    assert answered["sharded"] == answered["whole"]
-
-
-@pytest.mark.slow
-def test_a_sharded_reader_gives_the_same_answers(tmp_path):
-    run_in_processes(2, reading_comprehension, tmp_path)
-    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("whole", "sharded")]
-    assert files[0] == files[1]
-    weights_of = [(tmp_path / name / "checkpoint-2/model.safetensors").read_bytes() for name in ("whole", "sharded")]
-    assert weights_of[0] == weights_of[1]
 
 
 def saved_in_the_background(folder):
