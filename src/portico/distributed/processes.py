@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
+_lost_children = False  # whether a run that failed has ended those of this process
 # Lightning sets these for the processes that it starts, and in the one that starts them.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
@@ -91,6 +92,7 @@ def connect(strategy: "Strategy") -> None:
     with quiet_lightning(), _time_to_start(strategy):
         _join_restarted(strategy)
         if relaunches_script(strategy):
+            _refuse_second_start(strategy)
             _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
             with kill_children_on_error():
                 launcher: Any = strategy.launcher
@@ -99,6 +101,16 @@ def connect(strategy: "Strategy") -> None:
         else:
             strategy.setup_environment()
     share_processes(strategy)
+
+
+def _refuse_second_start(strategy: "Strategy") -> None:
+    """Raise ``InputRuntimeError`` if new processes, which run the script from its start, would miss an earlier run."""
+    if _lost_children and not strategy.cluster_environment.creates_processes_externally:  # type: ignore[attr-defined]
+        raise InputRuntimeError(
+            "The processes of an earlier run with `strategy='ddp'` ended when it failed, and new ones would run the "
+            "script from its start; train in a new process, start the script with `torchrun`, or set "
+            "`strategy='ddp_spawn'`."
+        )
 
 
 # Processes import their packages at different speeds; `ddp_timeout` is for what they do together.
@@ -227,7 +239,7 @@ def kill_children_on_error() -> Iterator[None]:
     Raises:
         RuntimeError: In place of a broken connection, if a process that this one started ended first.
     """
-    global _kills_children_on_error
+    global _kills_children_on_error, _lost_children
     if _kills_children_on_error:
         yield
         return
@@ -237,6 +249,7 @@ def kill_children_on_error() -> Iterator[None]:
     except BaseException as error:
         ended = _ended_child() if _LOST_CONNECTION.search(str(error)) else None
         if kill_children():
+            _lost_children = True
             _forget_group()
         if ended is not None:
             raise RuntimeError(f"Process {ended[0]} ended with exit code {ended[1]}; its error is above.") from None

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import warnings
+from datetime import timedelta
 from types import SimpleNamespace
 
 import accelerate
@@ -34,7 +35,7 @@ from portico.distributed.model_parallel import is_spread, whole
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
 EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
-SHARDED = {"fsdp": True}
+SHARDED = {"fsdp": True, "ddp_timeout": 100}
 # Some layers, and the heads for batches of one, return views, which nothing changes in place.
 VIEWS = r"FSDP2-wrapped module \(.*\) returned a view tensor"
 WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
@@ -68,6 +69,12 @@ def share_of_weights(model):
     return sum(own for own, _ in parts) / sum(total for _, total in parts)
 
 
+def timeouts(meshes):
+    """Return how long the collectives of meshes may take."""
+    groups = [group for mesh in meshes for group in mesh.get_all_groups()]
+    return {group._get_backend(torch.device("cpu")).options._timeout for group in groups}
+
+
 def history(trainer):
     varying = ("runtime", "per_second", "grad_norm")
     logs = trainer.state.log_history
@@ -93,6 +100,7 @@ def sharded_equals_whole(folder):
     assert not is_spread(ddp.model)
     assert type(fsdp.model).__name__ == "BertForSequenceClassification"
     assert share_of_weights(fsdp.model) < 0.52
+    assert timeouts(one.device_mesh for one in fsdp.model.parameters()) == {timedelta(seconds=fsdp.args.ddp_timeout)}
     assert history(fsdp) == history(ddp)
     np.testing.assert_allclose(norms(fsdp), norms(ddp), rtol=1e-6)
     assert_same_weights(fsdp, ddp)
@@ -236,6 +244,23 @@ def other_shapes(folder):
     for name in runs:
         if not name.startswith("both"):
             torch.testing.assert_close(weights(by_four[name]), weights(by_four["whole"]), **near, msg=name)
+    # What they predict and generate.
+    some = Sequences(7, ragged=True, seed=4)
+    predicted = by_four["whole"].predict(some).predictions
+    for name in ("hybrid", "offloaded", "recomputed", "by size"):
+        np.testing.assert_allclose(by_four[name].predict(some).predictions, predicted, **near, err_msg=name)
+    two = torch.load(folder / "one.pt")["predicted by both"]
+    np.testing.assert_allclose(by_four["both"].predict(some).predictions, two, **near)
+    texts = {}
+    for name, strategy in {"whole": WHOLE, "hybrid": hybrid, "sharded": SHARDED}.items():
+        trainer = generator(folder / "texts", **strategy)
+        trainer.train()
+        texts[name] = trainer.predict(Pairs(5, seed=3), max_length=9).predictions
+        np.testing.assert_array_equal(texts[name], texts["whole"], err_msg=name)
+    prompt = {"input_ids": torch.arange(5, 9)[None], "do_sample": False, "max_new_tokens": 6}
+    written = [by_four[name].model.generate(**prompt, pad_token_id=0) for name in ("both", "both of Lightning")]
+    assert torch.equal(written[0].cpu(), torch.load(folder / "one.pt")["written"])
+    assert torch.equal(*written)
     # Two groups of two processes: each group sees what one process of two does.
     torch.testing.assert_close(weights(by_four["both"]), expected["both"], **near)
     assert_same_weights(by_four["both of Lightning"], by_four["both"])
@@ -255,8 +280,12 @@ def two_shards(folder):
     both = weights(reference)
     sharded = causal(folder / "two", **SHARDED)
     sharded.train()
+    predicted = reference.predict(Sequences(7, ragged=True, seed=4)).predictions
+    prompt = {"input_ids": torch.arange(5, 9)[None], "do_sample": False, "max_new_tokens": 6}
+    written = reference.model.generate(**prompt, pad_token_id=0)
     if sharded.args.process_index == 0:
-        torch.save({"both": both}, folder / "one.pt")
+        saved = {"both": both, "predicted by both": torch.from_numpy(predicted), "written": written}
+        torch.save(saved, folder / "one.pt")
 
 
 @pytest.mark.slow
@@ -416,6 +445,7 @@ def saved_in_the_background(folder):
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
         goes_on[name].train()
     assert_same_weights(goes_on["later"], goes_on["at-once"])
+    assert timeouts(goes_on["later"]._background._groups[2].values()) == {timedelta(seconds=100)}
     both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
     both.train()
     for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():

@@ -17,7 +17,7 @@ from forked import run_in_processes
 from fresh_process import environment
 from models import Points, toy_trainer
 from parity.peers import untimed
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
 
@@ -63,6 +63,11 @@ def fail_and_train_again(strategy, where, folder):
             trainer.train()
     assert dict(os.environ) == before
     assert not torch.distributed.is_initialized()
+    if strategy == "ddp" and where != "refused":
+        with pytest.raises(InputRuntimeError, match=r"ended when it failed, .* start the script with `torchrun`"):
+            toy_trainer(folder, strategy=strategy, **SPREAD).train()
+        assert dict(os.environ) == before
+        assert not torch.distributed.is_initialized()
     again = toy_trainer(folder, num_train_epochs=1)
     assert again.args.world_size == 1
     assert again.train().global_step > 0
