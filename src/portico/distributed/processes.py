@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import ProcessRaisedException
 
@@ -211,6 +212,15 @@ def begin_call(strategy: "Strategy", call: str) -> None:
 def connect_early(strategy: "Strategy") -> None:
     """Initialise the process group in a trainer's constructor, if all processes run already."""
     if not isinstance(getattr(strategy, "cluster_environment", None), LightningEnvironment | None):
+        connect(strategy)
+
+
+def connect_launched(strategy: "Strategy") -> None:
+    """Initialise the process group of processes that torchrun has started, as transformers does with the arguments.
+
+    Code between arguments and trainer, such as the constructors of trl, waits for the others by accelerate's state.
+    """
+    if isinstance(getattr(strategy, "cluster_environment", None), TorchElasticEnvironment):
         connect(strategy)
 
 

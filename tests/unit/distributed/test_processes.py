@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import chain
 
+import accelerate
 import datasets
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformers import TrainerCallback
 
 from forked import run_in_processes
 from fresh_process import environment
-from models import Points, toy_trainer
+from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
 from portico.errors import InputError, InputRuntimeError
 
@@ -135,6 +136,10 @@ def test_predictions_are_those_of_one_process(number, tmp_path):
 
 
 def read_own_files(folder):
+    # Constructors of trl wait for each other before there is a trainer.
+    toy_arguments(folder)
+    with accelerate.PartialState().main_process_first():
+        assert torch.distributed.is_initialized()
     trainer = toy_trainer(folder, parts={"train_dataset": files(8, 4)}, max_steps=3, **READ_BY_ALL)
     with pytest.raises(InputError, match=r"their next batches have 2, 1 examples, .* leave `dispatch_batches`"):
         trainer.predict(files(5, 4, 5, 2))
