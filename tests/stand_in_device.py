@@ -58,17 +58,7 @@ class StandInTensor(torch.Tensor):
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, parts
 
     def untyped_storage(self) -> Any:
-        return _Storage(self.held.untyped_storage())
-
-
-class _Storage:
-    """What is asked of a tensor's storage."""
-
-    def __init__(self, held: torch.UntypedStorage) -> None:
-        self.held, self.data_ptr, self.nbytes = held, held.data_ptr, held.nbytes
-
-    def cpu(self) -> torch.UntypedStorage:
-        return self.held.clone()
+        return self.held.untyped_storage()
 
 
 class StandInAccelerator(MetaAccelerator):

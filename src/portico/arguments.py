@@ -307,6 +307,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         self.corrections = correction_names(self.corrections)
         super().__post_init__()
         from portico.accelerate_compat import forget_precision, share_processes
+        from portico.distributed.processes import connect_launched
 
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
@@ -317,6 +318,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         # As in transformers, an `accelerate.Accelerator` made after these arguments may have a precision of its own.
         forget_precision()
         share_processes(self.lightning_strategy)
+        connect_launched(self.lightning_strategy)
 
     @classmethod
     def fast(cls, *args: Any, **settings: Any) -> Self:

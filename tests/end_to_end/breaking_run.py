@@ -25,7 +25,9 @@ class BreakOff(TrainerCallback):
 
 
 def break_off():
-    (FOLDER / "broken").touch()
+    # At once with its content.
+    (FOLDER / "breaking").write_text(str(os.getpid()))
+    (FOLDER / "breaking").rename(FOLDER / "broken")
     if HOW == "error":
         raise RuntimeError("this process breaks off")
     if HOW == "hang":

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -21,6 +22,9 @@ class FailOnce(TrainerCallback):
             raise RuntimeError("this process fails once")
 
 
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" and os.environ["RANK"] != "0":
+    # The first process must wait for the addresses of this attempt, and not find those of the one before.
+    time.sleep(5)
 settings = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 4}
 trainer = toy_trainer(FOLDER / "run", parts={"callbacks": [FailOnce()]}, **settings)
 found = any((FOLDER / "run").glob("checkpoint-*"))

@@ -31,7 +31,7 @@ from models import (
 )
 from parity.curves import Plain, WithColumns, span
 from portico.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
-from portico.data.loaders import DataLoaderConfig, prepare_data_loader
+from portico.data.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
 
 DOCS = Path(__file__).parents[2] / "docs" / "corrections.md"
@@ -291,29 +291,35 @@ def test_end_of_a_stream_makes_a_step(tmp_path, warnings_of):
 
 
 @pytest.mark.parametrize("options", [{}, {"split_batches": True}, {"dispatch_batches": True}, {"even_batches": False}])
+@pytest.mark.parametrize("num_skipped", [0, 1])
 @pytest.mark.parametrize("size", [1, 7, 8, 13])
-def test_every_example_is_the_own_one_of_one_process(options, size):
+def test_every_example_is_the_own_one_of_one_process(options, size, num_skipped):
+    # A resumed run skips batches.
+    num_skipped = min(num_skipped, (size - 1) // 4)
     batch_size = 4 if options.get("split_batches") else 2
     seen, repeated = [], set()
     for process in range(2):
         config = DataLoaderConfig(num_processes=2, process_index=process, **options)
         if options.get("dispatch_batches"):
-            config = DataLoaderConfig(num_processes=2, process_index=process, broadcast=Broadcast(size), **options)
+            config = DataLoaderConfig(
+                num_processes=2, process_index=process, broadcast=Broadcast(size, num_skipped), **options
+            )
         loader = prepare_data_loader(DataLoader(range(size), batch_size=batch_size), config)
+        loader = skip_first_batches(loader, num_skipped) if num_skipped else loader
         count = 0
         for batch in loader:
             num_own, count = own_and_repeated(len(batch), loader)
             seen += batch[:num_own].tolist()
         repeated.add(count)
-    assert sorted(seen) == list(range(size))
+    assert sorted(seen) == list(range(4 * num_skipped, size))
     assert options.get("even_batches") is False or len(repeated) == 1
 
 
 class Broadcast:
     """What the first process sends to the second one: batches of four."""
 
-    def __init__(self, size):
-        self.batches = iter([*torch.arange(size).split(4), None])
+    def __init__(self, size, num_skipped):
+        self.batches = iter([*torch.arange(size).split(4)[num_skipped:], None])
 
     def __call__(self, batch):
         return next(self.batches)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from portico.distributed.model_parallel import limit_collectives
 from portico.tree import map_tensors
 
 Job = Callable[["dist.ProcessGroup | None"], None]
@@ -70,13 +72,20 @@ class BackgroundWriter:
         for one in ended:
             one.result()
 
-    def start(self, *, uses_collectives: bool, finish: Job) -> None:
-        """Run the jobs, and ``finish`` after them, in a thread; all processes call this."""
+    def start(self, *, uses_collectives: bool, finish: Job, timeout: timedelta | None = None) -> None:
+        """Run the jobs, and ``finish`` after them, in a thread; all processes call this.
+
+        A collective of theirs may take ``timeout``; the thread outlives the main one.
+        """
         assert self._jobs is not None
         jobs = [*self._jobs, finish]
         self._reusable = self._storages
         self.discard()
         group = self._background_groups()[0] if uses_collectives else None
+        if group is not None and timeout is not None:
+            assert self._groups is not None
+            meshes = self._groups[2].values()
+            limit_collectives([group, *(one for mesh in meshes for one in mesh.get_all_groups())], timeout)
 
         def work() -> None:
             try:

@@ -148,12 +148,31 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
                     raise ValueError(f"`{missing[0]}` is missing")
         with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
+            if is_named or is_spread(trainer.model):
+                saved_schedule = _for_groups(trainer.optimizer.param_groups, saved_schedule)
             _check_alike(trainer.lr_scheduler.state_dict(), saved_schedule)
             trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
         logger.warning(
             "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
         )
+
+
+def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a schedule for ``groups`` of parameters, of which there may be more or fewer than saved.
+
+    Parameters of one group that are spread over different processes are in groups of their own.
+    """
+    num_saved = len(schedule.get("_last_lr", groups))
+    if num_saved == len(groups):
+        return schedule
+    rates, state = {"base_lrs": "initial_lr", "_last_lr": "lr"}, dict(schedule)
+    for name, values in schedule.items():
+        if name in rates:
+            state[name] = [group[rates[name]] for group in groups]
+        elif isinstance(values, list) and len(values) == num_saved == values.count(values[0]):
+            state[name] = values[:1] * len(groups)
+    return state
 
 
 def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:

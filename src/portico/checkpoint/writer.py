@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -235,7 +236,7 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
                 torch.distributed.barrier(group)
             _complete(trainer, staging, final)
 
-        background.start(uses_collectives=spread, finish=finish)
+        background.start(uses_collectives=spread, finish=finish, timeout=timedelta(seconds=trainer.args.ddp_timeout))
         return
     _complete(trainer, staging, final)
     trainer.accelerator.wait_for_everyone()

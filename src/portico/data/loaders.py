@@ -75,6 +75,8 @@ class SkipBatchSampler(BatchSampler):
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
         self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.num_processes = getattr(batch_sampler, "num_processes", 1)
+        self.split_batches = getattr(batch_sampler, "split_batches", False)
         self.num_batches = num_batches
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ train on the same examples; all others train on examples of their own.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as recompute_activations
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -31,7 +33,7 @@ from typing_extensions import override
 
 from portico import hf_compat
 from portico.errors import InputError
-from portico.lightning_compat import MeshStrategy
+from portico.lightning_compat import MeshStrategy, process_group_timeout
 
 _AXES = ("replicate", "shard", "tensor")
 _LAYERS, _BY_SIZE, _WHOLE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"
@@ -152,8 +154,13 @@ class ShardedStrategy(MeshStrategy):
         and the largest layer; the others may have made theirs on the meta device. Where the first has too, the
         weights are left empty, to be loaded.
         """
-        if is_spread(model):
-            return
+        if not is_spread(model):
+            self._spread(model, optimizer)
+        # Also those that transformers made while loading.
+        meshes = [mesh for mesh in by_mesh(model.parameters()) if mesh is not None]
+        limit_collectives((one for mesh in meshes for one in mesh.get_all_groups()), process_group_timeout(self))
+
+    def _spread(self, model: nn.Module, optimizer: Any) -> None:
         old = dict(model.named_parameters())
         mesh, has_values = self.make_mesh(), self.broadcast(not is_empty(model))
         if self.tensor_parallel_size > 1:
@@ -266,6 +273,12 @@ def is_empty(model: nn.Module) -> bool:
     return any(parameter.is_meta for parameter in model.parameters())
 
 
+def limit_collectives(groups: Iterable[dist.ProcessGroup], timeout: timedelta) -> None:
+    """Let a collective of ``groups`` take ``timeout``: those of a mesh are made with the default of torch."""
+    for group in groups:
+        _set_pg_timeout(timeout, group)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor``, gathered if it is spread; to be called on all processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -319,7 +332,23 @@ def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> No
             f"{type(model).__name__} does not have; leave it out and set `fsdp=True`, or give the configuration a "
             "`base_model_tp_plan`."
         )
+    if strategy.tensor_parallel_size > 1:
+        _check_heads(model, strategy.tensor_parallel_size)
     strategy.sharding.layers(model)
+
+
+def _check_heads(model: nn.Module, size: int) -> None:
+    """Raise ``InputError`` if the attention heads of ``model``, which its plan splits, cannot be shared equally."""
+    config: Any = model.config
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    plan: Any = model.tp_plan
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads % size and any("attn" in layer for layer in plan):
+            raise InputError(
+                f"`tp_size={size}` does not divide the {heads} heads (`{name}`) of {type(model).__name__}, which its "
+                "`tp_plan` splits; set a divisor, and `dp_shard_size` for the other processes."
+            )
 
 
 def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_values: bool) -> None:

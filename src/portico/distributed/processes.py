@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputError, InputRuntimeError
+from portico.hf_compat import logger
 from portico.lightning_compat import (
     forks_workers,
     launches_workers,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
+_lost_children = False  # whether a run that failed has ended those of this process
 # Lightning sets these for the processes that it starts, and in the one that starts them.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
@@ -88,16 +91,27 @@ def connect(strategy: "Strategy") -> None:
     if getattr(strategy, "world_size", 1) == 1 or launches_workers(strategy) or torch.distributed.is_initialized():
         return
     with quiet_lightning(), _time_to_start(strategy):
+        _join_restarted(strategy)
         if relaunches_script(strategy):
+            _refuse_second_start(strategy)
             _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
             with kill_children_on_error():
                 launcher: Any = strategy.launcher
                 launcher.launch(lambda: _watch_children(launcher.procs))
                 strategy.setup_environment()
         else:
-            _join_restarted(strategy)
             strategy.setup_environment()
     share_processes(strategy)
+
+
+def _refuse_second_start(strategy: "Strategy") -> None:
+    """Raise ``InputRuntimeError`` if new processes, which run the script from its start, would miss an earlier run."""
+    if _lost_children and not strategy.cluster_environment.creates_processes_externally:  # type: ignore[attr-defined]
+        raise InputRuntimeError(
+            "The processes of an earlier run with `strategy='ddp'` ended when it failed, and new ones would run the "
+            "script from its start; train in a new process, start the script with `torchrun`, or set "
+            "`strategy='ddp_spawn'`."
+        )
 
 
 # Processes import their packages at different speeds; `ddp_timeout` is for what they do together.
@@ -123,10 +137,20 @@ def _join_restarted(strategy: "Strategy") -> None:
     """Initialise the process group of processes that torchrun has started again, under keys of their own.
 
     Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
-    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each.
+    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each, and the
+    store may be another one for each, so that only torchrun's own setting helps.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
     attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
-    if attempt == "0" or machines != "1" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if machines != "1":
+        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
+            logger.warning(
+                "`--max-restarts` of torchrun cannot restart processes on several machines as it is: torch gives them "
+                "the addresses of those that are gone. Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun starts."
+            )
+        return
+    if attempt == "0":
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
@@ -191,6 +215,15 @@ def connect_early(strategy: "Strategy") -> None:
         connect(strategy)
 
 
+def connect_launched(strategy: "Strategy") -> None:
+    """Initialise the process group of processes that torchrun has started, as transformers does with the arguments.
+
+    Code between arguments and trainer, such as the constructors of trl, waits for the others by accelerate's state.
+    """
+    if isinstance(getattr(strategy, "cluster_environment", None), TorchElasticEnvironment):
+        connect(strategy)
+
+
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
     """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -216,7 +249,7 @@ def kill_children_on_error() -> Iterator[None]:
     Raises:
         RuntimeError: In place of a broken connection, if a process that this one started ended first.
     """
-    global _kills_children_on_error
+    global _kills_children_on_error, _lost_children
     if _kills_children_on_error:
         yield
         return
@@ -226,6 +259,7 @@ def kill_children_on_error() -> Iterator[None]:
     except BaseException as error:
         ended = _ended_child() if _LOST_CONNECTION.search(str(error)) else None
         if kill_children():
+            _lost_children = True
             _forget_group()
         if ended is not None:
             raise RuntimeError(f"Process {ended[0]} ended with exit code {ended[1]}; its error is above.") from None

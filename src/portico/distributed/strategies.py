@@ -185,10 +185,13 @@ def fsdp_sharding(
     policy = config.get("auto_wrap_policy") or WRAP_POLICIES[0]
     _one_of("auto_wrap_policy", policy, WRAP_POLICIES)
     layers = config.get("transformer_layer_cls_to_wrap") or ()
+    num_parameters = str(config.get("min_num_params", 0))
+    if not num_parameters.isdecimal():
+        raise InputError(f"`min_num_params={num_parameters}` in `fsdp_config` is not a number; use an int >= 0.")
     sharding = Sharding(
         auto_wrap_policy=policy,
         transformer_layer_cls_to_wrap=frozenset(layers.split(",") if isinstance(layers, str) else layers),
-        min_num_params=int(config.get("min_num_params", 0)),
+        min_num_params=int(num_parameters),
         reshard_after_forward=_WORDS.get(reshards, reshards == "true"),
         **{name: _is_on(config.get(name, False)) for name in _SWITCHES},
     )
@@ -230,6 +233,11 @@ def _is_on(value: object) -> bool:
     return bool(value) and str(value).lower() not in ("false", "0", "no", "off", "n", "f")
 
 
+# Keys of `parallelism_config`, as of accelerate's `ParallelismConfig`.
+_SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+_PARALLELISM = (*_SIZES, "cp_backend", "sp_backend", "tp_handler", "cp_handler", "sp_handler")
+
+
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
     """Return the strategy that spreads the model as the arguments say, or as it is; ``None`` to keep it whole.
 
@@ -248,13 +256,22 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
         )
     if names == ["deepspeed"]:
         return _deepspeed_strategy(args)
+    sizes = _mesh_sizes(args, model)
+    spreads = args.parallelism_config is not None and sizes is not None and max(sizes[1] or 1, sizes[2]) > 1
+    if spreads and strategy not in (None, "auto", "fsdp"):
+        name = strategy if isinstance(strategy, str) else type(strategy).__name__
+        raise InputError(f"`parallelism_config` spreads the model, and `strategy` is {name!r}; set one of them.")
     if type(strategy) is ModelParallelStrategy:
         return _fsdp_strategy(args, Sharding(), **mesh_options(strategy))
-    sizes = _mesh_sizes(args, model)
     shards = bool(names) or by_name
     if not shards and (sizes is None or isinstance(strategy, Strategy)):
         return None
     sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config) if shards else (Sharding(), False)
+    if sharding.activation_checkpointing and args.gradient_checkpointing:
+        raise InputError(
+            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` would recompute each layer "
+            "twice; leave out `gradient_checkpointing`."
+        )
     if sizes is None:
         replicas = getattr(args, "num_nodes", None) or (launched_processes() or (1, 1))[1] if copies_per_machine else 1
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
@@ -296,6 +313,14 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
     if config is None:
         return None
     given = config if isinstance(config, Mapping) else vars(config)
+    if isinstance(config, Mapping) and (unknown := sorted(config.keys() - _PARALLELISM)):
+        raise InputError(
+            f"`parallelism_config` sets {', '.join(unknown)}, which is unknown; use {', '.join(_PARALLELISM)}."
+        )
+    for name in _SIZES:
+        size = given.get(name)
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise InputError(f"`{name}={size!r}` in `parallelism_config` is no number of processes; use an int >= 1.")
     for name, what in (("cp_size", "Context"), ("sp_size", "Sequence")):
         if (given.get(name) or 1) > 1:
             raise InputError(

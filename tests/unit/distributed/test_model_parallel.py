@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import warnings
+from datetime import timedelta
 from types import SimpleNamespace
 
 import accelerate
@@ -30,12 +31,11 @@ from models import (
 )
 from portico.checkpoint.manifest import MANIFEST_FILE, damage
 from portico.distributed.model_parallel import is_spread, whole
-from unit.mrc import small_readers
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
 EXACT = {"max_grad_norm": 0, "eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
-SHARDED = {"fsdp": True}
+SHARDED = {"fsdp": True, "ddp_timeout": 100}
 # Some layers, and the heads for batches of one, return views, which nothing changes in place.
 VIEWS = r"FSDP2-wrapped module \(.*\) returned a view tensor"
 WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
@@ -69,6 +69,12 @@ def share_of_weights(model):
     return sum(own for own, _ in parts) / sum(total for _, total in parts)
 
 
+def timeouts(meshes):
+    """Return how long the collectives of meshes may take."""
+    groups = [group for mesh in meshes for group in mesh.get_all_groups()]
+    return {group._get_backend(torch.device("cpu")).options._timeout for group in groups}
+
+
 def history(trainer):
     varying = ("runtime", "per_second", "grad_norm")
     logs = trainer.state.log_history
@@ -94,6 +100,7 @@ def sharded_equals_whole(folder):
     assert not is_spread(ddp.model)
     assert type(fsdp.model).__name__ == "BertForSequenceClassification"
     assert share_of_weights(fsdp.model) < 0.52
+    assert timeouts(one.device_mesh for one in fsdp.model.parameters()) == {timedelta(seconds=fsdp.args.ddp_timeout)}
     assert history(fsdp) == history(ddp)
     np.testing.assert_allclose(norms(fsdp), norms(ddp), rtol=1e-6)
     assert_same_weights(fsdp, ddp)
@@ -161,6 +168,12 @@ def losses(rows):
     return [row[key] for row in rows for key in ("loss", "eval_loss") if key in row]
 
 
+def llama_with_head():
+    config = tiny_llama().config
+    config.num_labels, config.pad_token_id = 3, 0
+    return transformers.LlamaForSequenceClassification(config)
+
+
 def spread_in_other_ways(folder):
     near, some = {"rtol": 1e-4, "atol": 1e-5}, Sequences(7, ragged=True, seed=4)
     # Each layer in two processes, by the model's plan.
@@ -172,6 +185,10 @@ def spread_in_other_ways(folder):
     np.testing.assert_allclose(losses(history(split)), losses(expected["history"]), rtol=1e-5)
     np.testing.assert_allclose(norms(split), expected["norms"], rtol=1e-4)
     np.testing.assert_allclose(split.predict(some).predictions, expected["predictions"], **near)
+    # The head is in no plan, so the optimizer has more groups of parameters than that of a whole model.
+    headed = classifier(folder / "headed", llama_with_head(), learning_rate=0.01, parallelism_config={"tp_size": 2})
+    headed.train(resume_from_checkpoint=str(folder / "headed-one" / "checkpoint-4"))
+    torch.testing.assert_close(weights(headed), expected["headed"], **near)
     # Weights on the meta device, of which each process reads its part.
     checkpoint = str(folder / "split" / "checkpoint-4")
     with torch.device("meta"):
@@ -194,8 +211,13 @@ def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_pa
     one.train()
     predictions = torch.from_numpy(one.predict(Sequences(7, ragged=True, seed=4)).predictions)
     expected = {"weights": weights(one), "history": history(one), "norms": norms(one), "predictions": predictions}
-    torch.save(expected, tmp_path / "one.pt")
+    headed = classifier(tmp_path / "headed-one", llama_with_head(), learning_rate=0.01)
+    headed.train()
+    torch.save({**expected, "headed": weights(headed)}, tmp_path / "one.pt")
     run_in_processes(2, spread_in_other_ways, tmp_path)
+    again = classifier(tmp_path / "again", llama_with_head(), learning_rate=0.01, save_strategy="no")
+    again.train(resume_from_checkpoint=str(tmp_path / "headed" / "checkpoint-8"))
+    torch.testing.assert_close(weights(again), weights(headed), rtol=1e-4, atol=1e-5)
 
 
 def other_shapes(folder):
@@ -222,6 +244,23 @@ def other_shapes(folder):
     for name in runs:
         if not name.startswith("both"):
             torch.testing.assert_close(weights(by_four[name]), weights(by_four["whole"]), **near, msg=name)
+    # What they predict and generate.
+    some = Sequences(7, ragged=True, seed=4)
+    predicted = by_four["whole"].predict(some).predictions
+    for name in ("hybrid", "offloaded", "recomputed", "by size"):
+        np.testing.assert_allclose(by_four[name].predict(some).predictions, predicted, **near, err_msg=name)
+    two = torch.load(folder / "one.pt")["predicted by both"]
+    np.testing.assert_allclose(by_four["both"].predict(some).predictions, two, **near)
+    texts = {}
+    for name, strategy in {"whole": WHOLE, "hybrid": hybrid, "sharded": SHARDED}.items():
+        trainer = generator(folder / "texts", **strategy)
+        trainer.train()
+        texts[name] = trainer.predict(Pairs(5, seed=3), max_length=9).predictions
+        np.testing.assert_array_equal(texts[name], texts["whole"], err_msg=name)
+    prompt = {"input_ids": torch.arange(5, 9)[None], "do_sample": False, "max_new_tokens": 6}
+    written = [by_four[name].model.generate(**prompt, pad_token_id=0) for name in ("both", "both of Lightning")]
+    assert torch.equal(written[0].cpu(), torch.load(folder / "one.pt")["written"])
+    assert torch.equal(*written)
     # Two groups of two processes: each group sees what one process of two does.
     torch.testing.assert_close(weights(by_four["both"]), expected["both"], **near)
     assert_same_weights(by_four["both of Lightning"], by_four["both"])
@@ -241,8 +280,12 @@ def two_shards(folder):
     both = weights(reference)
     sharded = causal(folder / "two", **SHARDED)
     sharded.train()
+    predicted = reference.predict(Sequences(7, ragged=True, seed=4)).predictions
+    prompt = {"input_ids": torch.arange(5, 9)[None], "do_sample": False, "max_new_tokens": 6}
+    written = reference.model.generate(**prompt, pad_token_id=0)
     if sharded.args.process_index == 0:
-        torch.save({"both": both}, folder / "one.pt")
+        saved = {"both": both, "predicted by both": torch.from_numpy(predicted), "written": written}
+        torch.save(saved, folder / "one.pt")
 
 
 @pytest.mark.slow
@@ -395,39 +438,6 @@ def test_models_of_other_kinds(tmp_path):
     assert lines[0] == lines[1]
 
 
-def reading_comprehension(folder):
-    warnings.filterwarnings("ignore", message=VIEWS)
-    sets = small_readers.source(num_validation=40)
-    made = small_readers.reader(sets.train)
-    features = small_readers.featurized(sets, made.tokenizer)
-    answered = {}
-    for name, strategy in {"whole": WHOLE, "sharded": SHARDED}.items():
-        trainer = small_readers.make_trainer(
-            portico.MRCTrainer,
-            SimpleNamespace(model=small_readers.reader(sets.train).model, tokenizer=made.tokenizer),
-            folder / name,
-            arguments={**strategy, "max_steps": 3, "save_steps": 2, "max_grad_norm": 0},
-            train_dataset=features.train,
-            eval_dataset=features.validation,
-            eval_examples=sets.validation,
-        )
-        trainer.train()
-        metrics = trainer.evaluate()
-        answered[name] = {
-            key: value for key, value in metrics.items() if "per_second" not in key and "time" not in key
-        }
-    assert answered["sharded"] == answered["whole"]
-
-
-@pytest.mark.slow
-def test_a_sharded_reader_gives_the_same_answers(tmp_path):
-    run_in_processes(2, reading_comprehension, tmp_path)
-    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("whole", "sharded")]
-    assert files[0] == files[1]
-    weights_of = [(tmp_path / name / "checkpoint-2/model.safetensors").read_bytes() for name in ("whole", "sharded")]
-    assert weights_of[0] == weights_of[1]
-
-
 def saved_in_the_background(folder):
     """Checkpoints written while training continues, windows of several batches, and an optimizer of the user's."""
     waits, goes_on = {}, {}
@@ -435,6 +445,7 @@ def saved_in_the_background(folder):
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
         goes_on[name].train()
     assert_same_weights(goes_on["later"], goes_on["at-once"])
+    assert timeouts(goes_on["later"]._background._groups[2].values()) == {timedelta(seconds=100)}
     both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
     both.train()
     for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():

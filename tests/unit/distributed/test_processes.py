@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import chain
 
+import accelerate
 import datasets
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from transformers import TrainerCallback
 
 from forked import run_in_processes
 from fresh_process import environment
-from models import Points, toy_trainer
+from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
 
@@ -63,6 +64,11 @@ def fail_and_train_again(strategy, where, folder):
             trainer.train()
     assert dict(os.environ) == before
     assert not torch.distributed.is_initialized()
+    if strategy == "ddp" and where != "refused":
+        with pytest.raises(InputRuntimeError, match=r"ended when it failed, .* start the script with `torchrun`"):
+            toy_trainer(folder, strategy=strategy, **SPREAD).train()
+        assert dict(os.environ) == before
+        assert not torch.distributed.is_initialized()
     again = toy_trainer(folder, num_train_epochs=1)
     assert again.args.world_size == 1
     assert again.train().global_step > 0
@@ -130,6 +136,10 @@ def test_predictions_are_those_of_one_process(number, tmp_path):
 
 
 def read_own_files(folder):
+    # Constructors of trl wait for each other before there is a trainer.
+    toy_arguments(folder)
+    with accelerate.PartialState().main_process_first():
+        assert torch.distributed.is_initialized()
     trainer = toy_trainer(folder, parts={"train_dataset": files(8, 4)}, max_steps=3, **READ_BY_ALL)
     with pytest.raises(InputError, match=r"their next batches have 2, 1 examples, .* leave `dispatch_batches`"):
         trainer.predict(files(5, 4, 5, 2))

@@ -10,7 +10,7 @@ import transformers
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 
 import portico
-from models import Line, tiny_bert, toy_arguments, toy_trainer
+from models import Line, tiny_bert, tiny_llama, toy_arguments, toy_trainer
 from portico.distributed import strategies as sharded
 from portico.distributed.model_parallel import ShardedStrategy, Sharding
 from portico.distributed.placement import resolve_strategy, run_placement
@@ -301,19 +301,63 @@ def test_mesh_of_processes(given, shape, tmp_path):
     assert strategy.tensor_parallel_size == shape[2]
 
 
+TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
         ({"parallelism_config": {"dp_shard_size": 3}}, "1 replicate x 3 shard x 1 tensor has 3 places, but .* 4 proc"),
         ({"fsdp": True, "parallelism_config": {"tp_size": 8}}, "has 8 places, but the run has 4 processes; start 8"),
         ({"strategy": ModelParallelStrategy(2, 3)}, "1 replicate x 2 shard x 3 tensor has 6 places"),
+        # Of two by two, on three processes, on six and on one.
+        ({"parallelism_config": TWO_BY_TWO, "devices": 3}, "has 4 places, but the run has 3 processes; start 4, or"),
+        (
+            {"parallelism_config": TWO_BY_TWO, "devices": 3, "num_nodes": 2},
+            "has 4 places, but the run has 6 processes",
+        ),
+        ({"parallelism_config": TWO_BY_TWO, "devices": 1}, "has 4 places, but the run has 1 processes"),
+        ({"parallelism_config": {"tp_size": -1}}, "`tp_size=-1` in `parallelism_config` is no number of processes"),
+        ({"parallelism_config": {"dp_shard_size": 0}}, "`dp_shard_size=0` .* is no number of processes; use an int"),
+        ({"parallelism_config": {"tp_size": "two"}}, "`tp_size='two'` .* is no number of processes"),
+        (
+            {"parallelism_config": {"tensor_size": 2}},
+            "sets tensor_size, which is unknown; use dp_replicate_size",
+        ),
+        (
+            {"parallelism_config": {"tp_size": 4}, "strategy": "ddp"},
+            "spreads the model, and `strategy` is 'ddp'; set",
+        ),
+        ({"parallelism_config": {"tp_size": 4}, "strategy": DDPStrategy()}, "`strategy` is 'DDPStrategy'; set one of"),
+        (
+            {"parallelism_config": {"tp_size": 4}, "strategy": ModelParallelStrategy(2, 2)},
+            "`strategy` is 'ModelParallelStrategy'; set one of them",
+        ),
+        ({"fsdp": True, "strategy": "ddp"}, "`fsdp` and `strategy` each choose a strategy; set one of them"),
+        ({"fsdp": True, "fsdp_config": {"min_num_params": "many"}}, "`min_num_params=many` .* use an int >= 0"),
+        (
+            {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True},
+            "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
+        ),
         ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),
         ({"parallelism_config": {"sp_size": 2}}, "`sp_size=2` .*: Sequence parallelism is not supported"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:When using FSDP, prefer:UserWarning")
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
 def test_mesh_that_does_not_fit_is_rejected(given, match, tmp_path):
     with pytest.raises(InputError, match=match):
-        toy_arguments(tmp_path, devices=4, **given)
+        toy_arguments(tmp_path, **{"devices": 4, **given})
+
+
+@pytest.mark.parametrize(
+    ("size", "heads"), [(3, "4 heads (`num_attention_heads`)"), (4, "2 heads (`num_key_value_heads`)")]
+)
+def test_heads_that_cannot_be_shared_are_rejected(size, heads, tmp_path):
+    args = toy_arguments(tmp_path, devices=size, parallelism_config={"tp_size": size})
+    message = f"`tp_size={size}` does not divide the {heads} of LlamaForCausalLM"
+    with pytest.raises(InputError, match=re.escape(message)):
+        toy_trainer(tmp_path, parts={"args": args, "model": tiny_llama()})
 
 
 def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
