@@ -20,6 +20,7 @@ from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
 from portico.mrc.postprocess.token_offsets import ExampleColumns, Passages
 
 _FEATURES_PER_BLOCK = 256  # bounds the memory for all pairs of starts and ends
+_EXAMPLES_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +350,8 @@ def span_probabilities(
     kind_E = 2 * ranked.counts_E + wide_E
     for kind in np.unique(kind_E).tolist():
         (count, wide), rows = divmod(kind, 2), np.flatnonzero(kind_E == kind)
-        if count > 0:
-            spans = ranked.row_starts[rows, None] + np.arange(count)
+        for first in range(0, len(rows) if count else 0, _EXAMPLES_PER_BLOCK):
+            spans = ranked.row_starts[rows[first : first + _EXAMPLES_PER_BLOCK], None] + np.arange(count)
             score = score_N[spans].astype(np.float64) if wide else score_N[spans]
             weight = np.exp(score - score.max(axis=1, keepdims=True))
             probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)
