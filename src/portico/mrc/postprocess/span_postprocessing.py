@@ -37,6 +37,7 @@ class AnsweredQuestions(EvalPrediction):
         predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
         label_ids: ``{"id", "answers"}`` of each question; ``None`` for questions without labels.
         answers: The answers with their spans, candidates and null odds.
+        is_labelled: Whether the questions have labels.
     """
 
     def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
@@ -54,7 +55,7 @@ class AnsweredQuestions(EvalPrediction):
         return [record for batch in self.batches() for record in batch.label_ids] if self.is_labelled else None
 
     @property
-    def elements(self) -> tuple[Any, ...]:
+    def elements(self) -> tuple[Any, ...]:  # type: ignore[override]
         return self.predictions, self.label_ids
 
     def batches(self) -> Iterator[EvalPrediction]:
@@ -186,7 +187,8 @@ class SquadMetrics:
 
     def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
         metric = (SquadV2 if self.version_2_with_negative else SquadV1)(sync_on_compute=False)
-        for batch in answered.batches() if hasattr(answered, "batches") else [answered]:
+        batches: Any = answered.batches() if hasattr(answered, "batches") else [answered]
+        for batch in batches:
             metric.update(batch.predictions, batch.label_ids)
         scores: dict[str, float] = metric.compute()
         return scores
