@@ -27,7 +27,9 @@ WAYS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
 }
 
 
-SECONDS_BETWEEN = 2.0
+# Virtual machines may give memory back that was free for two seconds, and getting it again takes longer than a save.
+SECONDS_BEFORE_STEP = 0.5
+SAVE_STEPS = 2
 NUM_CHECKPOINTS = 3
 
 
@@ -50,7 +52,7 @@ class StandStill(transformers.TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stand in for the steps between two checkpoints."""
-        time.sleep(SECONDS_BETWEEN if state.global_step else 0)
+        time.sleep(SECONDS_BEFORE_STEP if state.global_step else 0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
@@ -71,9 +73,9 @@ def pauses_of(way: str) -> tuple[list[float], int]:
     with tempfile.TemporaryDirectory() as folder:
         args = library.TrainingArguments(
             folder,
-            max_steps=NUM_CHECKPOINTS,
+            max_steps=NUM_CHECKPOINTS * SAVE_STEPS,
             per_device_train_batch_size=2,
-            save_steps=1,
+            save_steps=SAVE_STEPS,
             save_total_limit=1,
             logging_strategy="no",
             report_to="none",

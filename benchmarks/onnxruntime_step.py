@@ -6,8 +6,8 @@ medians over the rounds, and the median and the range of the ratios to eager mod
 compares peak memory instead, each way in a process of its own; ``--profile`` adds where ONNX Runtime's time goes.
 
 ``--first-step`` measures processes until the end of their first step instead, imports included, each way with the
-cache that a run before it has filled. ``--products`` measures the products of the linear layers alone, by torch and by
-ONNX Runtime: they bound what a step can gain.
+cache that a run before it has filled. ``--products`` measures the matrix products alone, by torch and by ONNX
+Runtime: they bound what a step can gain.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
 
 def training_step(model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], None]:
     """Return a function that takes one training step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -117,38 +117,33 @@ def first_step(options: argparse.Namespace) -> None:
 
 
 def products(options: argparse.Namespace) -> None:
-    """Measure the matrix products of the linear layers, forward and backward, alone."""
-    import onnx
-    import onnxruntime
-
+    """Measure the matrix products of a step, forward and backward, alone, and what runs in torch in any case."""
     rows, hidden, inner = options.rows * options.length, SIZES["hidden_size"], SIZES["intermediate_size"]
-    layers = [*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden)] * SIZES["num_hidden_layers"]
-    shapes = [shape for k, n in layers for shape in ((rows, k, n), (rows, n, k), (k, rows, n))]
-    sides = {side: torch.randn(side) for a, k, n in shapes for side in ((a, k), (k, n))}
-
-    def bound(a: int, k: int, n: int) -> Callable[[], None]:
-        infos = {name: onnx.helper.make_tensor_value_info(name, 1, of) for name, of in (("x", (a, k)), ("y", (k, n)))}
-        result = onnx.helper.make_tensor_value_info("z", 1, (a, n))
-        node = onnx.helper.make_node("MatMul", ["x", "y"], ["z"])
-        graph = onnx.helper.make_graph([node], "product", list(infos.values()), [result])
-        opsets = [onnx.helper.make_opsetid("", 20)]
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = options.threads
-        session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-        binding = session.io_binding()
-        binding.bind_cpu_input("x", sides[a, k].numpy())
-        binding.bind_cpu_input("y", sides[k, n].numpy())
-        binding.bind_output("z", "cpu")
-        return lambda: session.run_with_iobinding(binding)
-
-    sessions = {shape: bound(*shape) for shape in set(shapes)}
-    by_torch = [(sides[a, k], sides[k, n]) for a, k, n in shapes]
-    ways: dict[str, Callable[[], Any]] = {
-        "eager step": made_step(options, "eager")[1],
-        "torch": lambda: [torch.mm(x, y) for x, y in by_torch],
-        "onnxruntime": lambda: [sessions[shape]() for shape in shapes],
+    depth, heads, length = SIZES["num_hidden_layers"], SIZES["num_attention_heads"], options.length
+    layers = [*[(hidden, hidden)] * 4, (hidden, inner), (inner, hidden)] * depth
+    linear = [(1, *shape) for k, n in layers for shape in ((rows, k, n), (rows, n, k), (k, rows, n))]
+    # Scores and mixed values, and each one's two derivatives.
+    by_head = (length, hidden // heads, length), (length, length, hidden // heads)
+    attention = [(options.rows * heads, *shape) for shape in [by_head[0], *[by_head[1]] * 2] * 2 * depth]
+    shapes = {"linear layers": linear, "attention": attention}
+    sides = {side: torch.randn(side) for g, a, k, n in linear + attention for side in ((g, a, k), (g, k, n))}
+    sessions = {
+        (g, a, k, n): product(sides[g, a, k], sides[g, k, n], options.threads) for g, a, k, n in linear + attention
     }
+    model, step = made_step(options, "eager")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    kept = [torch.empty(options.rows, heads, length, length)] * depth + [torch.empty(rows, hidden)] * (2 * depth + 1)
+
+    def in_torch() -> None:
+        """Draw the masks of the dropouts, and move the weights."""
+        for tensor in kept:
+            tensor.bernoulli_(0.9)
+        optimizer.step()
+
+    ways: dict[str, Callable[[], Any]] = {"eager step": step, "draws and optimizer": in_torch}
+    for kind, some in shapes.items():
+        ways[f"{kind}, torch"] = lambda some=some: [sides[g, a, k] @ sides[g, k, n] for g, a, k, n in some]
+        ways[f"{kind}, ONNX Runtime"] = lambda some=some: [sessions[shape]() for shape in some]
     clock = time.perf_counter if options.wall else time.process_time
     times: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(options.rounds + 2):
@@ -156,13 +151,34 @@ def products(options: argparse.Namespace) -> None:
             taken = seconds(work, 1, clock)
             if turn > 1:
                 times[way].append(taken)
-    share = statistics.median(own / step for own, step in zip(times["torch"], times["eager step"], strict=True))
-    ratios = [own / other for own, other in zip(times["onnxruntime"], times["torch"], strict=True)]
     for way, measured in times.items():
-        print(f"{way:12} {statistics.median(measured) * 1e3:7.0f} ms")
-    print(f"the products are {share:.2f} of an eager step in torch, and take", end=" ")
-    print(f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f}) of that in ONNX Runtime")
-    print(f"a step whose other parts cost nothing takes {share * statistics.median(ratios):.2f} of an eager one")
+        share = statistics.median(own / whole for own, whole in zip(measured, times["eager step"], strict=True))
+        print(f"{way:30} {statistics.median(measured) * 1e3:7.0f} ms, {share:.2f} of an eager step")
+    for library in ("torch", "ONNX Runtime"):
+        parts = zip(*(times[f"{kind}, {library}"] for kind in shapes), times["draws and optimizer"], strict=True)
+        least = statistics.median(sum(part) / whole for part, whole in zip(parts, times["eager step"], strict=True))
+        print(f"with products by {library}, a step whose other parts cost nothing takes {least:.2f} of an eager one")
+
+
+def product(x: torch.Tensor, y: torch.Tensor, num_threads: int) -> Callable[[], None]:
+    """Return a function that multiplies two tensors in ONNX Runtime."""
+    import onnx
+    import onnxruntime
+
+    infos = [onnx.helper.make_tensor_value_info(name, 1, of.shape) for name, of in (("x", x), ("y", y))]
+    result = onnx.helper.make_tensor_value_info("z", 1, (*x.shape[:2], y.shape[2]))
+    node = onnx.helper.make_node("MatMul", ["x", "y"], ["z"])
+    opsets = [onnx.helper.make_opsetid("", 20)]
+    graph = onnx.helper.make_graph([node], "product", infos, [result])
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = num_threads
+    session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x.numpy())
+    binding.bind_cpu_input("y", y.numpy())
+    binding.bind_output("z", "cpu")
+    return lambda: session.run_with_iobinding(binding)
 
 
 def parsed() -> argparse.Namespace:
@@ -177,7 +193,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--evaluation", action="store_true", help="evaluate instead of train")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--first-step", action="store_true", help="time of fresh processes to the end of a step")
-    parser.add_argument("--products", action="store_true", help="time of the linear layers' products alone")
+    parser.add_argument("--products", action="store_true", help="time of the matrix products alone")
     parser.add_argument("--peak-of", choices=["eager", "inductor", "onnxruntime"], help=argparse.SUPPRESS)
     parser.add_argument("--profile", action="store_true", help="show where ONNX Runtime's time goes")
     parser.add_argument("--ways", nargs="+", default=["eager", "inductor", "onnxruntime"])

@@ -531,6 +531,8 @@ class LeanEpochLoop(_TrainingEpochLoop):
 class LeanEvaluationLoop(_EvaluationLoop):
     """Lightning's loop over the batches of an evaluation, lean as :class:`LeanEpochLoop` is. Public: none."""
 
+    _verified_hooks: Sequence[Any] = ()
+
     @override
     def reset(self) -> None:
         super().reset()
@@ -546,6 +548,15 @@ class LeanEvaluationLoop(_EvaluationLoop):
         self._stage_name = "test" if self.trainer.testing else "validation"
         if self._is_lean:
             fetcher._start_profiler = fetcher._stop_profiler = _do_nothing
+
+    @override
+    def _verify_dataloader_idx_requirement(self) -> None:
+        # By the signatures of three hooks, before the first batch and after the last.
+        module = self.trainer.lightning_module
+        hooks = [self.num_dataloaders, *(getattr(getattr(module, name), "__func__", None) for name in _INDEXED_HOOKS)]
+        if hooks != self._verified_hooks or None in hooks:
+            super()._verify_dataloader_idx_requirement()
+            self._verified_hooks = hooks
 
     @override
     def _evaluation_step(
@@ -578,6 +589,12 @@ class LeanEvaluationLoop(_EvaluationLoop):
         if not progress.is_last_batch and trainer.received_sigterm:
             raise SIGTERMException
 
+
+_INDEXED_HOOKS = [
+    f"{on}{stage}_{place}"
+    for stage in ("validation", "test")
+    for on, place in (("", "step"), ("on_", "batch_start"), ("on_", "batch_end"))
+]
 
 # Only a strategy that defines none of these, in full precision, leaves the steps to the loops above.
 _TRAINING_STEPS = (
@@ -652,7 +669,15 @@ def step_optimizer(trainer: pl.Trainer, optimizer: Any, closure: Callable[[], An
 
 
 def use_lean_loops(trainer: pl.Trainer) -> None:
-    """Let the lean loops run the batches of ``trainer``. Public: none."""
+    """Let the lean loops run the batches of ``trainer``, and keep the handlers of no other signals than it sets.
+
+    Public: none.
+    """
+    if USES_SHORTCUTS:
+        signals = {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
+        requeue = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
+        kept = signals if requeue is None else signals | {requeue}
+        trainer._signal_connector._get_current_signal_handlers = lambda: {one: signal.getsignal(one) for one in kept}  # type: ignore[method-assign]
     if USES_SHORTCUTS and isinstance(trainer.profiler, NullProfiler):  # type: ignore[attr-defined]  # set by a connector
         loop = trainer.fit_loop
         loop.epoch_loop = LeanEpochLoop(trainer, loop.min_steps, loop.max_steps)
@@ -749,10 +774,13 @@ def quiet_lightning() -> Iterator[None]:
     warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
     Public: ``Trainer(barebones=True)``, which also turns off loggers and callbacks.
     """
+
+    def warns(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
     loggers = [logging.getLogger(name) for name in _ANNOUNCERS]
-    levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.WARNING)
+        logger.addFilter(warns)  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
@@ -761,5 +789,5 @@ def quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=r"The number of training batches \(\d+\) is smaller")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for logger in loggers:
+            logger.removeFilter(warns)

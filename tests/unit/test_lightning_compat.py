@@ -1,12 +1,15 @@
 import inspect
 import logging
+import signal
 import sys
+import types
 import warnings
 from importlib.metadata import version
 
 import lightning.pytorch as pl
 import pytest
 import torch
+import transformers
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from models import toy_trainer
@@ -164,11 +167,43 @@ def test_quiet_lightning_restores_log_levels(caplog):
     assert [record.message for record in caplog.records] == ["mind this", "later"]
 
 
-def test_quiet_lightning_restores_levels_after_error():
-    level = ANNOUNCER.level
+def test_quiet_lightning_ends_after_error(caplog):
+    ANNOUNCER.setLevel(logging.INFO)
     with pytest.raises(KeyError), quiet_lightning():
         raise KeyError
-    assert ANNOUNCER.level == level
+    ANNOUNCER.info("later")
+    assert [record.message for record in caplog.records] == ["later"]
+
+
+class SignalSetter(transformers.TrainerCallback):
+    def on_prediction_step(self, args, state, control, **kwargs):
+        for one in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
+
+
+def test_an_evaluation_restores_the_handlers_that_lightning_sets(tmp_path):
+    before = {one: signal.getsignal(one) for one in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        toy_trainer(tmp_path, parts={"callbacks": [SignalSetter()]}).evaluate()
+        # Under transformers a handler that a callback sets stays.
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def test_hooks_are_looked_at_again_when_they_change(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    for _ in range(2):
+        trainer.evaluate()
+
+    def needs_index(self, batch, batch_idx, dataloader_idx):
+        """Never called."""
+
+    trainer.module.validation_step = types.MethodType(needs_index, trainer.module)
+    with pytest.raises(RuntimeError, match="only a single `val_dataloader`"):
+        trainer.evaluate()
 
 
 def test_quiet_lightning_keeps_other_warnings():

@@ -28,6 +28,7 @@ class BackgroundWriter:
     def __init__(self) -> None:
         self._jobs: list[Job] | None = None
         self._thread: threading.Thread | None = None
+        self._reservation: threading.Thread | None = None
         self._error: BaseException | None = None
         self.copies = False  # whether jobs run after training has continued, so that they need copies
         self._storages: dict[int, torch.UntypedStorage] = {}
@@ -39,8 +40,24 @@ class BackgroundWriter:
         """Whether jobs have been started, and not yet waited for."""
         return self._thread is not None
 
+    def reserve(self, state: Any) -> None:
+        """Get memory for copies of nested tensors in a thread: new memory takes longer than the first copy itself."""
+        sizes: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> None:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+
+        def work() -> None:
+            for key, num_bytes in sizes.items():
+                self._reusable[key] = torch.empty(num_bytes, dtype=torch.uint8).fill_(0).untyped_storage()
+
+        map_tensors(note, state)
+        self._reservation = threading.Thread(target=work, name="checkpoint-memory", daemon=True)
+        self._reservation.start()
+
     def collect(self) -> None:
         """Keep the jobs that come until :meth:`start`, and copy what they write."""
+        self._join_reservation()
         self._jobs, self.copies = [], True
 
     def run(self, job: Job) -> None:
@@ -103,7 +120,13 @@ class BackgroundWriter:
 
     def release(self) -> None:
         """Free the memory of the copies, which is kept for the next checkpoint."""
+        self._join_reservation()
         self._reusable = {}
+
+    def _join_reservation(self) -> None:
+        if self._reservation is not None:
+            self._reservation.join()
+            self._reservation = None
 
     def wait(self) -> None:
         """Wait for the jobs; raise the error that ended them."""

@@ -88,7 +88,7 @@ from portico.checkpoint.resume import (
     save_stream_position,
     set_rng_states,
 )
-from portico.checkpoint.writer import export_callbacks, exportable_callbacks
+from portico.checkpoint.writer import export_callbacks, exportable_callbacks, reserve_copies
 from portico.data.loaders import DataLoaderShard, skip_first_batches
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
@@ -377,6 +377,8 @@ class TrainingRun:
         trainer.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
         self._fire("on_step_end")
         self._log_save_evaluate()
+        if trainer.state.global_step == self.initial_global_step + 1:
+            reserve_copies(trainer)
 
     def end_epoch(self) -> None:
         """End the epoch; an epoch without a batch ends the run."""

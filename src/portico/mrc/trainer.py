@@ -83,10 +83,17 @@ class AnswerSession(EvaluationSession):
         if self.trainer.args.should_save:
             self._write(answered, stage)
         compute_metrics: Any = self.trainer.compute_metrics
-        if compute_metrics is None or getattr(answered, "label_ids", None) is None:
+        is_labelled = getattr(answered, "is_labelled", None)
+        if is_labelled is None:
+            is_labelled = getattr(answered, "label_ids", None) is not None
+        if compute_metrics is None or not is_labelled:
             return {}
         if self._answer_metrics is None:
             return compute_metrics(answered)
+        if hasattr(answered, "batches"):
+            for batch in answered.batches():
+                self._answer_metrics.update(batch)
+            return self._answer_metrics.compute()
         processed = getattr(answered, "processed_predictions", None)  # PrimeQA's predictions are all candidates
         scored = answered if processed is None else EvalPrediction(processed, answered.label_ids)
         self._answer_metrics.update(scored)

@@ -140,6 +140,20 @@ def test_memory_of_copies_is_used_again():
     assert writer.copied(state)["b"].untyped_storage().nbytes() == 16
 
 
+def test_the_first_copies_have_memory_from_the_first_step_on(tmp_path):
+    trainer, found = trainer_of(tmp_path, async_save=True), []
+
+    def look(step):
+        trainer._background._join_reservation()
+        found.append(len(trainer._background._reusable))
+
+    trainer.add_callback(Steps(look))
+    trainer.train()
+    # Weights and the two moments and the step of each; tied weights have one memory.
+    assert found[:2] == [0, 4 * len(list(trainer.model.parameters()))]
+    assert not trainer._background._reusable
+
+
 @pytest.mark.parametrize("has_own", [False, True])
 def test_weights_and_optimizer_are_written_at_once_unless_somebody_could_tell(has_own, tmp_path, monkeypatch):
     class Own(portico.Trainer):
@@ -156,8 +170,9 @@ def test_weights_and_optimizer_are_written_at_once_unless_somebody_could_tell(ha
         if str(path).endswith("optimizer.pt"):
             started.set()
             events.append(threading.current_thread() is threading.main_thread())
+        write(state, path)
 
-    events, started = [], threading.Event()
+    events, started, write = [], threading.Event(), torch.save
     trainer = trainer_of(tmp_path, save_strategy="no")
     trainer.__class__ = Own if has_own else portico.Trainer
     trainer.train()

@@ -10,6 +10,7 @@ from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
 from portico import InputError, MRCTrainer
 from portico.mrc import SpanPostProcessing, SquadMetrics, SquadV2, postprocess_qa_predictions
+from portico.mrc.postprocess import span_postprocessing
 from portico.mrc.primeqa import EvalPredictionWithProcessing
 from unit.mrc.small_readers import (
     EvaluationRecorder,
@@ -156,10 +157,16 @@ class AnswerCount(SumMetric):
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_torchmetrics_metrics_get_all_answers(streams, trainer_of):
+def test_torchmetrics_metrics_get_all_answers(streams, trainer_of, monkeypatch):
+    monkeypatch.setattr(span_postprocessing, "_RECORDS_AT_ONCE", 16)
     options = {} if streams else {"post_process_function": whole_process}
-    trainer = trainer_of(compute_metrics={"answered": AnswerCount()}, **options)
-    assert trainer.evaluate()["eval_answered"] == 80
+    trainer = trainer_of(compute_metrics={"answered": AnswerCount(), "scores": SquadV2()}, **options)
+    metrics = trainer.evaluate()
+    assert metrics["eval_answered"] == 80
+    at_once = trainer_of(**options).evaluate()
+    scores = {key for key in at_once if "exact" in key or "f1" in key}
+    assert len(scores) == 10
+    assert {key: metrics[key] for key in scores} == {key: at_once[key] for key in scores}
 
 
 def test_metrics_score_the_processed_predictions_of_primeqa(trainer_of):

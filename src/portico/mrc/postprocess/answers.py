@@ -124,9 +124,11 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
     """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see `Choice`."""
     if nulls is None:
         return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
-    with_text = np.append(np.flatnonzero(_has_text(ranked.spans)), len(ranked.spans))
-    best_E = with_text[np.searchsorted(with_text, ranked.row_starts[:-1])]
-    found_E = best_E < ranked.row_starts[1:]
+    has_text_N, best_E, end_E = _has_text(ranked.spans), ranked.row_starts[:-1].copy(), ranked.row_starts[1:]
+    # Only "no answer" comes before the first text, as a rule.
+    while len(without := np.flatnonzero(best_E < end_E)[~has_text_N[best_E[best_E < end_E]]]):
+        best_E[without] += 1
+    found_E = best_E < end_E
     odds_E = nulls.score_N.copy()
     best = best_E[found_E]
     # One logit after the other, as in utils_qa.py: their rounded sum may differ in the last bit.
@@ -241,8 +243,11 @@ class Answers:
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
-        chars_N2 = np.append(self.shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
-        return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
+        is_span_E = span_E >= 0
+        chars_E2, context_E = np.zeros((len(span_E), 2), np.int32), np.zeros(len(span_E), np.int64)
+        chars_E2[is_span_E] = self.shortlist.ranked.spans.chars_N2[span_E[is_span_E]]
+        context_E[is_span_E] = self.shortlist.context_N[span_E[is_span_E]]
+        return chars_E2, context_E
 
     def _records(self, rows: slice) -> list[NBestRecord]:
         shortlist, spans = self.shortlist, self.shortlist.ranked.spans

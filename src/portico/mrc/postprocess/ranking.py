@@ -20,6 +20,7 @@ from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
 from portico.mrc.postprocess.token_offsets import ExampleColumns, Passages
 
 _FEATURES_PER_BLOCK = 256  # bounds the memory for all pairs of starts and ends
+_EXAMPLES_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +124,17 @@ class ScoreDifference:
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        types_KF = features.type_logits_FK.astype(np.float64).T[..., None, None]
-        scores: Floats = self(start_logit_Fnn.astype(np.float64) + end_logit_Fnn, null_F[:, None, None], types_KF)
-        return scores
+        score_Fnn: Floats = start_logit_Fnn.astype(np.float64) + end_logit_Fnn
+        # What a call computes, in place: new memory for each term takes three times as long.
+        score_Fnn -= null_F[:, None, None]
+        if self.needs_types:
+            type_logit_F11 = features.type_logits_FK[:, TargetType.SPAN_ANSWER, None, None].astype(np.float64)
+            if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
+                score_Fnn *= type_logit_F11
+            else:
+                score_Fnn *= 1 - self.target_type_weight
+                score_Fnn += self.target_type_weight * type_logit_F11
+        return score_Fnn
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
@@ -196,7 +205,9 @@ def rank_spans(
     num_kept, counts = 0, []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
-        spans = _legal_spans(candidates[features], search, num_spans, scorer)
+        # Duplicates make room for spans beyond the best, so only a feature can be cut short where they are dropped.
+        group_F = np.arange(features.stop - features.start) if distinct is not None else example_F[features]
+        spans = _legal_spans(candidates[features], search, num_spans, scorer, group_F)
         spans.place_N3[:, 0] += features.start
         example_N = example_F[spans.place_N3[:, 0]] - examples.start
         num_examples = examples.stop - examples.start
@@ -243,8 +254,10 @@ def _order(example_N: Int64s, score_N: Floats) -> Int64s:
     return np.argsort(example_N * len(score_N) + rank_N, kind="stable")
 
 
-def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None) -> Spans:
-    """Return the legal pairs of a start and an end that can be among the best of their feature."""
+def _legal_spans(
+    block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None, group_F: Int64s
+) -> Spans:
+    """Return the legal pairs of a start and an end that can be among the best of their group of features."""
     offsets, feature_index_F = search.offsets, block.feature_index_F
     begin_Fn = offsets.begins(block.start_token_Fn, feature_index_F)
     end_Fn = offsets.ends(block.end_token_Fn, feature_index_F)
@@ -261,7 +274,7 @@ def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, sco
         score_Fnn: Floats = start_logit_Fnn + end_logit_Fnn
     else:
         score_Fnn = scorer.of_spans(block, start_logit_Fnn, end_logit_Fnn)
-    flat_N = np.flatnonzero(_among_the_best(score_Fnn, legal_Fnn, num_spans))
+    flat_N = np.flatnonzero(_among_the_best(score_Fnn, legal_Fnn, num_spans, group_F))
     start_N, rank_N = np.divmod(flat_N, legal_Fnn.shape[2])  # the place of the start in [F, n], and its end's rank
     feature_N, start_rank_N = np.divmod(start_N, begin_Fn.shape[1])
     end_rank_N = start_rank_N if search.paired else rank_N
@@ -275,8 +288,8 @@ def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, sco
     )
 
 
-def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int) -> Bools:
-    """Return which legal pairs to sort: they include the best of every feature, and few others."""
+def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int, group_F: Int64s) -> Bools:
+    """Return which legal pairs to sort: they include the best of every group of features, and few others."""
     num_pairs = legal_Fnn[0].size
     if num_pairs <= num_spans:
         return legal_Fnn
@@ -288,6 +301,9 @@ def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int) -> Bool
         bounded_Fnn = np.minimum(score_Fnn.astype(np.float32, copy=False), ceiling_Fnn, out=ceiling_Fnn)
     rows_FP = bounded_Fnn.reshape(-1, num_pairs)
     least_F = np.partition(rows_FP, num_pairs - num_spans, axis=1)[:, num_pairs - num_spans]
+    # What is below the n-th best of one feature is not among the n best of its group.
+    first = np.flatnonzero(np.diff(group_F, prepend=group_F[0] - 1))
+    least_F = np.maximum.reduceat(least_F, first).repeat(np.diff(first, append=len(group_F)))
     kept_Fnn: Bools = legal_Fnn & (bounded_Fnn >= least_F[:, None, None])
     return kept_Fnn
 
@@ -349,8 +365,8 @@ def span_probabilities(
     kind_E = 2 * ranked.counts_E + wide_E
     for kind in np.unique(kind_E).tolist():
         (count, wide), rows = divmod(kind, 2), np.flatnonzero(kind_E == kind)
-        if count > 0:
-            spans = ranked.row_starts[rows, None] + np.arange(count)
+        for first in range(0, len(rows) if count else 0, _EXAMPLES_PER_BLOCK):
+            spans = ranked.row_starts[rows[first : first + _EXAMPLES_PER_BLOCK], None] + np.arange(count)
             score = score_N[spans].astype(np.float64) if wide else score_N[spans]
             weight = np.exp(score - score.max(axis=1, keepdims=True))
             probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)

@@ -2,8 +2,10 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,7 +15,7 @@ from transformers import EvalPrediction
 
 from portico.errors import InputError
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.metrics import squad_metrics
+from portico.mrc.metrics import SquadV1, SquadV2
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, sigmoid, with_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
@@ -25,6 +27,8 @@ Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
 
 logger = logging.getLogger(__name__)
 
+_RECORDS_AT_ONCE = 1024
+
 
 class AnsweredQuestions(EvalPrediction):
     """Answers to SQuAD records with their references, as ``compute_metrics`` takes them.
@@ -33,19 +37,43 @@ class AnsweredQuestions(EvalPrediction):
         predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
         label_ids: ``{"id", "answers"}`` of each question; ``None`` for questions without labels.
         answers: The answers with their spans, candidates and null odds.
+        is_labelled: Whether the questions have labels.
     """
 
     def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
         self.answers = answers
         self._examples, self._calibrate = examples, calibrate
-        is_labelled = all("answers" in example for example in examples)
-        references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
-        predictions: Any = [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
-        if answers.null_odds is not None:
-            odds = np.array(list(answers.null_odds.values()))
-            for record, probability in zip(predictions, sigmoid(odds).tolist(), strict=True):
-                record["no_answer_probability"] = probability
-        super().__init__(predictions, references if is_labelled else None)  # type: ignore[arg-type]
+        self.is_labelled = all("answers" in example for example in examples)
+        self.inputs = self.losses = None
+
+    @cached_property
+    def predictions(self) -> Any:  # type: ignore[override]  # made when somebody asks
+        return [record for batch in self.batches() for record in batch.predictions]
+
+    @cached_property
+    def label_ids(self) -> Any:  # type: ignore[override]
+        return [record for batch in self.batches() for record in batch.label_ids] if self.is_labelled else None
+
+    @property
+    def elements(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.predictions, self.label_ids
+
+    def batches(self) -> Iterator[EvalPrediction]:
+        """Yield the questions some at a time: all records together take more memory than what they are made from."""
+        answers = self.answers
+        odds = answers.null_odds
+        probability_E = None if odds is None else sigmoid(np.fromiter(odds.values(), np.float64, len(odds)))
+        texts = iter(answers.predictions.items())
+        for first in range(0, len(self._examples), _RECORDS_AT_ONCE):
+            records: Any = [{"id": key, "prediction_text": text} for key, text in islice(texts, _RECORDS_AT_ONCE)]
+            if probability_E is not None:
+                for record, probability in zip(records, probability_E[first:][: len(records)].tolist(), strict=True):
+                    record["no_answer_probability"] = probability
+            references: Any = None
+            if self.is_labelled:
+                some = (self._examples[e] for e in range(first, first + len(records)))
+                references = [{"id": example["id"], "answers": example["answers"]} for example in some]
+            yield EvalPrediction(records, references)
 
     def write(self, folder: str | Path, prefix: str) -> None:
         """Write predictions, n-best lists and null odds into ``folder``; file names begin with ``prefix``."""
@@ -158,6 +186,9 @@ class SquadMetrics:
     version_2_with_negative: bool
 
     def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
-        predictions: Any = answered.predictions
-        references: Any = answered.label_ids
-        return squad_metrics(predictions, references, self.version_2_with_negative)
+        metric = (SquadV2 if self.version_2_with_negative else SquadV1)(sync_on_compute=False)
+        batches: Any = answered.batches() if hasattr(answered, "batches") else [answered]
+        for batch in batches:
+            metric.update(batch.predictions, batch.label_ids)
+        scores: dict[str, float] = metric.compute()
+        return scores

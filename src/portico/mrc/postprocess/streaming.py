@@ -148,7 +148,10 @@ class CandidateCollector:
 
     def _contexts(self, ranked: RankedSpans, candidates: Candidates) -> Int64s:
         """Return the context of each span, ``int64 [N]``; 0 for the literal text "empty", which has none."""
-        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
+        context_F = self._search.offsets.context_index_F[candidates.feature_index_F]
+        if not context_F.any():
+            return np.zeros(len(ranked.spans), np.int64)  # which takes no memory until it is written
+        context_N = context_F[ranked.spans.place_N3[:, 0]]
         return np.where(ranked.spans.chars_N2[:, 0] == LITERAL_EMPTY, 0, context_N)
 
     def _shortlist(

@@ -1,5 +1,6 @@
 """What portico's rules add to those of SQuAD: answer types, passages, several contexts, exhaustive search."""
 
+import itertools
 import json
 import sys
 
@@ -10,7 +11,7 @@ from portico.errors import InputError
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess import BeamPostProcessor, SpanPostProcessor
 from portico.mrc.postprocess import answers as answers_module
-from portico.mrc.postprocess.ranking import initialize_scorer
+from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer, rank_spans
 
 CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
@@ -46,6 +47,39 @@ def test_answer_comes_from_the_best_of_several_contexts(rules):
     assert (answers.context_indices, answers.passages) == ({"a": 1}, {"a": 1})
     for candidate in answers.candidates["a"]:
         assert candidate.text == CONTEXTS[candidate.context_index][candidate.start : candidate.end]
+
+
+@pytest.mark.parametrize("scorer_type", [None, *SupportedSpanScorers])
+def test_spans_of_many_windows_are_ranked_as_if_all_were_sorted(scorer_type):
+    rng = np.random.default_rng(3)
+    windows = [9, 1, 4, 7]
+    examples = [{"id": f"{e}", "context": CONTEXTS[0]} for e in range(len(windows))]
+    rows = [row(f"{e}", 0) for e, count in enumerate(windows) for _ in range(count)]
+    # Coarse scores, so that windows have equal ones at the limit.
+    starts, ends = rng.integers(-2, 3, (2, len(rows), LENGTH)).astype(np.float32)
+    types = rng.integers(-2, 3, (len(rows), 5)).astype(np.float32)
+    scorer = scorer_type and initialize_scorer(scorer_type)
+    processor = SpanPostProcessor(
+        examples, rows, version_2_with_negative=False, ties="hf", scorer=scorer, n_best_size=5, max_answer_length=4
+    )
+    processor.update(starts, ends, np.arange(len(rows)), types)
+    candidates, example_F = processor._all_candidates()
+    found = rank_spans(candidates, processor._search, scorer=scorer)
+    expected = []
+    for e in range(len(windows)):
+        spans = []
+        for f in np.flatnonzero(example_F == e):
+            for i, j in itertools.product(range(5), range(5)):
+                first, last = candidates.start_token_Fn[f, i], candidates.end_token_Fn[f, j]
+                in_context = {first, last} <= {t for t, word in enumerate(rows[f]["offset_mapping"]) if word}
+                if in_context and first <= last < first + 4:
+                    score = float(starts[f, first]) + float(ends[f, last])
+                    if scorer:
+                        score = scorer(score, float(starts[f, 0]) + float(ends[f, 0]), types[f].astype(np.float64))
+                    spans.append((-score, f, i, j))
+        expected += [(place, -score) for score, *place in sorted(spans)[:5]]
+    assert found.spans.place_N3.tolist() == [place for place, _ in expected]
+    assert found.spans.score_N.tolist() == [score for _, score in expected]
 
 
 def test_beam_search_answers_from_the_best_of_several_contexts():

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from portico.errors import InputError
-from portico.mrc import AnswerCalibration, SpanPostProcessing, postprocess_qa_predictions, squad_metrics
+from portico.mrc import (
+    AnswerCalibration,
+    SpanPostProcessing,
+    SquadMetrics,
+    postprocess_qa_predictions,
+    squad_metrics,
+)
+from portico.mrc.postprocess import span_postprocessing
 from portico.mrc.postprocess.ranking import span_probabilities
 
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
@@ -35,6 +42,20 @@ def outputs(seed=0):
 
 def f1_of(answered):
     return squad_metrics(answered.predictions, answered.label_ids, True)["f1"]
+
+
+def test_scores_come_from_records_that_are_made_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(span_postprocessing, "_RECORDS_AT_ONCE", 7)
+    answered = SpanPostProcessing(True)(EXAMPLES, ROWS, outputs())
+    scores = SquadMetrics(True)(answered)
+    # Nobody has asked for all of them, which would take more memory than what they are made from.
+    assert not {"predictions", "label_ids"} & vars(answered).keys()
+    assert [len(batch.predictions) for batch in answered.batches()] == 8 * [7] + [4]
+    predictions, references = answered
+    for records in (predictions, references):
+        assert [record["id"] for record in records] == [example["id"] for example in EXAMPLES]
+    assert scores == squad_metrics(predictions, references, True)
+    assert 0 < scores["exact"] < 100
 
 
 def test_best_null_threshold():
