@@ -31,6 +31,9 @@ HYDRA_VERSION_BASE = "1.3"
 _OBJECT_GROUPS = ("callbacks", "logger")
 # With a plus sign, as people write a group that is not in use by default.
 _OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
+# Groups that are switched off: those whose default is null, and those that have a file for it.
+_NOT_CHOSEN = re.compile(r"^(debug|launcher|speed|sweep)=null$")
+_CHOSEN_NONE = re.compile(r"^(callbacks|logger)=null$")
 # What the command line itself reads, by group; in a group without keys here any key can be set.
 _OWN_KEYS: Mapping[str, Sequence[str]] = {
     "paths": ("output_dir", "sweep_dir"),
@@ -71,10 +74,12 @@ def _composed(overrides: Sequence[str]) -> dict[str, Any]:
 def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     """Return what the user wrote as Hydra takes it.
 
-    An experiment is added, which needs a plus sign; groups of the defaults list take none. The files of ``debug`` for
-    one experiment are in a folder named after it.
+    An experiment is added, which needs a plus sign; groups of the defaults list take none. Hydra takes
+    no null for a group, so ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files
+    of ``debug`` for one experiment are in a folder named after it.
     """
     found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
+    found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
     found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
     name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
     own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()

@@ -41,6 +41,14 @@ def test_without_an_experiment_the_groups_are_chosen_by_hand():
     assert settings["model"] == {}
 
 
+@pytest.mark.parametrize("group", ["callbacks", "debug", "launcher", "logger", "speed", "sweep"])
+def test_null_switches_a_group_off(group):
+    switched_off, plain = compose([f"{group}=null"]), compose()
+    for settings in (switched_off, plain):
+        del settings["paths"]  # named by the time
+    assert switched_off == plain
+
+
 def test_groups_that_name_their_class_come_with_its_defaults():
     settings = compose([*OVERRIDES, "data.num_train=5"])
     assert settings["data"]["num_train"] == 5
