@@ -30,7 +30,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if path.is_relative_to(DOCS) or not path.exists():
             inside = os.path.relpath(path, (DOCS / page.file.src_uri).parent)
             return f"[{text}]({inside}{anchor})"
-        return f"{text} (`{path.relative_to(DOCS.parent)}`)"
+        name = f"`{path.relative_to(DOCS.parent)}`"
+        return name if path.name in text else f"{text} ({name})"
 
     markdown = re.sub(r"(?<!!)\[([^]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", link, markdown)
     return diagrams.BLOCK.sub(lambda block: f'<div class="drawing">{_svg(block[1])}</div>', markdown)
