@@ -125,7 +125,7 @@ def test_a_constructor_says_everything_about_its_keys():
     known = schema_of(BagOfWordsClassifier).known
     assert known["dropout"].default == 0.2
     assert known["dropout"].rule == Rule((float,))
-    assert known["dropout"].help == "Part of the average that is dropped in training"
+    assert known["dropout"].help == "Part of the average that is dropped in training, 0 to 1"
     assert known["vocab_size"].default is NO_DEFAULT
 
 
@@ -150,7 +150,7 @@ def test_training_arguments_are_documented_by_the_nearest_class():
         ("args.doc_stride", ["preprocess.doc_stride"], "; the nearest valid names are: preprocess.doc_stride."),
         ("trainer.max_epochs", ["args.num_train_epochs"], "; use args.num_train_epochs."),
         ("trainer.max_epochs", ["trainer.num_epochs"], "; use trainer.num_epochs."),
-        ("max_length", ["task", "preprocess"], "; use task.max_seq_length or preprocess.max_seq_length."),
+        ("max_length", ["preprocess.max_seq_length"], "; use preprocess.max_seq_length."),
         ("args.max_steps", ["args.qqqqqqqq"], "; those of args are: qqqqqqqq."),
         ("qqq", ["args", "model"], "."),
         ("metric.qqq", ["metric.average", "data.j"], "; those of metric are: average."),

@@ -35,7 +35,7 @@ def test_mrc_experiment_runs_on_a_pipeline(tmp_path):
     ("group", "key", "message"),
     [
         ("args", "fp23", r"'args.fp23' is not a setting; .* args.fp32"),
-        ("args", "devices", r"'args.devices' is not a setting; the nearest"),
+        ("args", "devices", r"'args.devices' is not a setting; use strategy.replication_factor"),
         ("strategy", "layers_per_ip", r"'strategy.layers_per_ip' is not a setting; .* strategy.layers_per_ipu"),
         ("data", "sources", r"`data.sources` cannot be used with portico.ipu.mrc.IPUMRCTrainer; leave it"),
     ],
