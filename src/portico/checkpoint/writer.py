@@ -86,7 +86,7 @@ def _writes_itself(trainer: "Trainer") -> bool:
 
 
 def reserve_copies(trainer: "Trainer") -> None:
-    """Get memory for the copies of ``async_save`` while training goes on, when the optimizer has its state."""
+    """Allocate memory for the copies of ``async_save`` in the background, once the optimizer has its state."""
     args, background = trainer.args, trainer._background
     if args.async_save and args.save_strategy != "no" and not background.is_pending and not is_spread(trainer.model):
         optimizer = None if args.save_only_model or trainer.optimizer is None else trainer.optimizer.state_dict()

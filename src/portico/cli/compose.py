@@ -74,9 +74,9 @@ def _composed(overrides: Sequence[str]) -> dict[str, Any]:
 def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     """Return what the user wrote as Hydra takes it.
 
-    An experiment is added, which needs a plus sign; groups of the defaults list take none. Hydra takes
-    no null for a group, so ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files
-    of ``debug`` for one experiment are in a folder named after it.
+    An experiment is added, which needs a plus sign; groups of the defaults list take none. Hydra takes no null for a
+    group, so ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug``
+    for one experiment are in a folder named after it.
     """
     found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
     found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]

@@ -43,7 +43,7 @@ OPTIONS_ELSEWHERE = {
 }
 
 
-# What is no file of a group can often be had by a key.
+# What a group has no file for can often be set by a key.
 OTHERS_OF_GROUP = {
     "strategy": "Another strategy of Lightning is set by strategy.strategy={}.",
     "data": "A data set of the hub is set by data.dataset_name={}, files by data.train_file.",

@@ -320,7 +320,9 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
     for name in _SIZES:
         size = given.get(name)
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-            raise InputError(f"`{name}={size!r}` in `parallelism_config` is no number of processes; use an int >= 1.")
+            raise InputError(
+                f"`{name}={size!r}` in `parallelism_config` is not a number of processes; use an int >= 1."
+            )
     for name, what in (("cp_size", "Context"), ("sp_size", "Sequence")):
         if (given.get(name) or 1) > 1:
             raise InputError(

@@ -71,7 +71,7 @@ def _load(run: str, device: str) -> Reader:
 
 
 def read_example(run: str | Path) -> DemoExample:
-    """Return what the run's ``report.json`` has to begin with; nothing if there is no such file, or another's."""
+    """Return the example in the run's ``report.json``, or an empty one if there is no such file or example."""
     try:
         recorded = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))
         one = DemoExample(recorded["example"]["context"], recorded["example"]["questions"])

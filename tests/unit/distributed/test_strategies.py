@@ -317,9 +317,12 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
             "has 4 places, but the run has 6 processes",
         ),
         ({"parallelism_config": TWO_BY_TWO, "devices": 1}, "has 4 places, but the run has 1 processes"),
-        ({"parallelism_config": {"tp_size": -1}}, "`tp_size=-1` in `parallelism_config` is no number of processes"),
-        ({"parallelism_config": {"dp_shard_size": 0}}, "`dp_shard_size=0` .* is no number of processes; use an int"),
-        ({"parallelism_config": {"tp_size": "two"}}, "`tp_size='two'` .* is no number of processes"),
+        ({"parallelism_config": {"tp_size": -1}}, "`tp_size=-1` in `parallelism_config` is not a number of processes"),
+        (
+            {"parallelism_config": {"dp_shard_size": 0}},
+            "`dp_shard_size=0` .* is not a number of processes; use an int",
+        ),
+        ({"parallelism_config": {"tp_size": "two"}}, "`tp_size='two'` .* is not a number of processes"),
         (
             {"parallelism_config": {"tensor_size": 2}},
             "sets tensor_size, which is unknown; use dp_replicate_size",
