@@ -18,7 +18,7 @@ import transformers
 from transformers import CONFIG_NAME, TrainerState
 
 from portico import hf_compat
-from portico.checkpoint.manifest import check_complete, newest_complete, reading
+from portico.checkpoint.manifest import check_complete, newest_complete, of_another_model, reading
 from portico.checkpoint.spread import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
@@ -134,6 +134,11 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
         assert trainer.optimizer is not None
         with reading(Path(folder) / OPTIMIZER_FOLDER if is_named else optimizer_file):
             saved = _read_optimizer(trainer, Path(folder))
+            own = trainer.optimizer.param_groups
+            sizes, present = ([len(group["params"]) for group in groups] for groups in (saved["param_groups"], own))
+            if sizes != present:
+                what = f"it has groups of {sizes} parameters, not {present}"
+                raise of_another_model(Path(folder), "optimizer", trainer.model, what)
         with reading(scheduler_file):
             saved_schedule = torch.load(scheduler_file, weights_only=True)
         with reading(optimizer_file, into_model=True):
@@ -183,7 +188,7 @@ def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:
     spread = is_spread(model)
     place = "cpu" if spread else trainer.args.device
     saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=place, weights_only=True, mmap=spread)
-    return spread_optimizer_state(model, optimizer, saved) if spread else saved
+    return spread_optimizer_state(model, optimizer, saved, folder) if spread else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
