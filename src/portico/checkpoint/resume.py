@@ -134,11 +134,6 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
         assert trainer.optimizer is not None
         with reading(Path(folder) / OPTIMIZER_FOLDER if is_named else optimizer_file):
             saved = _read_optimizer(trainer, Path(folder))
-            own = trainer.optimizer.param_groups
-            sizes, present = ([len(group["params"]) for group in groups] for groups in (saved["param_groups"], own))
-            if sizes != present:
-                what = f"it has groups of {sizes} parameters, not {present}"
-                raise of_another_model(Path(folder), "optimizer", trainer.model, what)
         with reading(scheduler_file):
             saved_schedule = torch.load(scheduler_file, weights_only=True)
         with reading(optimizer_file, into_model=True):
@@ -146,7 +141,13 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
                 {name: value for name, value in group.items() if name != "params"}
                 for group in trainer.optimizer.param_groups
             ]
-            trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
+            state = trainer._optimizer_state_to_load(saved)
+            groups = state["param_groups"], trainer.optimizer.param_groups
+            sizes, own_sizes = ([len(group["params"]) for group in one] for one in groups)
+            if sizes != own_sizes:
+                what = f"it has groups of {sizes} parameters, not {own_sizes}"
+                raise of_another_model(Path(folder), "optimizer", trainer.model, what)
+            trainer.optimizer.load_state_dict(state)
             for before, after in zip(present, trainer.optimizer.param_groups, strict=True):
                 _check_alike(before, after)
                 if missing := sorted(before.keys() - after.keys()):

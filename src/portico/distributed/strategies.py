@@ -298,6 +298,11 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
 def _fsdp_strategy(
     args: "TrainingArguments", sharding: Sharding, *, is_alone_refused: bool = False, **options: Any
 ) -> ShardedStrategy:
+    if args.optim == "adafactor":
+        raise InputError(
+            "`optim='adafactor'` keeps moments for rows and columns of whole weights, and the model is spread over "
+            "processes; set an optimizer of torch, such as 'adamw_torch' or 'sgd'."
+        )
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ShardedStrategy(
         sharding,

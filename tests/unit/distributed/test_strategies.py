@@ -387,6 +387,7 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
             {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True},
             "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
         ),
+        ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* whole weights, and the model is"),
         ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),
         ({"parallelism_config": {"sp_size": 2}}, "`sp_size=2` .*: Sequence parallelism is not supported"),
     ],
@@ -418,6 +419,13 @@ def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
     args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
     with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
         toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+
+
+def test_cast_of_a_sharded_model_is_rejected(tmp_path):
+    args = toy_arguments(tmp_path, devices=2, fsdp=True, bf16_full_eval=True)
+    with pytest.raises(InputError, match="is sharded for training keeps its type; set `bf16=True`"):
+        toy_trainer(tmp_path, parts={"args": args})
+    toy_trainer(tmp_path, parts={"args": args, "train_dataset": None})
 
 
 def test_deepspeed_without_devices_is_rejected(tmp_path):
