@@ -5,11 +5,15 @@
 
 A small simulation: sizes of weights, gradients and optimizer states, of what goes over the network in a step, and of
 what is read and written, divided by the rates below. Rates of the machine are of NVIDIA's H100 in nodes of eight; each
-is printed with its source, and is an option. The simulation assumes that nothing overlaps but what it says, so it
-bounds from above, and that no device waits for a slower one, so it bounds from below.
+is printed with its source, and is an option. NVIDIA's figures were read at [1] and [2]; what is called assumed has no
+source, and is to be replaced by what a machine measures. The simulation assumes that nothing overlaps but what it
+says, so it bounds from above, and that no device waits for a slower one, so it bounds from below.
 
 ``--here`` measures every rate that two processes of this machine have, over gloo, and compares the steps and the
 checkpoints that the simulation makes of them with those of ``portico.Trainer``.
+
+[1] https://glennklockwood.com/garden/processors/h100
+[2] https://docs.nvidia.com/networking/display/MLNXOFEDv590560127/Release+Notes
 """
 
 import argparse
@@ -35,15 +39,15 @@ def rate(default: float, source: str) -> Any:
 class Machine:
     """Rates of a machine, and what software costs."""
 
-    flops: float = rate(
-        400e12, "40% of the 989e12 of NVIDIA's data sheet of the H100 SXM, dense; the share is assumed"
-    )
+    flops: float = rate(400e12, "40% of the 989e12 of the H100 SXM, dense [1]; the share is assumed")
     """Operations a second of a device in bfloat16 that training reaches."""
-    memory: float = rate(80e9, "NVIDIA's data sheet of the H100 SXM")
+    memory: float = rate(80e9, "H100 SXM [1]")
     """Bytes of a device."""
-    in_node: float = rate(300e9, "two thirds of NVLink's 450e9 each way, of the same data sheet; the share is assumed")
+    bandwidth: float = rate(3.35e12, "H100 SXM, at most [1]")
+    """Bytes a second that a device reads from and writes to its memory."""
+    in_node: float = rate(300e9, "two thirds of NVLink's 450e9 each way [1]; the share is assumed")
     """Bytes a second between the devices of a node."""
-    between_nodes: float = rate(50e9, "one 400 Gb/s adapter for each device, NVIDIA's data sheet of the DGX H100")
+    between_nodes: float = rate(50e9, "a 400 Gb/s ConnectX-7 [2]; one for each device is assumed")
     """Bytes a second of each device to other nodes."""
     latency: float = rate(15e-6, "assumed")
     """Seconds of a collective for each doubling of the devices."""
@@ -51,9 +55,7 @@ class Machine:
     """Bytes a second that a node writes to or reads from a shared file system."""
     disk_of_all: float = rate(50e9, "assumed")
     """Bytes a second of the file system, for all nodes together."""
-    to_host: float = rate(
-        25e9, "40% of the 63e9 each way of PCI Express 5.0 x16, by its standard; the share is assumed"
-    )
+    to_host: float = rate(25e9, "40% of the 64e9 each way of PCI Express 5.0 x16 [1]; the share is assumed")
     """Bytes a second from a device to the memory of its host."""
     step: float = rate(0.5e-3, "twice what benchmarks/step_overhead.py measured on one CPU core")
     """Seconds of this package for each step, on the host, while the device computes."""
@@ -104,6 +106,8 @@ def link(plan: Plan, machine: Machine) -> float:
 def step_seconds(plan: Plan, machine: Machine, *, sharded: bool) -> tuple[float, float]:
     """Return the seconds of a step that compute, and those of its traffic, most of which can overlap."""
     compute = 6 * plan.parameters * plan.tokens * plan.per_device / machine.flops
+    # AdamW reads gradients, weights and two moments in float32, and writes all but the gradients.
+    compute += 7 * 4 * plan.parameters / (plan.devices if sharded else 1) / machine.bandwidth
     # An all-reduce of the gradients; sharded, two all-gathers of the weights and a reduce-scatter.
     volume = machine.value_bytes * plan.parameters * (3 if sharded else 2) * (plan.devices - 1) / plan.devices
     rounds = (3 * plan.layers if sharded else 20) * machine.latency * max(plan.devices.bit_length() - 1, 1)
@@ -166,9 +170,11 @@ def own_rates(folder: Path) -> dict[str, float]:
             file.write(mebibytes.numpy())
             os.fsync(file.fileno())
 
+    copied = best(lambda: spare.copy_(mebibytes))
     return {
+        "bandwidth": 2 * 2**28 / copied,
         "disk_of_node": 2**28 / best(write, 3),
-        "to_host": 2**28 / best(lambda: spare.copy_(mebibytes)),
+        "to_host": 2**28 / copied,
         "read_batch": best(lambda: next(stream)),
         "drawn_index": best(lambda: torch.randperm(len(order), dtype=torch.int32), 3) / len(order),
     }

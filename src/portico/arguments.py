@@ -305,6 +305,11 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
             join_mpi()
         self.corrections = correction_names(self.corrections)
+        if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
+            from portico.distributed.accelerator import read_settings
+
+            # transformers would say neither which setting names the file nor what to give instead.
+            self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         super().__post_init__()
         from portico.accelerate_compat import forget_precision, share_processes
         from portico.distributed.processes import connect_launched

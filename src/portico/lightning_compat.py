@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.accelerators import cuda
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
@@ -772,6 +773,7 @@ def quiet_lightning() -> Iterator[None]:
 
     Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
     warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
+    Its tip to use TF32 reads a setting of torch that raises once ``tf32=True`` has switched it on by the newer one.
     Public: ``Trainer(barebones=True)``, which also turns off loggers and callbacks.
     """
 
@@ -779,15 +781,20 @@ def quiet_lightning() -> Iterator[None]:
         return record.levelno >= logging.WARNING
 
     loggers = [logging.getLogger(name) for name in _ANNOUNCERS]
+    tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
+    cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]
     for logger in loggers:
         logger.addFilter(warns)  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            # `use_cpu=True` where there is a GPU is a choice.
+            warnings.filterwarnings("ignore", message="GPU available but not used")
             # A run shorter than `logging_steps` is an ordinary run.
             warnings.filterwarnings("ignore", message=r"The number of training batches \(\d+\) is smaller")
             yield
     finally:
+        cuda._check_cuda_matmul_precision = tip  # type: ignore[attr-defined]
         for logger in loggers:
             logger.removeFilter(warns)

@@ -25,7 +25,8 @@ from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
-from portico.distributed.model_parallel import check_model
+from portico.distributed.model_parallel import ShardedStrategy, check_model
+from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.hf_compat import (
@@ -377,7 +378,12 @@ def check_parts(trainer: "Trainer") -> None:
         )
     if trainer._runs_own_backward:
         refuse_own_backward(trainer.lightning_trainer.strategy)
-    even_batches = trainer.accelerator.dataloader_config.even_batches
-    check_model(trainer.lightning_trainer.strategy, trainer.model, even_batches=even_batches)
+    strategy, even_batches = trainer.lightning_trainer.strategy, trainer.accelerator.dataloader_config.even_batches
+    check_model(strategy, trainer.model, even_batches=even_batches)
+    if isinstance(strategy, ShardedStrategy) and trainer.train_dataset is not None and full_evaluation_dtype(args):
+        raise InputError(
+            "`bf16_full_eval` and `fp16_full_eval` cast a model, but one that is sharded for training keeps its type; "
+            "set `bf16=True` instead, or evaluate with a trainer that has no `train_dataset`."
+        )
     if args.save_strategy != "no":
         refuse_sharded_weights(trainer.lightning_trainer.strategy)

@@ -56,6 +56,19 @@ def test_same_weights(scenario, tmp_path):
         assert history(theirs, step) == history(ours, step)
 
 
+@pytest.mark.parametrize("kind", ["sft", "dpo", "reward", "grpo"])
+def test_trl_trains_the_same_weights_in_two_processes(kind, tmp_path):
+    if find_spec("trl") is None:
+        pytest.skip("trl is not installed; install it with pip install 'portico[clients]'")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    theirs = trained(["trl_trainers.py", kind], tmp_path, "theirs", *torchrun)
+    ours = trained(["trl_trainers.py", kind], tmp_path, "ours", *torchrun, "-m", "portico", "run")
+    for step in (3, 6):
+        first, second = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for run in (theirs, ours))
+        assert all(torch.equal(first[name], second[name]) for name in first | second)
+        assert history(theirs, step) == history(ours, step)
+
+
 def trained(command, folder, name, *launcher):
     """Run a script in one place, so that paths in its files agree, and return where its files are moved to."""
     ended = subprocess.run(
@@ -68,7 +81,7 @@ def trained(command, folder, name, *launcher):
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert ("replaces Trainer" in ended.stderr) == bool(launcher)
+    assert ("replaces Trainer" in ended.stderr) == ("portico" in launcher)
     return (folder / "out").rename(folder / name)
 
 

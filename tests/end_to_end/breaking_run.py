@@ -35,19 +35,20 @@ def break_off():
     os.kill(os.getpid(), getattr(signal, HOW))
 
 
-(FOLDER / str(os.getpid())).touch()
-placement = {"strategy": sys.argv[4], "devices": int(sys.argv[5])} if len(sys.argv) > 4 else {}
-# The time after which a collective that another process does not enter fails.
-timeout = 10 if HOW in ("hang", "SIGSTOP") else 600
-parts = {"callbacks": [BreakOff()]}
-trainer = toy_trainer(FOLDER / "run", parts=parts, num_train_epochs=50, ddp_timeout=timeout, **placement)
-if HOW == "leave" and trainer.args.process_index == RANK:
-    (FOLDER / "broken").touch()
-    sys.exit()
-if HOW == "alone":
-    if trainer.args.process_index == RANK:
-        # Under "ddp" this starts the others, which takes longer than to notice the fault.
-        trainer.evaluate()
-    (FOLDER / "broken").touch()
-trainer.train()
-(FOLDER / "finished").touch()
+(FOLDER / str(os.getpid())).touch()  # also in the workers of "ddp_spawn"
+if __name__ == "__main__":
+    placement = {"strategy": sys.argv[4], "devices": int(sys.argv[5])} if len(sys.argv) > 4 else {}
+    # The time after which a collective that another process does not enter fails.
+    timeout = 10 if HOW in ("hang", "SIGSTOP") else 600
+    parts = {"callbacks": [BreakOff()]}
+    trainer = toy_trainer(FOLDER / "run", parts=parts, num_train_epochs=50, ddp_timeout=timeout, **placement)
+    if HOW == "leave" and trainer.args.process_index == RANK:
+        (FOLDER / "broken").touch()
+        sys.exit()
+    if HOW == "alone":
+        if trainer.args.process_index == RANK:
+            # Under "ddp" this starts the others, which takes longer than to notice the fault.
+            trainer.evaluate()
+        (FOLDER / "broken").touch()
+    trainer.train()
+    (FOLDER / "finished").touch()

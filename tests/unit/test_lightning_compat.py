@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from models import toy_trainer
@@ -204,6 +205,24 @@ def test_hooks_are_looked_at_again_when_they_change(tmp_path):
     trainer.module.validation_step = types.MethodType(needs_index, trainer.module)
     with pytest.raises(RuntimeError, match="only a single `val_dataloader`"):
         trainer.evaluate()
+
+
+def test_run_on_a_gpu_starts_with_tf32(monkeypatch):
+    """Lightning looks up torch's precision, which raises after `tf32=True`; seen on the CPU with a GPU's answers."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("lightning.fabric.accelerators.cuda._is_ampere_or_later", lambda device: True)
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    device = torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+        CUDAAccelerator().setup_device(device)
+    with quiet_lightning():
+        CUDAAccelerator().setup_device(device)
+
+
+def test_cpu_is_chosen_where_there_is_a_gpu_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(CUDAAccelerator, "is_available", staticmethod(lambda: True))
+    assert toy_trainer(tmp_path, use_cpu=True).args.device.type == "cpu"
 
 
 def test_quiet_lightning_keeps_other_warnings():

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import logger
 
 MANIFEST_FILE = "portico_manifest.json"
@@ -107,6 +107,14 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
     except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error
+
+
+def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
+    """Return the error for weights or an optimizer in ``path`` that do not fit ``model``; ``what`` says which."""
+    return InputRuntimeError(
+        f"{path} holds the {part} of another model than {type(model).__name__}: {what}; set `resume_from_checkpoint` "
+        "to a checkpoint of this model, or leave it out."
+    )
 
 
 def _way_out(folder: Path) -> str:

@@ -18,7 +18,7 @@ import transformers
 from transformers import CONFIG_NAME, TrainerState
 
 from portico import hf_compat
-from portico.checkpoint.manifest import check_complete, newest_complete, reading
+from portico.checkpoint.manifest import check_complete, newest_complete, of_another_model, reading
 from portico.checkpoint.spread import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
@@ -141,7 +141,13 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
                 {name: value for name, value in group.items() if name != "params"}
                 for group in trainer.optimizer.param_groups
             ]
-            trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
+            state = trainer._optimizer_state_to_load(saved)
+            groups = state["param_groups"], trainer.optimizer.param_groups
+            sizes, own_sizes = ([len(group["params"]) for group in one] for one in groups)
+            if sizes != own_sizes:
+                what = f"it has groups of {sizes} parameters, not {own_sizes}"
+                raise of_another_model(Path(folder), "optimizer", trainer.model, what)
+            trainer.optimizer.load_state_dict(state)
             for before, after in zip(present, trainer.optimizer.param_groups, strict=True):
                 _check_alike(before, after)
                 if missing := sorted(before.keys() - after.keys()):
@@ -183,7 +189,7 @@ def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:
     spread = is_spread(model)
     place = "cpu" if spread else trainer.args.device
     saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=place, weights_only=True, mmap=spread)
-    return spread_optimizer_state(model, optimizer, saved) if spread else saved
+    return spread_optimizer_state(model, optimizer, saved, folder) if spread else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

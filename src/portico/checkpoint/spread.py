@@ -6,7 +6,7 @@ The weights are files of safetensors that ``from_pretrained`` reads; the optimiz
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 
 from portico import hf_compat
-from portico.checkpoint.manifest import reading
+from portico.checkpoint.manifest import of_another_model, reading
 from portico.distributed.model_parallel import free_whole_weights, is_empty, whole
 from portico.errors import InputError
 from portico.hf_compat import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
@@ -109,11 +109,11 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
     unexpected = [name for name in stored if name not in present]
     wrong = [name for name in present if name in stored and stored[name].shape != list(present[name].shape)]
     if wrong or len(missing) == len(present):
-        what = f"`{wrong[0]}` has another shape there" if wrong else "none of its weights is there"
-        raise InputError(
-            f"{folder} holds the weights of another model than {type(model).__name__}: {what}; set "
-            "`resume_from_checkpoint` to a checkpoint of this model, or leave it out."
-        )
+        what = "none of its weights is there"
+        if wrong:
+            shapes = f"{stored[wrong[0]].shape} there and {list(present[wrong[0]].shape)} here"
+            what = f"`{wrong[0]}` has the shape {shapes}"
+        raise of_another_model(folder, "weights", model, what)
     with torch.no_grad(), reading(folder, into_model=True):
         for name, tensor in present.items():
             if name in stored:
@@ -253,12 +253,15 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
     if (folder / FSDP_OPTIMIZER_FILE).is_file():
         saved = torch.load(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
         options = {name: group for group in saved["param_groups"] for name in group["params"]}
+        _check_names(model, parameters, saved["state"], options, folder)
         return _state_dict(optimizer, names, saved["state"], options)
     reader = FileSystemReader(folder / OPTIMIZER_FOLDER)
     wanted: dict[str, Any] = {}
+    owners: set[str] = set()
     for key, stored in reader.read_metadata().state_dict_metadata.items():
         section, _, rest = key.removeprefix("optimizer.").partition(".")
         owner = rest.rpartition(".")[0]
+        owners.update([owner] * (section == "state"))
         # transformers' `fsdp` keeps the options of a group under its number, and its `params` are names.
         if owner in parameters or (section == "param_groups" and owner.isdigit()):
             wanted[f"{section}.{rest}"] = _template(stored, parameters.get(owner))
@@ -270,11 +273,25 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
         found[section].setdefault(name, {})[entry] = value
     for group in list(found["param_groups"].values()):
         found["param_groups"].update(dict.fromkeys(group.get("params", ()), group))
+    _check_names(model, parameters, owners, found["param_groups"], folder)
     return _state_dict(optimizer, names, found["state"], found["param_groups"])
 
 
-def spread_optimizer_state(model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return this process's part of a whole optimizer state, ``saved`` by a run whose model was not spread."""
+def _check_names(
+    model: nn.Module, present: Iterable[str], saved: Iterable[str], options: Mapping[str, Any], folder: Path
+) -> None:
+    """Raise ``InputError`` unless ``folder`` has ``options`` of the parameters that are ``present`` and no others."""
+    missing = [name for name in present if name not in options]
+    others = sorted(name for name in set(saved) - set(present) if not name.startswith("parameters."))
+    if missing or others:
+        what = f"`{missing[0]}` is missing there" if missing else f"`{others[0]}` is trained only there"
+        raise of_another_model(folder, "optimizer", model, what)
+
+
+def spread_optimizer_state(
+    model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Return this process's part of a whole optimizer state, ``saved`` in ``folder`` by a run without sharding."""
     names = _names(model)
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
@@ -286,9 +303,8 @@ def spread_optimizer_state(model: nn.Module, optimizer: _Optimizer, saved: Mappi
         while groups and len(merged[-1]) < size:
             merged[-1] += groups.pop(0)
     if [len(group) for group in merged] != sizes or groups:
-        raise ValueError(
-            f"it has groups of {sizes} parameters, not {[len(group['params']) for group in optimizer.param_groups]}"
-        )
+        present = [len(group["params"]) for group in optimizer.param_groups]
+        raise of_another_model(folder, "optimizer", model, f"it has groups of {sizes} parameters, not {present}")
     state, options = {}, {}
     for group, own in zip(saved["param_groups"], merged, strict=True):
         for index, parameter in zip(group["params"], sorted(own, key=order.__getitem__), strict=True):

@@ -1,6 +1,7 @@
 """A model's weights, written as ``from_pretrained`` reads them and read back; at the end those of PEFT's adapters."""
 
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import reading
+from portico.checkpoint.manifest import of_another_model, reading
 from portico.checkpoint.spread import (
     FSDP_WEIGHTS_FILE,
     load_weight_slices,
@@ -140,20 +141,38 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
     if (file := path / SAFE_WEIGHTS_NAME).is_file():
         with reading(file):
             weights = safetensors.torch.load_file(file, device="cpu")
-        return model.load_state_dict(weights, False)
+        with _fitting(model, path):
+            return model.load_state_dict(weights, False)
     for name in (WEIGHTS_NAME, FSDP_WEIGHTS_FILE):
         if (file := path / name).is_file():
             with reading(file):
                 weights = torch.load(file, map_location="cpu", weights_only=True)
-            return model.load_state_dict(weights, False)
+            with _fitting(model, path):
+                return model.load_state_dict(weights, False)
     if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
-        with reading(path, into_model=True):
+        with reading(path, into_model=True), _fitting(model, path):
             return load_sharded_checkpoint(model, folder, strict=False)
     held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: "
         f"{held}); set `resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
     )
+
+
+@contextmanager
+def _fitting(model: nn.Module, path: Path) -> Iterator[None]:
+    """Turn torch's list of all weights that have another shape in ``path`` into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        mismatch = _SIZE_MISMATCH.search(str(error))
+        if mismatch is None:
+            raise
+        what = "`{}` has the shape {} there and {} here".format(*mismatch.groups())
+        raise of_another_model(path, "weights", model, what) from None
+
+
+_SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): copying a param.*?Size\((.*?)\).*?Size\((.*?)\)")
 
 
 def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -50,11 +50,24 @@ def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
         config = asdict(config)
-    elif isinstance(config, str):
-        config = json.loads(Path(config).read_text(encoding="utf-8"))
-    given = dict(config or {})
+    given = read_settings("accelerator_config", config or {})
     _refuse_unknown("`accelerator_config`", given, _FIELDS)
     return {**_FIELDS, **given}
+
+
+def read_settings(argument: str, settings: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that ``argument`` gives as a mapping or as the path of a JSON file."""
+    if isinstance(settings, Mapping):
+        return dict(settings)
+    try:
+        content = json.loads(Path(settings).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"`{argument}={settings!r}` cannot be read ({error}); give a dict or a JSON file.") from None
+    if not isinstance(content, dict):
+        raise InputError(
+            f"`{argument}={settings!r}` holds a {type(content).__name__}; write an object of settings by their names."
+        )
+    return content
 
 
 def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:

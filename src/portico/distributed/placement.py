@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn
 
 from portico.distributed.processes import is_batch_script, launched_processes
-from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, sharded_strategy
+from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
 from portico.hf_compat import is_in_notebook
 from portico.lightning_compat import quiet_lightning
@@ -133,13 +133,15 @@ def resolve_strategy(args: "TrainingArguments") -> Strategy:
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)
     try:
         with quiet_lightning():
-            return pl.Trainer(**run_placement(args), plugins=cluster_plugins(args) or None, **unneeded).strategy
+            placed = pl.Trainer(**run_placement(args), plugins=cluster_plugins(args) or None, **unneeded)
     except (MisconfigurationException, ImportError) as error:
         requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(
             f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {requested}. Set "
             "`accelerator` and `devices` to values that this machine supports, for example 'cpu' and 1."
         ) from error
+    refuse_other_replicas(placed.strategy, args)
+    return placed.strategy
 
 
 def _precision(args: "TrainingArguments") -> str:

@@ -243,8 +243,9 @@ def disconnect() -> None:
 def kill_children_on_error() -> Iterator[None]:
     """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    The process group and the environment are then as before they were started. Only the outermost of nested blocks
-    does so: the code in it may handle an error that all processes raise.
+    The process group and the environment are then as before they were started. Processes that another one started,
+    such as torchrun, are left to it, but woken if they are stopped. Only the outermost of nested blocks does so: the
+    code in it may handle an error that all processes raise.
 
     Raises:
         RuntimeError: In place of a broken connection, if a process that this one started ended first.
@@ -257,7 +258,10 @@ def kill_children_on_error() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        ended = _ended_child() if _LOST_CONNECTION.search(str(error)) else None
+        loses_connection = _LOST_CONNECTION.search(str(error)) is not None
+        if loses_connection or _TIMED_OUT.search(str(error)):
+            _wake_stopped_siblings()
+        ended = _ended_child() if loses_connection else None
         if kill_children():
             _lost_children = True
             _forget_group()
@@ -274,6 +278,18 @@ def kill_children_on_error() -> Iterator[None]:
 _LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
 
 _TIMED_OUT = re.compile(r"Timed out waiting \d+ms")
+
+
+def _wake_stopped_siblings() -> None:
+    """Let stopped processes of the parent run on, so that they heed its SIGTERM.
+
+    torchrun and multiprocessing wait for 30 s before they kill what does not.
+    """
+    for status in Path("/proc").glob("[0-9]*/stat"):  # none on other systems than Linux
+        with suppress(OSError):
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            if state == "T" and int(parent) == os.getppid():
+                os.kill(int(status.parent.name), signal.SIGCONT)
 
 
 def _ended_child() -> tuple[int, int] | None:

@@ -1,11 +1,9 @@
 """Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -18,12 +16,13 @@ from lightning.pytorch.strategies import (
     Strategy,
 )
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from portico.distributed.accelerator import accelerator_settings
+from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
 from portico.errors import InputError
@@ -148,6 +147,13 @@ _KNOWN = {
     *(*_SWITCHES, *_SETTLED, *_FSDP1_ONLY, "reshard_after_forward"),
     *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap"),
 }
+# As `accelerate config` and its plugin name them.
+_NAMES_OF_ACCELERATE = {
+    "offload_params": "cpu_offload",
+    "sharding_strategy": "reshard_after_forward",
+    "transformer_cls_names_to_wrap": "transformer_layer_cls_to_wrap",
+    "transformer_cls_to_wrap": "transformer_layer_cls_to_wrap",
+}
 _STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
 # Words of FSDP 1 by whether weights are freed after the forward pass.
 _WORDS = {"full_shard": True, "shard_grad_op": False, "hybrid_shard": True, "hybrid_shard_zero2": False}
@@ -170,14 +176,13 @@ def fsdp_sharding(
         )
     idle = [name for name in _FSDP1_ONLY if name in config] + ["version"] * (str(config.get("version", 2)) != "2")
     if idle:
-        logger.warning("FSDP2 has no %s; `fsdp_config` sets them for FSDP 1, without effect here.", ", ".join(idle))
+        _announce(f"FSDP2 has no {', '.join(idle)}; `fsdp_config` sets them for FSDP 1, without effect here.")
     settled = ["cpu_ram_efficient_loading"] * _is_on(config.get("cpu_ram_efficient_loading", False))
     settled += ["state_dict_type"] * (config.get("state_dict_type") == "SHARDED_STATE_DICT")
     if settled:
-        logger.warning(
-            "`fsdp_config` sets %s, which changes nothing: all processes get the weights of the first, layer by "
-            "layer, and checkpoints are files of safetensors with the optimizer in shards.",
-            " and ".join(settled),
+        _announce(
+            f"`fsdp_config` sets {' and '.join(settled)}, which changes nothing: all processes get the weights of the "
+            "first, layer by layer, and checkpoints are files of safetensors with the optimizer in shards."
         )
     _one_of("state_dict_type", config.get("state_dict_type", "FULL_STATE_DICT"), _STATE_DICT_TYPES)
     reshards = str(config.get("reshard_after_forward", True)).lower()
@@ -198,6 +203,12 @@ def fsdp_sharding(
     return sharding, reshards.startswith("hybrid")
 
 
+def _announce(message: str) -> None:
+    # The strategy is made for the arguments and for each run, on every process.
+    if getattr(rank_zero_only, "rank", 0) == 0:
+        logger.warning_once(message)
+
+
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise InputError(f"`{name}={value!r}` in `fsdp_config` is not known; use one of {', '.join(allowed)}.")
@@ -206,8 +217,12 @@ def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
 def _normalised(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
 ) -> dict[str, Any]:
-    given = _read(fsdp_config) if fsdp_config else {}
-    config = {name.removeprefix("fsdp_"): value for name, value in given.items()}
+    config: dict[str, Any] = {}
+    for given, value in (read_settings("fsdp_config", fsdp_config) if fsdp_config else {}).items():
+        name = _NAMES_OF_ACCELERATE.get(given.removeprefix("fsdp_"), given.removeprefix("fsdp_"))
+        if name in config:
+            raise InputError(f"`fsdp_config` sets {name} twice, once as {given}; leave one out.")
+        config[name] = value
     words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _WORDS:
@@ -222,11 +237,6 @@ def _normalised(
                 "`fsdp=True` with `fsdp_config`."
             )
     return config
-
-
-def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that are given as a mapping or as the path of a JSON file."""
-    return dict(config) if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
 
 
 def _is_on(value: object) -> bool:
@@ -246,6 +256,8 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     strategy = getattr(args, "strategy", None)
     by_name = strategy == "fsdp"
     names = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
+    if args.fsdp_config and not (by_name or "fsdp" in names):
+        _announce("`fsdp_config` has no effect without `fsdp`; set `fsdp=True`, or leave it out.")
     if names and strategy is not None and not (by_name and names == ["fsdp"]):
         names.append("strategy")
     if len(names) > 1:
@@ -286,6 +298,11 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
 def _fsdp_strategy(
     args: "TrainingArguments", sharding: Sharding, *, is_alone_refused: bool = False, **options: Any
 ) -> ShardedStrategy:
+    if args.optim == "adafactor":
+        raise InputError(
+            "`optim='adafactor'` keeps moments for rows and columns of whole weights, and the model is spread over "
+            "processes; set an optimizer of torch, such as 'adamw_torch' or 'sgd'."
+        )
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ShardedStrategy(
         sharding,
@@ -332,6 +349,20 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
     return given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), given.get("tp_size") or 1
 
 
+def refuse_other_replicas(strategy: Strategy, args: "TrainingArguments") -> None:
+    """Raise ``InputError`` if the arguments ask for another number of whole models than ``strategy`` has processes.
+
+    A sharded strategy compares its mesh itself.
+    """
+    sizes = None if isinstance(strategy, ShardedStrategy) else _mesh_sizes(args, None)
+    num_processes = getattr(strategy, "world_size", 1)
+    if sizes is not None and sizes[0] not in (1, num_processes):
+        raise InputError(
+            f"`dp_replicate_size={sizes[0]}` in `parallelism_config` asks for as many processes, but the run has "
+            f"{num_processes}; start {sizes[0]}, or leave it out."
+        )
+
+
 def _deepspeed_strategy(args: "TrainingArguments") -> DeepSpeedStrategy:
     accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
     if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
@@ -373,7 +404,7 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
 
     Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
     """
-    config = _read(args.deepspeed)  # type: ignore[arg-type]  # transformers declares only one of the forms
+    config = read_settings("deepspeed", args.deepspeed)  # type: ignore[arg-type]  # transformers declares one form
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(

@@ -152,7 +152,7 @@ def set_in(keys, value):
             "`best_model_checkpoint` is .*, not a str",
         ),
         ("optimizer.pt", set_in(["param_groups", 0, "betas"], (0.9,)), r"`betas` is '\(0.9,\)', not like"),
-        ("optimizer.pt", set_in(["param_groups"], 5), "object of type 'int' has no len"),
+        ("optimizer.pt", set_in(["param_groups"], 5), "'int' object is not iterable"),
         ("optimizer.pt", lambda saved: saved["param_groups"][0].pop("lr"), "`lr` is missing"),
         ("optimizer.pt", lambda saved: saved.pop("state"), "'state'"),
         ("scheduler.pt", set_in(["base_lrs"], 5), "`base_lrs` is '5', not like"),

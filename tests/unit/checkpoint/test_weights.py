@@ -9,7 +9,7 @@ from portico.checkpoint import spread, weights
 from portico.checkpoint import weights as adapters
 from portico.checkpoint.spread import load_weight_slices, save_weight_shards, stored_tensors
 from portico.checkpoint.weights import fill, load_weights, save_weights, warn_about_key_mismatch
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 
 def changed_line():
@@ -145,8 +145,11 @@ def test_weights_of_another_model_are_not_read_in_slices(tmp_path):
     with pytest.raises(InputError, match=r"the weights of another model than Line: none of its weights is there"):
         load_weight_slices(other, tmp_path)
     wider = BertForMaskedLM(BertConfig(**{**tiny_masked_lm().config.to_dict(), "vocab_size": 77}))
-    with pytest.raises(InputError, match=r"`bert.embeddings.word_embeddings.weight` has another shape there"):
+    shapes = r"`bert.embeddings.word_embeddings.weight` has the shape \[20, 8\] there and \[77, 8\] here; set"
+    with pytest.raises(InputError, match=shapes):
         load_weight_slices(wider, tmp_path)
+    with pytest.raises(InputRuntimeError, match=shapes):
+        weights.load_weights(wider, str(tmp_path))
 
 
 def test_a_model_on_the_meta_device_needs_a_folder_with_weights(tmp_path):

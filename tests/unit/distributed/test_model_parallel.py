@@ -112,6 +112,12 @@ def sharded_equals_whole(folder):
         resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
         resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
         assert_same_weights(resumed, ddp)
+    config = tiny_bert().config
+    for layers, what in ((1, "is trained only there"), (3, "is missing there")):
+        config.num_hidden_layers = layers
+        other = classifier(folder / "other", transformers.BertForSequenceClassification(config), **SHARDED)
+        with pytest.raises(portico.InputError, match=f"holds the optimizer of another model than Bert.*{what}"):
+            other.train(resume_from_checkpoint=str(folder / "sharded" / "checkpoint-4"))
     gathered = fsdp.accelerator.get_state_dict(fsdp.model)
     assert list(gathered) == ([] if os.environ["RANK"] == "1" else list(ddp.model.state_dict()))
     with pytest.raises(portico.InputError, match="are spread over processes already, by an earlier trainer"):

@@ -2,9 +2,12 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from itertools import chain
+from pathlib import Path
 
 import accelerate
 import datasets
@@ -18,6 +21,7 @@ from forked import run_in_processes
 from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
+from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
@@ -72,6 +76,40 @@ def fail_and_train_again(strategy, where, folder):
     again = toy_trainer(folder, num_train_epochs=1)
     assert again.args.world_size == 1
     assert again.train().global_step > 0
+
+
+def wait_for_a_stopped_process(folder):
+    toy_trainer(folder)
+    rank = torch.distributed.get_rank()
+    file = folder / "pid"
+    if rank == 0:
+        file.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    while not (file.exists() and file.read_text()) or state_of(file.read_text()) != "T":
+        time.sleep(0.01)
+    # What gloo says of a process that does not come.
+    with pytest.raises(RuntimeError, match="Timed out"), kill_children_on_error():
+        raise RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv")
+    end = time.monotonic() + 20
+    while state_of(file.read_text()) == "T" and time.monotonic() < end:
+        time.sleep(0.01)
+    is_stopped = state_of(file.read_text()) == "T"
+    os.kill(int(file.read_text()), signal.SIGCONT)
+    assert not is_stopped
+
+
+def state_of(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "gone"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the states of processes from /proc")
+def test_stopped_process_is_woken_to_end(tmp_path):
+    """torchrun waits for 30 s until it kills a process that does not act on SIGTERM."""
+    run_in_processes(2, wait_for_a_stopped_process, tmp_path)
 
 
 class Counting(IterableDataset):
@@ -160,6 +198,4 @@ def test_pickled_trainer_trains(tmp_path):
 
 
 if __name__ == "__main__":
-    from pathlib import Path
-
     fail_and_train_again(*sys.argv[1:3], Path(sys.argv[3]))

@@ -26,6 +26,11 @@ from portico.errors import InputError
 from portico.model_setup import enable_activation_checkpointing
 
 
+@pytest.fixture(autouse=True)
+def _announced_anew():
+    transformers.utils.logging.warning_once.cache_clear()
+
+
 def options(strategy):
     return strategy._ddp_kwargs
 
@@ -241,6 +246,44 @@ def test_key_is_mapped_announced_or_refused(key, caplog):
         assert key in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("fsdp_offload_params", "true", "cpu_offload", True),
+        ("fsdp_sharding_strategy", "SHARD_GRAD_OP", "reshard_after_forward", False),
+        ("transformer_cls_names_to_wrap", "A,B", "transformer_layer_cls_to_wrap", {"A", "B"}),
+        ("fsdp_transformer_layer_cls_to_wrap", ["A"], "transformer_layer_cls_to_wrap", {"A"}),
+    ],
+)
+def test_names_of_accelerate_are_known(name, value, field, expected):
+    assert getattr(fsdp_sharding(True, {name: value})[0], field) == expected
+    with pytest.raises(InputError, match=f"sets {field} twice, once as "):
+        fsdp_sharding(True, {field: value, name: value})
+
+
+@pytest.mark.parametrize("given", [{}, {"parallelism_config": {"dp_shard_size": 2}}])
+def test_sharding_settings_without_fsdp_are_announced_once(given, tmp_path, caplog):
+    args = toy_arguments(tmp_path, devices=2, fsdp_config={"cpu_offload": True}, **given)
+    toy_trainer(tmp_path, parts={"args": args})
+    assert caplog.text.count("`fsdp_config` has no effect without `fsdp`; set `fsdp=True`") == 1
+    toy_arguments(tmp_path, devices=2, fsdp_config={"cpu_offload": True}, strategy="fsdp")
+    assert caplog.text.count("has no effect without `fsdp`") == 1
+
+
+@pytest.mark.parametrize("name", ["fsdp_config", "accelerator_config"])
+def test_file_of_settings_that_cannot_be_read_is_rejected(name, tmp_path):
+    settings = {"devices": 2, "fsdp": True} if name == "fsdp_config" else {}
+    file = tmp_path / "settings.json"
+    with pytest.raises(InputError, match=rf"`{name}='.*settings.json'` cannot be read \(.*No such file"):
+        toy_arguments(tmp_path, **settings, **{name: str(file)})
+    file.write_text("{")
+    with pytest.raises(InputError, match=rf"`{name}='.*'` cannot be read \(Expecting .*; give a dict or a JSON"):
+        toy_arguments(tmp_path, **settings, **{name: str(file)})
+    file.write_text("[1]")
+    with pytest.raises(InputError, match=rf"`{name}='.*'` holds a list; write an object of settings"):
+        toy_arguments(tmp_path, **settings, **{name: str(file)})
+
+
 def test_layers_that_are_gathered_one_at_a_time():
     bert = tiny_bert()
 
@@ -336,12 +379,15 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
             {"parallelism_config": {"tp_size": 4}, "strategy": ModelParallelStrategy(2, 2)},
             "`strategy` is 'ModelParallelStrategy'; set one of them",
         ),
+        ({"parallelism_config": {"dp_replicate_size": 3}}, "`dp_replicate_size=3` .* the run has 4; start 3, or"),
+        ({"parallelism_config": {"dp_replicate_size": 2}, "strategy": "ddp"}, "`dp_replicate_size=2` .* run has 4"),
         ({"fsdp": True, "strategy": "ddp"}, "`fsdp` and `strategy` each choose a strategy; set one of them"),
         ({"fsdp": True, "fsdp_config": {"min_num_params": "many"}}, "`min_num_params=many` .* use an int >= 0"),
         (
             {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True},
             "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
         ),
+        ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* whole weights, and the model is"),
         ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),
         ({"parallelism_config": {"sp_size": 2}}, "`sp_size=2` .*: Sequence parallelism is not supported"),
     ],
@@ -373,6 +419,13 @@ def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
     args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
     with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
         toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+
+
+def test_cast_of_a_sharded_model_is_rejected(tmp_path):
+    args = toy_arguments(tmp_path, devices=2, fsdp=True, bf16_full_eval=True)
+    with pytest.raises(InputError, match="is sharded for training keeps its type; set `bf16=True`"):
+        toy_trainer(tmp_path, parts={"args": args})
+    toy_trainer(tmp_path, parts={"args": args, "train_dataset": None})
 
 
 def test_deepspeed_without_devices_is_rejected(tmp_path):
@@ -415,6 +468,9 @@ def test_deepspeed_config_file(args, tmp_path):
     args.deepspeed = str(tmp_path / "deepspeed.json")
     (tmp_path / "deepspeed.json").write_text('{"gradient_accumulation_steps": 1}')
     assert deepspeed_config(args) == {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}
+    args.deepspeed = "missing.json"
+    with pytest.raises(InputError, match=r"`deepspeed='missing.json'` cannot be read \(.*No such file"):
+        deepspeed_config(args)
 
 
 def test_contradicting_deepspeed_config_is_rejected(args):
