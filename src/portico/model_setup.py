@@ -51,6 +51,19 @@ def is_spread(model: nn.Module, device: torch.device) -> bool:
     return len(devices) > 1 or any(torch.device(place) != device for place in devices)
 
 
+def set_attention(model: Any, implementation: str | None) -> None:
+    """Set how a transformers model computes attention, by the key ``model.attn_implementation``; None leaves it."""
+    if implementation is None:
+        return
+    try:
+        model.set_attn_implementation(implementation)
+    except (ImportError, ValueError) as error:
+        raise InputError(
+            f"`model.attn_implementation={implementation}` cannot be used by {type(model).__name__} "
+            f"({' '.join(str(error).split())}); set it to eager or sdpa, or to null for the model's own choice."
+        ) from error
+
+
 def describe_model(model: nn.Module) -> dict[str, Any] | None:
     """Return class and configuration of a model of transformers, as plain values; ``None`` for another model."""
     config: Any = getattr(model, "config", None)

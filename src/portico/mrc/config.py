@@ -24,6 +24,7 @@ from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
 from portico.experiment import TARGET, import_target
 from portico.from_scratch import check_unshaped, fields_of
+from portico.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.datasets import read_examples, read_hub
@@ -201,6 +202,8 @@ class EncoderModel:
     """Temperature of the scores of both."""
     distillation_weight: float | None = None
     """Weight of what is learned from the teacher."""
+    attn_implementation: str | None = None
+    """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
     config: Mapping[str, Any] = further_keys(
         partial(fields_of, BertConfig, SMALL_BERT, open_fields=["max_position_embeddings"])
     )
@@ -220,6 +223,7 @@ class EncoderModel:
             size = preprocess.vocab_size
             reader = new_reader(texts, vocab_size=size, max_length=length, model=self.config, head=head)
         check_window("preprocess.max_seq_length", length, reader.max_length)
+        set_attention(reader.model, self.attn_implementation)
         return reader.model, reader.tokenizer
 
 
@@ -229,6 +233,8 @@ class EncoderDecoderModel:
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
+    attn_implementation: str | None = None
+    """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, SMALL_T5))
     """Field of T5Config, of a new small T5."""
 
@@ -241,6 +247,7 @@ class EncoderDecoderModel:
         else:
             size = preprocess.vocab_size
             made = new_generator(texts, vocab_size=size, model=self.config, fusion_in_decoder=reads_passages)
+        set_attention(made.model, self.attn_implementation)
         return made.model, made.tokenizer
 
 

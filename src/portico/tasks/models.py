@@ -17,6 +17,7 @@ from portico.from_scratch import (
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
+from portico.model_setup import set_attention
 from portico.settings import further_keys
 from portico.tasks.task import Task
 
@@ -37,6 +38,8 @@ class TaskModel(ABC):
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer or image processor."""
+    attn_implementation: str | None = None
+    """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @abstractmethod
@@ -50,7 +53,13 @@ class TaskModel(ABC):
         """
         if self.name_or_path is not None:
             check_unshaped(self.config, self.name_or_path, self.kind)
-            return self._pretrained(task, labels)
+            model, processor = self._pretrained(task, labels)
+        else:
+            model, processor = self._new(task, texts, labels)
+        set_attention(model, self.attn_implementation)
+        return model, processor
+
+    def _new(self, task: Task, texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
         fields = {**self.small, **self.config}
         with explained_fields(self.kind, self.config):
             processor = self.new_processor(texts, fields, lowercase=task.lowercase)

@@ -2,10 +2,11 @@
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
-from transformers import DataCollatorWithPadding
+from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from mrc_records import tydi_of_google
 from mrc_texts import TOKENIZERS, make_examples
@@ -13,7 +14,15 @@ from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.ipu.mrc import IPUMRCExperiment
 from portico.mrc import Featurizer
-from portico.mrc.config import EncoderModel, MRCData, Source, WindowPreprocessing, load_examples, load_sources
+from portico.mrc.config import (
+    EncoderDecoderModel,
+    EncoderModel,
+    MRCData,
+    Source,
+    WindowPreprocessing,
+    load_examples,
+    load_sources,
+)
 from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.small_bert import build_small_bert, small_bert_config
 
@@ -42,6 +51,32 @@ def run(folder, preprocess, data):
 def test_a_run_packs_and_subsamples(tmp_path, preprocess, capsys):
     metrics = run(tmp_path / "run", preprocess, {"num_train": 32, "num_validation": 24, "seed": 0})
     assert metrics["eval_total"] == 24
+
+
+# What a model's `load` reads of the preprocessing.
+SHORT_INPUTS = SimpleNamespace(max_seq_length=96, vocab_size=200, num_passages=None)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        EncoderModel(config=SHAPE, attn_implementation="eager"),
+        EncoderModel(config=SHAPE, head="extractive", attn_implementation="eager"),
+        EncoderDecoderModel(
+            config={"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}, attn_implementation="eager"
+        ),
+    ],
+)
+def test_attention_is_computed_as_the_model_group_says(group):
+    model, _ = group.load(["a text of words"], SHORT_INPUTS)
+    assert {part.config._attn_implementation for part in model.modules() if isinstance(part, PreTrainedModel)} == {
+        "eager"
+    }
+
+
+def test_an_unknown_attention_is_refused():
+    with pytest.raises(InputError, match=r"`model.attn_implementation=sdpaa` cannot .* set it to eager or sdpa"):
+        EncoderModel(config=SHAPE, attn_implementation="sdpaa").load(["a text of words"], SHORT_INPUTS)
 
 
 def test_a_run_reads_documents_with_passages(tmp_path, capsys):
