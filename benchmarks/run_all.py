@@ -38,6 +38,7 @@ COMMANDS = (
     "mrc_evaluation.py --sizes 2000",
     "mrc_post_processing.py",
     "mrc_packing.py",
+    "mrc_packing.py --data squad_lengths --to-max-length --batches 2",
     "onnxruntime_step.py --length 128 --threads 1",
     "onnxruntime_step.py --length 384 --threads 1",
     "ipu_emulation.py",
