@@ -1,62 +1,38 @@
 """Time of training and evaluation steps on packed batches, beside padded ones of the same features.
 
-Run ``python benchmarks/mrc_packing.py --file squad.json --tokenizer FOLDER``; ``--device cuda`` measures there. Each
-round takes the same batches both ways, in alternating order; printed are medians over the rounds and the median of
-their ratios. Times are CPU seconds of the process on the CPU, and seconds on other devices.
+Run ``python benchmarks/mrc_packing.py`` for the embedded corpus, ``--data squad_lengths`` for passages of random words
+with the lengths of SQuAD's, or ``--data squad.json`` for questions in any format; ``--device cuda`` measures there.
+Features are padded to the longest of their batch and, with ``--to-max-length``, to ``--length``, as transformers'
+question answering example does by default. Each round takes the same batches in all ways, collating included, in
+alternating order; printed are medians over the rounds and the median of their ratios. Times are CPU seconds of the
+process on the CPU, and seconds on other devices.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from mrc_made_data import squad_task
 from record import record
 from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, DataCollatorWithPadding
 
 from portico.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
+from portico.mrc.collators import by_columns
 from portico.mrc.corpus import generate
 from portico.mrc.packing import enable_packing
 
-
-def seconds(work: Callable[[], Any], device: str) -> float:
-    """Return the time that `work` takes."""
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    started = clock()
-    work()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return clock() - started
+DATA = {"corpus": "the embedded corpus", "squad_lengths": "passages of SQuAD's lengths"}
 
 
-def step(model: Any, batches: list[Any], *, train: bool) -> None:
-    """Run the model over some batches, forwards and, to train, backwards."""
-    model.train(train)
-    with torch.set_grad_enabled(train):
-        for batch in batches:
-            loss = model(**batch).loss
-            if train:
-                loss.backward()
-                model.zero_grad()
-
-
-def show_bound(lengths: Any) -> None:
-    """Print what padding adds to the tokens: no packing of the same batches can gain more, at a cost per token."""
-    for size in (8, 16, 32, len(lengths)):
-        batches = torch.as_tensor(lengths)[torch.randperm(len(lengths))].split(size)
-        ratio = sum(len(rows) * int(rows.max()) for rows in batches) / int(sum(rows.sum() for rows in batches))
-        print(
-            f"padded tokens of real ones, {f'batches of {size}' if size < len(lengths) else 'one batch'}: {ratio:.2f}"
-        )
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", help="questions in any format; by default the embedded corpus")
+def parsed_options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="corpus", help=f"{', '.join(DATA)}, or a file of questions")
     parser.add_argument("--tokenizer", help="folder or name; by default one trained on the contexts")
+    parser.add_argument("--to-max-length", action="store_true", help="measure padding to --length too")
     parser.add_argument("--length", type=int, default=384)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--batches", type=int, default=4)
@@ -64,9 +40,45 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden-size", type=int, default=384)
     parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def examples_of(data: str) -> Any:
+    """Return the questions that ``--data`` names."""
+    if data == "corpus":
+        return generate(num_train=2000, num_validation=1, seed=0)[0]
+    return squad_task(1000).examples if data == "squad_lengths" else read_examples(data)
+
+
+def seconds(model: Any, batches: list[Any], collate: Any, device: str, *, train: bool) -> float:
+    """Return the time to collate batches and run the model over them, forwards and, to train, backwards."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    model.train(train)
+    started = clock()
+    with torch.set_grad_enabled(train):
+        for rows in batches:
+            loss = model(**{name: values.to(device) for name, values in collate(rows).items()}).loss
+            if train:
+                loss.backward()
+                model.zero_grad()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return clock() - started
+
+
+def show_bound(lengths: Any) -> None:
+    """Print what padding adds to the tokens, which is what packing saves at a cost per token."""
+    for size in (8, 16, 32):
+        batches = torch.as_tensor(lengths)[torch.randperm(len(lengths))].split(size)
+        ratio = sum(len(rows) * int(rows.max()) for rows in batches) / int(sum(rows.sum() for rows in batches))
+        print(f"padded tokens of real ones, batches of {size}: {ratio:.2f}")
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parsed_options()
     torch.manual_seed(0)
-    examples = read_examples(options.file) if options.file else generate(num_train=2000, num_validation=1, seed=0)[0]
+    examples = examples_of(options.data)
     texts = [example["context"] for example in examples]
     tokenizer: Any = (
         AutoTokenizer.from_pretrained(options.tokenizer)
@@ -83,38 +95,43 @@ def main() -> None:
     model = BertForQuestionAnswering(config).to(options.device)
     features = Featurizer(tokenizer, max_seq_length=options.length, doc_stride=128).train_features(examples)
     show_bound(features.lengths)
-    collators = {
-        "padded": DataCollatorWithPadding(tokenizer),
+    collators: dict[str, Any] = {
         "packed": enable_packing(model, tokenizer, options.length),
+        "padded": DataCollatorWithPadding(tokenizer),
     }
+    if options.to_max_length:
+        collators["padded to the maximal length"] = DataCollatorWithPadding(
+            tokenizer, padding="max_length", max_length=options.length
+        )
     order = torch.randperm(len(features))[: options.batches * options.batch_size].split(options.batch_size)
-    batches = {
-        way: [
-            {name: values.to(options.device) for name, values in collate([features[int(f)] for f in rows]).items()}
-            for rows in order
-        ]
-        for way, collate in collators.items()
-    }
-    for way, made in batches.items():
-        cells = sum(batch["input_ids"].numel() for batch in made)
-        print(f"{way}: {cells} token places for {sum(int(features.lengths[rows].sum()) for rows in order)} tokens")
-    for name, train in (("training", True), ("evaluation", False)):
-        times: dict[str, list[float]] = {way: [] for way in batches}
-        ways = list(batches)
-        for way in ways:
-            step(model, batches[way], train=train)
-        for _ in range(options.rounds):
-            for way in ways:
-                times[way].append(
-                    seconds(lambda made=batches[way], train=train: step(model, made, train=train), options.device)
-                )
-            ways.reverse()
-        medians = {way: statistics.median(measured) for way, measured in times.items()}
-        ratio = statistics.median(a / b for a, b in zip(times["padded"], times["packed"], strict=True))
-        data = "the embedded corpus" if not options.file else "other questions"
-        shares = [b / a for a, b in zip(times["padded"], times["packed"], strict=True)]
-        record(f"packed {name} step on {data}, of padded", shares)
-        print(f"{name}: padded {medians['padded']:.2f} s, packed {medians['packed']:.2f} s, {ratio:.2f} x faster")
+    ways = {}
+    for name, collator in collators.items():
+        rows, collate = by_columns(features, collator)
+        given = rows.rows if rows is not features else lambda indices: [features[index] for index in indices]
+        ways[name] = [given(indices.tolist()) for indices in order], collate
+    compare(model, ways, options)
+
+
+def compare(model: Any, ways: dict[str, Any], options: argparse.Namespace) -> None:
+    """Time the ways in turns, and print and record what packing takes of each kind of padding."""
+    for step, train in (("training", True), ("evaluation", False)):
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(options.rounds + 1):
+            for way in list(ways)[:: -1 if turn % 2 else 1]:
+                batches, collate = ways[way]
+                taken = seconds(model, batches, collate, options.device, train=train)
+                # The first turn warms up.
+                if turn:
+                    times[way].append(taken)
+        packed = times.pop("packed")
+        print(f"{step}: packed {statistics.median(packed):.2f} s")
+        for way, padded in times.items():
+            record(
+                f"packed {step} step on {DATA.get(options.data, 'other questions')}, of {way}",
+                [one / other for one, other in zip(packed, padded, strict=True)],
+            )
+            ratio = statistics.median(one / other for one, other in zip(padded, packed, strict=True))
+            print(f"{step}: {way} {statistics.median(padded):.2f} s, packed {ratio:.2f} x faster")
 
 
 if __name__ == "__main__":

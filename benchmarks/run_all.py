@@ -7,7 +7,8 @@
 Every figure is portico's share of its peer's cost, measured by turns in one run, so smaller is better and figures of
 different machines may be compared. ``--store`` keeps the new ones in ``results.json`` and in the table of
 ``README.md``, both next to this file, after each benchmark. With ``--minutes`` none begins that would not end in time,
-and those whose figures are the oldest come first, so that the same command run again and again measures all.
+one that takes longer than it did is ended, and those whose figures are the oldest come first, so that the same command
+run again and again measures all.
 """
 
 import argparse
@@ -38,6 +39,7 @@ COMMANDS = (
     "mrc_evaluation.py --sizes 2000",
     "mrc_post_processing.py",
     "mrc_packing.py",
+    "mrc_packing.py --data squad_lengths --to-max-length --batches 2",
     "onnxruntime_step.py --length 128 --threads 1",
     "onnxruntime_step.py --length 384 --threads 1",
     "ipu_emulation.py",
@@ -47,18 +49,19 @@ COMMANDS = (
 Row = Mapping[str, Any]
 
 
-def results_of(command: str) -> dict[str, Row]:
+def results_of(command: str, timeout: float | None = None) -> dict[str, Row]:
     """Run a benchmark, which prints as it goes, and return what it recorded, by name.
 
     Raises:
         subprocess.CalledProcessError: If it fails.
+        subprocess.TimeoutExpired: If it was ended after ``timeout`` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "record")
         environment = {"OMP_NUM_THREADS": "1", **os.environ, RECORD: str(path)}
         script, *arguments = shlex.split(command)
         started = time.time()
-        subprocess.run([sys.executable, str(HERE / script), *arguments], env=environment, check=True)
+        subprocess.run([sys.executable, str(HERE / script), *arguments], env=environment, check=True, timeout=timeout)
         results = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         when = {"command": command, "measured": round(started), "seconds": round(time.time() - started)}
         return {result.pop("name"): {**result, **when} for result in results}
@@ -103,8 +106,12 @@ def in_order(commands: Sequence[str], rows: Mapping[str, Row]) -> list[tuple[str
 
 
 def merged(rows: Mapping[str, Row], command: str, found: Mapping[str, Row]) -> dict[str, Row]:
-    """Return all figures, those of ``command`` replaced by the ones found, in the order of :data:`COMMANDS`."""
-    every = [*((name, row) for name, row in rows.items() if row["command"] != command), *found.items()]
+    """Return all figures, those of ``command`` replaced by the ones found, in the order of :data:`COMMANDS`.
+
+    Figures of commands that are no longer among them are dropped.
+    """
+    kept = [(name, row) for name, row in rows.items() if row["command"] != command and row["command"] in COMMANDS]
+    every = [*kept, *found.items()]
     return dict(sorted(every, key=lambda one: COMMANDS.index(one[1]["command"])))
 
 
@@ -129,7 +136,10 @@ def main() -> None:
             continue
         print(f"--- {command}", flush=True)
         try:
-            new = results_of(command)
+            new = results_of(command, None if until is None else max(until - time.time(), 0))
+        except subprocess.TimeoutExpired:
+            print(f"--- ended, as the time is up: {command}")
+            continue
         except subprocess.CalledProcessError as error:
             failed.append(f"{command} ended with exit code {error.returncode}")
             continue

@@ -1167,11 +1167,14 @@ class Trainer:
         # Read before the loss is computed, which may pop them.
         labels = labels_of(inputs, self.label_names) if computes_loss else None
         loss: torch.Tensor | None = None
-        with torch.no_grad(), self.compute_loss_context_manager():
+        # Lightning's loops have turned gradients off; to do so again costs as much as a small layer.
+        without_gradients = torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
+        with without_gradients, self.compute_loss_context_manager():
             if computes_loss:
                 num_items = self.corrections.count_for_loss(self._get_num_items_in_batch([inputs], self.args.device))
                 loss, outputs = self._loss_and_outputs(model, inputs, num_items)
-                loss = loss.detach().mean()
+                loss = loss.detach()
+                loss = loss.mean() if loss.dim() else loss
                 ignored = [*ignored, "loss"]
             else:
                 outputs = model(**inputs)

@@ -41,6 +41,7 @@ def test_benchmarks_run_in_pieces(monkeypatch, tmp_path, capsys):
         "first of all": {**old, "command": "first.py", "measured": 2},
         "renamed since": {**old, "command": "second.py"},
         "third of all": {**old, "command": "third.py", "seconds": 600},
+        "removed since": {**old, "command": "first.py --of-old"},
     }
     (tmp_path / "results.json").write_text(json.dumps({"machine": "a machine", "rows": rows}))
     (tmp_path / "README.md").write_text(f"{run_all.TABLE_STARTS}\n{run_all.TABLE_ENDS}\n")
@@ -58,6 +59,18 @@ def test_benchmarks_run_in_pieces(monkeypatch, tmp_path, capsys):
     assert list(stored) == ["first of all", "first again", "second of all", "second again", "third of all"]
     assert (stored["first of all"]["median"], stored["third of all"]["median"]) == (0.5, 1.0)
     assert "| second again | 0.40 " in (tmp_path / "README.md").read_text()
+
+
+def test_a_benchmark_that_takes_too_long_is_ended(monkeypatch, tmp_path, capsys):
+    (tmp_path / "slow.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(run_all, "COMMANDS", ("slow.py",))
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr("sys.argv", ["run_all.py", "--minutes", "0.005"])
+    with pytest.raises(SystemExit) as ended:
+        run_all.main()
+    assert ended.value.code is None
+    assert "--- ended, as the time is up: slow.py" in capsys.readouterr().out
 
 
 def test_nothing_is_recorded_unless_it_was_asked_for(monkeypatch):

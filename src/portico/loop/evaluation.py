@@ -67,6 +67,13 @@ class EvaluationSession:
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
         self.batch_metrics = batch_metrics(trainer, nested=nested)
+        # The losses of a batch need no memory if only the buffer, which copies them, sees them.
+        self._views_losses = (
+            self.batch_metrics is None
+            and isinstance(self.losses, OutputBuffer)
+            and trainer.accelerator.num_processes == 1
+            and trainer.gather_function == trainer.accelerator.gather_for_metrics
+        )
         # `predict` returns its arrays, with or without metrics.
         self.keeps_arrays = self.description == "Prediction" or not (self.batch_metrics or args.batch_eval_metrics)
 
@@ -139,7 +146,8 @@ class EvaluationSession:
             return None
         self.mean_loss.add(loss)
         # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
-        gathered: torch.Tensor = self.trainer.gather_function(loss.repeat(self.batch_size))
+        repeat = loss.expand if self._views_losses and not loss.dim() else loss.repeat
+        gathered: torch.Tensor = self.trainer.gather_function(repeat(self.batch_size))
         self.losses.add(gathered)
         return gathered
 

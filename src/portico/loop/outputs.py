@@ -78,10 +78,11 @@ class GrowingArray:
 
     def append(self, tensor: torch.Tensor) -> None:
         """Add the rows of a batch, ``[rows, ...]``; a scalar is one row. Rows that cannot be joined are refused."""
-        tensor = tensor.detach()
-        if tensor.ndim == 0:
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if tensor.dim() == 0:
             tensor = tensor[None]
-        if tensor.device.type == "cpu":
+        if tensor.is_cpu:
             self._store(tensor)
             return
         self._on_device.append(tensor)
@@ -108,9 +109,9 @@ class GrowingArray:
             self._store(self._on_device.pop(0))
 
     def _store(self, tensor: torch.Tensor) -> None:
-        num_rows, *rest = tensor.shape
-        row_shape = tuple(rest)
-        first, end = self._num_values, self._num_values + tensor.numel()
+        shape = tensor.shape
+        num_rows, row_shape = shape[0], shape[1:]
+        first, end = self._num_values, self._num_values + shape.numel()
         if not (self._runs and self._runs[-1][0] == row_shape and tensor.dtype is self._dtype):
             self._settle_dtype(tensor, row_shape)
             self._runs.append((row_shape, 0))

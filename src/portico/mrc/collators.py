@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -82,9 +82,40 @@ def by_columns(features: Any, collator: Collator) -> tuple[Any, Collator]:
         return features, collator
     if ColumnCollator.knows(collator):
         return features.by_columns(), ColumnCollator(collator)
-    if type(collator) is TargetTypeCollator and ColumnCollator.knows(collator.collator):
-        return features.by_columns(), replace(collator, collator=ColumnCollator(collator.collator))
+    outer: Any = collator
+    if type(collator) in (TargetTypeCollator, PackingCollator) and ColumnCollator.knows(outer.collator):
+        return features.by_columns(), replace(outer, collator=ColumnCollator(outer.collator))
     return features, collator
+
+
+@dataclass
+class PackingCollator:
+    """Packs the features of a batch into one row, after ``collator`` has padded them.
+
+    A batch has ``feature_starts`` and ``feature_lengths`` (``int64 [B]``), the place of each feature in the row, where
+    shorter features come first; the features' labels (``int64 [B]``); and ``input_ids``, ``token_type_ids`` and
+    ``position_ids``, which are from 0 in each feature (``int64 [1, N]``, N tokens in all).
+    """
+
+    token_columns: ClassVar = ("input_ids", "token_type_ids")
+    collator: Collator
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = dict(self.collator(features))
+        is_token_BL = batch.pop("attention_mask").bool()
+        lengths_B = is_token_BL.sum(dim=1)
+        # Features of one length are next to each other, since they attend together.
+        order_B = lengths_B.argsort(stable=True)
+        starts_B = torch.empty_like(lengths_B)
+        starts_B[order_B] = lengths_B[order_B].cumsum(0) - lengths_B[order_B]
+        batch["position_ids"] = is_token_BL.cumsum(dim=1) - 1
+        tokens = {
+            name: batch.pop(name)[order_B][is_token_BL[order_B]][None]
+            for name in (*self.token_columns, "position_ids")
+            if name in batch
+        }
+        # The first column tells a trainer how many features there are.
+        return {"feature_starts": starts_B, "feature_lengths": lengths_B, **batch, **tokens}
 
 
 @dataclass

@@ -274,7 +274,7 @@ class WindowPreprocessing:
     compat_label_bug: bool = False
     """Repeat the label that transformers' example gives an answer in the last token of a window."""
     packing: bool = False
-    """Put several features into one row of a batch, which saves the padding."""
+    """Put the features of a batch into one row without padding."""
     vocab_size: int = setting(1600, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
     cache_dir: str | None = None

@@ -1,8 +1,8 @@
 """Packing changes neither answers nor training."""
 
 import random
+from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -20,7 +20,8 @@ from mrc_texts import TOKENIZERS, WORDS, make_examples
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, packing
-from portico.mrc.packing import PackingCollator, enable_packing, pack
+from portico.mrc.collators import PackingCollator, by_columns
+from portico.mrc.packing import enable_packing
 
 TOKENIZER = TOKENIZERS["bert"]
 LENGTH = 64
@@ -46,29 +47,21 @@ FEATURIZER = Featurizer(TOKENIZER, max_seq_length=LENGTH, doc_stride=8)
 
 def make_model(name="bert", attention="sdpa", dropout=0.0):
     torch.manual_seed(0)
-    config = CONFIGS[name]
+    config = deepcopy(CONFIGS[name])
     for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "qa_dropout"):
         if hasattr(config, field):
             setattr(config, field, dropout)
     return AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
 
 
-@pytest.fixture
-def full_rows(monkeypatch):
-    """Make rows as full as they can be; models as narrow as these do better with short ones."""
-    monkeypatch.setattr(packing, "pack_cheaply", lambda lengths_B, most, hidden_size: pack(lengths_B, most))
-
-
-@pytest.mark.usefixtures("full_rows")
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_loss_and_gradients_equal_those_of_single_features(name, attention):
-    model = make_model(name, attention).train()
+def test_logits_loss_and_gradients_equal_those_of_single_features(name):
+    model = make_model(name).train()
     collator = enable_packing(model, TOKENIZER, LENGTH)
     features = [one for one in FEATURIZER.train_features(EXAMPLES) if len(one["input_ids"]) < 45][:16]
     assert len(features) == 16
     batch = collator(features)
-    assert len(batch["input_ids"]) < 0.7 * len(features)
+    assert batch["input_ids"].shape == (1, sum(len(one["input_ids"]) for one in features))
     packed = model(**batch)
     packed.loss.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
@@ -121,14 +114,10 @@ def trainer(folder, *, packs):
     )
 
 
-def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, monkeypatch):
-    # Features of equal length would keep their rows.
-    monkeypatch.setattr(
-        packing, "pack_cheaply", lambda lengths_B, max_length, hidden_size: pack(lengths_B, max_length)
-    )
+def test_training_and_evaluation_are_unchanged_by_packing(tmp_path):
     plain, packed = (trainer(tmp_path / str(packs), packs=packs) for packs in (False, True))
     batch = packed.data_collator([packed.train_dataset[f] for f in range(8)])
-    assert len(batch["input_ids"]) < 8
+    assert len(batch["input_ids"]) == 1
     losses = [one.train().training_loss for one in (plain, packed)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     metrics = [one.evaluate() for one in (plain, packed)]
@@ -136,56 +125,73 @@ def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, monkeypatch)
     assert packed.answered.answers.predictions == plain.answered.answers.predictions
     packed.save_model()
     loaded = type(packed.model).from_pretrained(tmp_path / "True")
+    assert "packed" not in (tmp_path / "True" / "config.json").read_text()
     ids = torch.tensor([[2, 5, 3, 7, 3]])
     torch.testing.assert_close(loaded.eval()(ids).start_logits, packed.model.eval()(ids).start_logits)
 
 
-@pytest.mark.parametrize("hidden_size", [32, 768, 10**6])
-def test_packed_rows_never_cost_more_than_padded_ones(hidden_size):
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        lengths_B = rng.integers(3, rng.integers(10, 385), 16)
-        row_B, start_B = packing.pack_cheaply(lengths_B, 384, hidden_size)
-        num_rows, length = row_B.max() + 1, (start_B + lengths_B).max()
-        assert num_rows * length <= 16 * lengths_B.max()
-    equal_B = np.full(16, 60)
-    assert sorted(packing.pack_cheaply(equal_B, 384, hidden_size)[0]) == list(range(16))
-    long_and_short_B = np.array([380, *[90] * 15])
-    assert packing.pack_cheaply(long_and_short_B, 384, hidden_size)[0].max() + 1 <= 5
-    assert packing.pack_cheaply(np.array([400, 9]), 384, hidden_size)[0].max() + 1 <= 2
-
-
-def test_every_feature_fits_into_its_row():
-    lengths_B = np.random.default_rng(0).integers(3, 65, 200)
-    row_B, start_B = pack(lengths_B, 64)
-    num_rows = row_B.max() + 1
-    taken = np.zeros((num_rows, 64), int)
-    for row, start, length in zip(row_B, start_B, lengths_B, strict=True):
-        taken[row, start : start + length] += 1
-    assert taken.max() == 1
-    assert (start_B + lengths_B).max() <= 64
-    assert num_rows <= 1.25 * lengths_B.sum() / 64
-    assert sorted(pack(np.array([70, 3]), 64)[0]) == [0, 1]
-
-
 def test_padding_of_features_is_removed():
     padded = Featurizer(TOKENIZER, max_seq_length=LENGTH, doc_stride=8, pad_to_max_length=True)
-    collator = PackingCollator(TOKENIZER, LENGTH)
+    collator = PackingCollator(DataCollatorWithPadding(TOKENIZER))
     batches = [collator(list(one.train_features(EXAMPLES[:3]))) for one in (padded, FEATURIZER)]
     assert all(torch.equal(batches[0][name], batches[1][name]) for name in batches[1])
 
 
-def test_models_without_block_attention_are_refused():
-    local = ModernBertConfig(**{**SIZES, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3})
-    deberta = DebertaV2Config(**SIZES)
-    for config in (local, deberta):
-        model = AutoModelForQuestionAnswering.from_config(config, attn_implementation="eager")
-        with pytest.raises(InputError, match="gives packed features other logits than single features"):
-            enable_packing(model, TOKENIZER, LENGTH)
+def test_batches_made_from_columns_are_those_made_from_rows():
+    features = FEATURIZER.train_features(EXAMPLES)
+    collator = PackingCollator(DataCollatorWithPadding(TOKENIZER))
+    columns, by_column = by_columns(features, collator)
+    indices = [5, 0, 9, 3]
+    made = by_column(columns.__getitems__(indices))
+    expected = collator([features[index] for index in indices])
+    assert list(made) == list(expected)
+    assert all(torch.equal(made[name], expected[name]) for name in made)
 
 
-def test_an_unsupported_attention_is_refused():
+def test_features_of_one_length_attend_in_one_call(monkeypatch):
     model = make_model()
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(InputError, match="attn_implementation='flash_attention_2' does not support"):
+    collator = enable_packing(model, TOKENIZER, LENGTH)
+    calls = []
+    attend = packing.scaled_dot_product_attention
+    monkeypatch.setattr(
+        packing, "scaled_dot_product_attention", lambda *args, **options: calls.append(1) or attend(*args, **options)
+    )
+    feature = {"input_ids": [2, 7, 9, 3], "attention_mask": [1] * 4}
+    longer = {"input_ids": [2, 7, 9, 5, 3], "attention_mask": [1] * 5}
+    model(**collator([feature, longer, feature, feature]))
+    assert len(calls) == 2 * model.config.num_hidden_layers
+
+
+@pytest.mark.slow
+def test_batches_of_other_lengths_are_not_compiled_again():
+    features = list(FEATURIZER.train_features(EXAMPLES))
+    model = make_model()
+    collator = enable_packing(model, TOKENIZER, LENGTH)
+    batches = [collator([features[(7 * i + 3 * j) % len(features)] for j in range(8)]) for i in range(6)]
+    num_compiled = []
+
+    def backend(graph, inputs):
+        num_compiled.append(number)
+        return graph
+
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        for number, batch in enumerate(batches):  # noqa: B007
+            torch.testing.assert_close(compiled(**batch).loss, model(**batch).loss)
+    # Once for a first shape, once for all others.
+    assert set(num_compiled) == {0, 1}
+
+
+def test_models_without_block_attention_are_refused():
+    config = ModernBertConfig(**{**SIZES, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3})
+    model = AutoModelForQuestionAnswering.from_config(config)
+    with pytest.raises(InputError, match="gives packed features other logits than single features"):
+        enable_packing(model, TOKENIZER, LENGTH)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("config", [BertConfig(**SIZES), DebertaV2Config(**SIZES)])
+def test_an_unsupported_attention_is_refused(config):
+    model = AutoModelForQuestionAnswering.from_config(config, attn_implementation="eager")
+    with pytest.raises(InputError, match=r"Packing computes attention by sdpa, but .* attn_implementation='eager'"):
         enable_packing(model, TOKENIZER, LENGTH)
