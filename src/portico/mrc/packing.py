@@ -109,10 +109,12 @@ class _PackedForward:
     @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
     def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         self._batch = None
-        if "feature_starts" not in kwargs:
+        if "feature_lengths" not in kwargs:
             return None
         self._batch = kwargs
         kept: dict[str, Any] = {name: kwargs[name] for name in PackingCollator.token_columns if name in kwargs}
+        if "feature_starts" not in kwargs:
+            return args, {**kept, "attention_mask": kwargs["attention_mask"], "return_dict": True}
         # RoBERTa-like models number positions from the one after the id of the padding token.
         tables = (one for name, one in model.named_modules() if name.endswith("position_embeddings"))
         padding_idx = next((one.padding_idx for one in tables if isinstance(one, torch.nn.Embedding)), None)
@@ -126,18 +128,21 @@ class _PackedForward:
         batch, self._batch = self._batch, None
         if batch is None:
             return output
-        start_logits, end_logits = (_by_feature(output[name][0], batch) for name in ("start_logits", "end_logits"))
+        start_logits, end_logits = (_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
         loss, starts, ends = None, batch.get("start_positions"), batch.get("end_positions")
         if starts is not None and ends is not None:
             loss = model.loss_function(start_logits, end_logits, starts, ends)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
-def _by_feature(logits_N: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    start_B, length_B = batch["feature_starts"], batch["feature_lengths"]
-    token_T = torch.arange(int(length_B.max()), device=logits_N.device)
-    index_BT = (start_B[:, None] + token_T).clamp(max=len(logits_N) - 1)
-    return logits_N[index_BT].masked_fill(token_T >= length_B[:, None], _NO_TOKEN)
+def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return ``float [B, T]`` from the logits of a packed row, ``float [1, N]``, or of a padded batch."""
+    length_B = batch["feature_lengths"]
+    token_T = torch.arange(int(length_B.max()), device=logits.device)
+    if "feature_starts" in batch:
+        index_BT = (batch["feature_starts"][:, None] + token_T).clamp(max=logits.shape[1] - 1)
+        logits = logits[0][index_BT]
+    return logits[:, : len(token_T)].masked_fill(token_T >= length_B[:, None], _NO_TOKEN)
 
 
 def _attention(

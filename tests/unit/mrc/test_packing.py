@@ -54,14 +54,20 @@ def make_model(name="bert", attention="sdpa", dropout=0.0):
     return AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
 
 
+PACKED, PADDED = -1, 1  # of which padding batches are packed: of any, or of none
+
+
+@pytest.mark.parametrize("worthwhile", [PACKED, PADDED])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_loss_and_gradients_equal_those_of_single_features(name):
+def test_logits_loss_and_gradients_equal_those_of_single_features(name, worthwhile, monkeypatch):
+    monkeypatch.setattr(PackingCollator, "worthwhile_padding", worthwhile)
     model = make_model(name).train()
     collator = enable_packing(model, TOKENIZER, LENGTH)
     features = [one for one in FEATURIZER.train_features(EXAMPLES) if len(one["input_ids"]) < 45][:16]
     assert len(features) == 16
     batch = collator(features)
-    assert batch["input_ids"].shape == (1, sum(len(one["input_ids"]) for one in features))
+    lengths = [len(one["input_ids"]) for one in features]
+    assert batch["input_ids"].shape == ((1, sum(lengths)) if worthwhile == PACKED else (16, max(lengths)))
     packed = model(**batch)
     packed.loss.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
@@ -114,7 +120,19 @@ def trainer(folder, *, packs):
     )
 
 
-def test_training_and_evaluation_are_unchanged_by_packing(tmp_path):
+def test_batches_with_hardly_any_padding_are_not_packed():
+    def rows(lengths, side="right"):
+        features = [{"input_ids": [5] * length, "attention_mask": [1] * length} for length in lengths]
+        tokenizer = deepcopy(TOKENIZER)
+        tokenizer.padding_side = side
+        return len(PackingCollator(DataCollatorWithPadding(tokenizer))(features)["input_ids"])
+
+    assert [rows([20, 19]), rows([20, 12]), rows([20, 20])] == [2, 1, 2]
+    assert [rows([20, 19], "left"), rows([20, 20], "left")] == [1, 2]
+
+
+def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, monkeypatch):
+    monkeypatch.setattr(PackingCollator, "worthwhile_padding", PACKED)
     plain, packed = (trainer(tmp_path / str(packs), packs=packs) for packs in (False, True))
     batch = packed.data_collator([packed.train_dataset[f] for f in range(8)])
     assert len(batch["input_ids"]) == 1
