@@ -29,8 +29,9 @@ from torch._dynamo.backends.common import aot_autograd as aot_autograd
 # The only count of graph breaks.
 from torch._dynamo.utils import counters as counters
 from torch._functorch._aot_autograd import autograd_cache
-from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext as TracingContext
+from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import OutputCode as OutputCode
 from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
@@ -52,7 +53,7 @@ class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
     """A key of AOTAutograd's cache without inductor's settings: collecting them imports all of inductor."""
 
     def _init_fx_graph_hash_details(self, gm: Any, example_inputs: Any, fx_config: Any) -> None:
-        autograd_cache.FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
+        FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
         self.gm = gm
         self.example_inputs = example_inputs
         self.cache_key_tag = compiler_config.cache_key_tag
@@ -78,7 +79,7 @@ def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
             os.environ[_FOLDER] = str(folder)
         with (
             functorch_config.patch(options),
-            compiler_config.patch(cache_key_tag=tag),
+            compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
             patch.object(autograd_cache, "AOTAutogradCacheDetails", _KeyDetails),
         ):
             yield
