@@ -6,8 +6,9 @@ medians over the rounds, and the median and the range of the ratios to eager mod
 compares peak memory instead, each way in a process of its own; ``--profile`` adds where ONNX Runtime's time goes.
 
 ``--first-step`` measures processes until the end of their first step instead, imports included, each way with the
-cache that a run before it has filled. ``--products`` measures the matrix products alone, by torch and by ONNX
-Runtime: they bound what a step can gain.
+cache that a run before it has filled. ``--products`` measures parts of a training step alone: the matrix products by
+torch and by ONNX Runtime, the draws of dropout and the optimizer, which run in torch either way, and one pass over
+what is between the products. They bound what a step can gain. ``--model resnet`` takes a ResNet of basic blocks.
 """
 
 import argparse
@@ -29,15 +30,27 @@ import portico.ort
 from portico.ort.api import compiled_call
 
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+BLOCKS = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"}
+WAYS = ["eager", "inductor", "inductor-dynamic", "onnxruntime"]
 
 
-def reader(way: str, *, profile: bool = False) -> Any:
+def network(kind: str, way: str, *, profile: bool = False) -> Any:
     """Return a model that runs in the given way."""
     torch.manual_seed(0)
-    model = transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).train()
+    if kind == "bert":
+        model = transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).train()
+    else:
+        model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**BLOCKS, num_labels=10)).train()
     if way == "onnxruntime":
         return portico.ort.compile(model, settings=portico.ort.SessionSettings(profile=profile))
-    return torch.compile(model) if way == "inductor" else model
+    # As inductor chooses, for the sizes of the first batch, or for any size, as portico's graphs are.
+    kinds: dict[str, dict[str, Any]] = {"inductor": {}, "inductor-dynamic": {"dynamic": True}}
+    return torch.compile(model, **kinds[way]) if way in kinds else model
+
+
+def images(rows: int, side: int) -> dict[str, torch.Tensor]:
+    """Return random images with labels."""
+    return {"pixel_values": torch.randn(rows, 3, side, side), "labels": torch.randint(0, 10, (rows,))}
 
 
 def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
@@ -134,13 +147,22 @@ def products(options: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     kept = [torch.empty(options.rows, heads, length, length)] * depth + [torch.empty(rows, hidden)] * (2 * depth + 1)
 
-    def in_torch() -> None:
-        """Draw the masks of the dropouts, and move the weights."""
+    # What is read and written at least, forward and backward, if all operators between two products were one: softmax
+    # with its dropout, GELU, and twice dropout, sum and layer norm.
+    by_layer = [*[(options.rows * heads, length, length)] * 2, *[(rows, inner)] * 2, *[(rows, hidden)] * 6]
+    moved = [(torch.randn(shape), torch.empty(shape)) for shape in by_layer]
+
+    def draw() -> None:
         for tensor in kept:
             tensor.bernoulli_(0.9)
-        optimizer.step()
 
-    ways: dict[str, Callable[[], Any]] = {"eager step": step, "draws and optimizer": in_torch}
+    def move() -> None:
+        for _ in range(depth):
+            for source, target in moved:
+                target.copy_(source)
+
+    in_any_case = {"draws": draw, "optimizer": optimizer.step, "one pass between products": move}
+    ways: dict[str, Callable[[], Any]] = {"eager step": step, **in_any_case}
     for kind, some in shapes.items():
         ways[f"{kind}, torch"] = lambda some=some: [sides[g, a, k] @ sides[g, k, n] for g, a, k, n in some]
         ways[f"{kind}, ONNX Runtime"] = lambda some=some: [sessions[shape]() for shape in some]
@@ -155,9 +177,9 @@ def products(options: argparse.Namespace) -> None:
         share = statistics.median(own / whole for own, whole in zip(measured, times["eager step"], strict=True))
         print(f"{way:30} {statistics.median(measured) * 1e3:7.0f} ms, {share:.2f} of an eager step")
     for library in ("torch", "ONNX Runtime"):
-        parts = zip(*(times[f"{kind}, {library}"] for kind in shapes), times["draws and optimizer"], strict=True)
+        parts = zip(*(times[part] for part in (*(f"{kind}, {library}" for kind in shapes), *in_any_case)), strict=True)
         least = statistics.median(sum(part) / whole for part, whole in zip(parts, times["eager step"], strict=True))
-        print(f"with products by {library}, a step whose other parts cost nothing takes {least:.2f} of an eager one")
+        print(f"with products by {library}, these parts take {least:.2f} of an eager step together")
 
 
 def product(x: torch.Tensor, y: torch.Tensor, num_threads: int) -> Callable[[], None]:
@@ -187,22 +209,25 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2, help="steps a round")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
+    parser.add_argument("--model", choices=["bert", "resnet"], default="bert")
+    parser.add_argument("--side", type=int, default=64, help="pixels of an image's side")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--wall", action="store_true", help="wall time, for a machine that does nothing else")
     parser.add_argument("--evaluation", action="store_true", help="evaluate instead of train")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--first-step", action="store_true", help="time of fresh processes to the end of a step")
-    parser.add_argument("--products", action="store_true", help="time of the matrix products alone")
-    parser.add_argument("--peak-of", choices=["eager", "inductor", "onnxruntime"], help=argparse.SUPPRESS)
+    parser.add_argument("--products", action="store_true", help="time of the parts of a step")
+    parser.add_argument("--peak-of", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--profile", action="store_true", help="show where ONNX Runtime's time goes")
-    parser.add_argument("--ways", nargs="+", default=["eager", "inductor", "onnxruntime"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["eager", "inductor", "onnxruntime"])
     return parser.parse_args()
 
 
 def made_step(options: argparse.Namespace, way: str) -> tuple[Any, Callable[[], None]]:
     """Return a model and what is measured of it."""
-    model, inputs = reader(way, profile=options.profile), batch(options.rows, options.length)
+    model = network(options.model, way, profile=options.profile)
+    inputs = batch(options.rows, options.length) if options.model == "bert" else images(options.rows, options.side)
     if options.evaluation:
         return model, evaluation_step(model.eval(), inputs)
     return model, training_step(model, inputs)
@@ -240,7 +265,8 @@ def compare_time(options: argparse.Namespace) -> None:
         ratios = [own / eager for own, eager in zip(measured, times["eager"], strict=True)]
         if way == "onnxruntime":
             kind = "evaluation" if options.evaluation else "training"
-            record(f"ONNX Runtime, {kind} step at {options.length} tokens, of eager mode", ratios)
+            size = f"at {options.length} tokens" if options.model == "bert" else "of a ResNet"
+            record(f"ONNX Runtime, {kind} step {size}, of eager mode", ratios)
         spread = f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
         print(f"{way:12} {statistics.median(measured) * 1e3:7.0f} ms a step, of eager mode's {spread}")
     if options.profile:

@@ -25,6 +25,7 @@ class GraphRecord:
         num_onnx_nodes: Nodes handed to ONNX Runtime, before it fuses them.
         num_sessions: Parts into which the operators that run in torch cut the graph.
         num_built: How many of them were not in the cache.
+        is_traced: Whether the graph was traced, or its trace was in the cache too.
         build_seconds: Time to translate the graph and to prepare its sessions or load them from the cache.
     """
 
@@ -32,6 +33,7 @@ class GraphRecord:
     num_onnx_nodes: int = 0
     num_sessions: int = 0
     num_built: int = 0
+    is_traced: bool = True
     build_seconds: float = 0.0
 
 

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ CPU = torch.device("cpu")
 VARIABLE = "PORTICO_ORT_CACHE_DIR"
 OFF = "off"
 _ERROR = 3
+_profile_numbers = count()
 # Larger results, in bytes, are not folded into constants: the zeros that the gradient of an embedding is added to
 # are as large as the embedding, and would be stored, held in memory, and copied before each use.
 _LARGEST_FOLDED = 2**16
@@ -117,7 +119,10 @@ def _options(settings: SessionSettings) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = settings.log_level
     options.enable_profiling = settings.profile
-    options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "portico_onnxruntime")
+    # ONNX Runtime appends the time: sessions that are loaded within a millisecond would share a file.
+    options.profile_file_prefix = str(
+        Path(tempfile.gettempdir()) / f"portico_onnxruntime_{os.getpid()}_{next(_profile_numbers)}"
+    )
     # A memory pattern would allocate one block for all intermediate results, in addition to what the arena holds.
     options.enable_mem_pattern = False
     share_memory()
@@ -144,7 +149,7 @@ class SessionCache:
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._folder = cache_folder(settings.cache_dir)
+        self.folder = cache_folder(settings.cache_dir)
 
     def session(self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device) -> tuple[Any, bool]:
         """Return a session for tensors on ``device``, and whether it had to be built.
@@ -154,15 +159,15 @@ class SessionCache:
         Raises:
             InputError: If ONNX Runtime cannot run the model there.
         """
-        if self._folder is None:
+        if self.folder is None:
             return make_session(build(), self._settings, device), True
-        path = self._folder / f"{device.type}-{key}.onnx"
+        path = self.folder / f"{device.type}-{key}.onnx"
         session = self._loaded(path, device)
         if session is not None:
             return session, False
         model = build()
         try:
-            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".new-") as folder:
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 new = Path(folder) / path.name
                 make_session(model, self._settings, device, optimized=new)
                 new.replace(path)

@@ -1,8 +1,17 @@
 """Private names of torch that the compiler needs, in one place: torch may change them in any release."""
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.exc as dynamo_errors
 import torch._functorch.config as functorch_config
+import torch.compiler.config as compiler_config
 import torch.fx.experimental._config as fx_config
 
 # Functions that occur in expressions of symbolic sizes.
@@ -19,7 +28,11 @@ from torch._dynamo.backends.common import aot_autograd as aot_autograd
 
 # The only count of graph breaks.
 from torch._dynamo.utils import counters as counters
+from torch._functorch._aot_autograd import autograd_cache
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext as TracingContext
+from torch._inductor.codecache import FxGraphCache
+from torch._inductor.output_code import OutputCode as OutputCode
 from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
@@ -27,3 +40,51 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 
 __all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "fx_config", "size_functions"]
+
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def cacheable(kind: type[OutputCode], compiler: Callable[..., OutputCode]) -> Any:
+    """Mark a compiler of graphs as one whose results AOTAutograd's cache may store."""
+    return SerializableAOTDispatchCompiler(kind, compiler)
+
+
+class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
+    """A key of AOTAutograd's cache without inductor's settings: collecting them imports all of inductor."""
+
+    def _init_fx_graph_hash_details(self, gm: Any, example_inputs: Any, fx_config: Any) -> None:
+        FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
+        self.gm = gm
+        self.example_inputs = example_inputs
+        self.cache_key_tag = compiler_config.cache_key_tag
+        self.default_dtype = torch.get_default_dtype()
+
+
+@contextmanager
+def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
+    """Let AOTAutograd cache in ``folder``, if that is given, what it traces; entries are read under the same ``key``.
+
+    torch's cache is part of inductor, which chooses the folder by an environment variable.
+    """
+    options = {
+        "enable_autograd_cache": folder is not None and functorch_config.enable_autograd_cache,
+        "bundled_autograd_cache": True,
+        # An entry holds both graphs.
+        "force_non_lazy_backward_lowering": True,
+    }
+    before = os.environ.get(_FOLDER)
+    tag = compiler_config.cache_key_tag + key
+    try:
+        if folder is not None:
+            os.environ[_FOLDER] = str(folder)
+        with (
+            functorch_config.patch(options),
+            compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
+            patch.object(autograd_cache, "AOTAutogradCacheDetails", _KeyDetails),
+        ):
+            yield
+    finally:
+        if before is None:
+            os.environ.pop(_FOLDER, None)
+        else:
+            os.environ[_FOLDER] = before

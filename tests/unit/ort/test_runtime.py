@@ -150,12 +150,13 @@ for rows in (3, 5):
     loss.backward()
     losses.append(loss.item())
 report = compiled_call(net).report.as_dict()
-print(json.dumps([losses, sum(graph["num_sessions"] for graph in report["graphs"]), report["num_built"]]))
+num_traced = sum(graph["is_traced"] for graph in report["graphs"])
+print(json.dumps([losses, sum(graph["num_sessions"] for graph in report["graphs"]), report["num_built"], num_traced]))
 """
 
 
 def in_fresh_process(folder, width=2):
-    """Train in a process of its own; return the losses, and how many sessions there are and were built."""
+    """Train in a process of its own; return the losses, how many sessions there are and were built, and traces."""
     environment = {**os.environ, "PORTICO_ORT_CACHE_DIR": str(folder)}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:portico", "-c", SCRIPT, str(width)],
@@ -181,7 +182,8 @@ def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
     first = in_fresh_process(tmp_path)
     second = in_fresh_process(tmp_path)
     assert first[1] == first[2] > 0
-    assert second == [first[0], first[1], 0]
+    assert first[3] == 2
+    assert second == [first[0], first[1], 0, 0]
 
 
 @pytest.mark.slow
@@ -189,7 +191,7 @@ def test_two_processes_may_start_at_once(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: in_fresh_process(tmp_path), range(2)))
     assert found[0][0] == found[1][0]
-    assert {path.suffix for path in tmp_path.iterdir()} == {".onnx"}, "nothing half written is left"
+    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".onnx"}, "nothing half written is left"
     assert in_fresh_process(tmp_path)[2] == 0
     assert in_fresh_process(tmp_path, width=3)[2] > 0, "another graph"
 
@@ -199,6 +201,44 @@ def test_another_graph_or_option_is_built(tmp_path):
     assert num_built(compiled(tmp_path)) == 0
     assert num_built(compiled(tmp_path, log_level=2, num_threads=2)) == 0, "these change nothing in a graph"
     assert num_built(compiled(tmp_path, entries={"session.set_denormal_as_zero": "1"})) == 2
+
+
+def traced(net):
+    """Return the gradients of a step, and for each graph whether it was traced."""
+    torch.manual_seed(1)
+    (net(torch.ones(3, 4)) ** 2).sum().backward()
+    return net.weight.grad, [graph.is_traced for graph in compiled_call(net).report.graphs]
+
+
+def test_a_trace_is_read_from_the_cache(tmp_path):
+    first, was_traced = traced(compiled(tmp_path))
+    second, is_traced = traced(compiled(tmp_path))
+    assert (was_traced, is_traced) == ([True, True], [False, False])
+    assert torch.equal(first, second)
+    # A session that is gone is built again, from a new trace.
+    next(tmp_path.glob("*.onnx")).unlink()
+    third, is_traced = traced(compiled(tmp_path))
+    assert is_traced == [True, True]
+    assert torch.equal(first, third)
+
+
+def test_a_broken_trace_is_made_again(tmp_path):
+    first, _ = traced(compiled(tmp_path))
+    for path in (tmp_path / "aotautograd").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:100])
+    second, is_traced = traced(compiled(tmp_path))
+    assert is_traced == [True, True]
+    assert torch.equal(first, second)
+    assert traced(compiled(tmp_path))[1] == [False, False]
+
+
+def test_nothing_is_cached_where_the_cache_is_off(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        assert traced(compiled("off"))[1] == [True, True]
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
@@ -212,7 +252,7 @@ def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"no model", "half"])
 def test_a_broken_file_is_announced_and_built_again(content, tmp_path, caplog):
     num_built(compiled(tmp_path))
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("*.onnx"):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2] if content == "half" else content)
     with caplog.at_level(logging.WARNING, "portico"):

@@ -3,23 +3,46 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 
 from portico.ort.compiler.decompositions import decompositions, describe_redrawn_masks
-from portico.ort.compiler.partition import Called, partitioned, run_in_torch
+from portico.ort.compiler.partition import Called, partitioned, run_in_torch, without_lowering
 from portico.ort.compiler.translation import memory_order, translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime import Program, SessionCache, device_of
 from portico.ort.settings import SessionSettings
-from portico.ort.torch_compat import TracingContext, aot_autograd, functorch_config, register_backend
+from portico.ort.torch_compat import (
+    OutputCode,
+    TracingContext,
+    aot_autograd,
+    cacheable,
+    caching_autograd,
+    functorch_config,
+    register_backend,
+)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What the graphs of a model have in common: the options of :func:`portico.ort.api.compile`, and its sessions."""
+
+    settings: SessionSettings
+    strict: bool
+    report: Report
+    sessions: SessionCache
+
+
+_current: ContextVar[Compilation] = ContextVar("portico_ort_compilation")
 
 
 def make_backend(
@@ -31,14 +54,25 @@ def make_backend(
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
     settings, report = settings or SessionSettings(), report if report is not None else Report()
-    built = partial(_built, settings=settings, strict=strict, report=report, sessions=SessionCache(settings))
-    return aot_autograd(
-        fw_compiler=partial(built, "forward"),
-        bw_compiler=partial(built, "backward"),
-        inference_compiler=partial(built, "inference"),
-        partition_fn=_forward_and_backward,
-        decompositions=decompositions(),
-    )
+    compilation = Compilation(settings, strict, report, SessionCache(settings))
+    table = decompositions()
+
+    def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        compile_with_autograd = aot_autograd(
+            fw_compiler=cacheable(CompiledGraph, partial(_built, "forward")),
+            bw_compiler=cacheable(CompiledGraph, partial(_built, "backward")),
+            inference_compiler=cacheable(CompiledGraph, partial(_built, "inference")),
+            partition_fn=_forward_and_backward,
+            decompositions=table,
+        )
+        token = _current.set(compilation)
+        try:
+            with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
+                return compile_with_autograd(module, example_inputs)
+        finally:
+            _current.reset(token)
+
+    return backend
 
 
 def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -56,40 +90,88 @@ def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options
     return make_backend(**options)(module, example_inputs)
 
 
-def _built(
-    kind: str,
-    module: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    settings: SessionSettings,
-    strict: bool,
-    report: Report,
-    sessions: SessionCache,
-) -> Callable[..., Any]:
+def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> "CompiledGraph":
     start = time.perf_counter()
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         # Allow several backward passes: torch may donate saved tensors, but ONNX Runtime never overwrites them.
         context.fw_metadata.bw_donated_idxs = []
     whole = partitioned(module, is_in_stages=kind == "backward")
-    record = GraphRecord(kind)
-    device = device_of(example_inputs)
-    for name, part in list(whole.named_children()):
-        if name.startswith("fused_"):
-            assert isinstance(part, fx.GraphModule)
-            session, is_new = sessions.session(fingerprint(part, settings), partial(translate, part), device)
-            program = Program(session, device)
-            setattr(whole, name, Called(program))
+    parts = {name: part for name, part in whole.named_children() if name.startswith("fused_")}
+    settings = _current.get().settings
+    keys = {name: fingerprint(part, settings) for name, part in parts.items()}  # type: ignore[arg-type]
+    builds = {name: partial(translate, part) for name, part in parts.items()}  # type: ignore[arg-type]
+    graph = CompiledGraph(kind, whole, keys, device_of(example_inputs))
+    graph.load(whole, builds, start)
+    return graph
+
+
+class CompiledGraph(OutputCode):
+    """A graph whose parts run in ONNX Runtime, as a function of the list of its inputs, which it empties.
+
+    AOTAutograd caches it on disk, without the sessions, and calls :meth:`post_compile` where it reads it again.
+
+    Args:
+        kind: ``"forward"``, ``"backward"`` or ``"inference"``.
+        module: The graph, partitioned; :meth:`load` changes it.
+        keys: Of the sessions, by the names of their submodules.
+        device: Where the tensors are.
+    """
+
+    def __init__(self, kind: str, module: fx.GraphModule, keys: dict[str, str], device: torch.device) -> None:
+        super().__init__()
+        # AOTAutograd passes its inputs as a list to objects with this attribute, which wrappers copy.
+        self._boxed_call = True
+        self._kind = kind
+        self._keys = keys
+        self._device = device
+        self._unknown = without_lowering(module)
+        module.meta = {}
+        self._unloaded = module.__reduce__()
+        self._call: Callable[[list[Any]], Any] | None = None
+
+    def __call__(self, inputs: Any) -> Any:
+        assert self._call is not None
+        return self._call(inputs)
+
+    def load(self, module: fx.GraphModule, builds: Mapping[str, Callable[[], Any]] | None, start: float) -> None:
+        """Prepare the sessions of ``module``, building those that are not in the cache, or none without ``builds``.
+
+        Raises:
+            LookupError: If a session is missing; AOTAutograd then traces the model again.
+            InputError: If an operator is refused, or ONNX Runtime cannot run a part.
+        """
+        compilation = _current.get()
+        record = GraphRecord(self._kind, is_traced=builds is not None)
+        for name, key in self._keys.items():
+            session, is_new = compilation.sessions.session(key, builds[name] if builds else _missing, self._device)
+            program = Program(session, self._device)
+            setattr(module, name, Called(program))
             record.num_onnx_nodes += program.num_nodes
             record.num_sessions += 1
             record.num_built += is_new
-            if settings.profile:
-                report.profiled.append(session)
-    run_in_torch(whole, strict=strict, report=report)
-    call = taking_list(whole)
-    record.build_seconds = time.perf_counter() - start
-    report.graphs.append(record)
-    return call
+            if compilation.settings.profile:
+                compilation.report.profiled.append(session)
+        run_in_torch(module, self._unknown, strict=compilation.strict, report=compilation.report)
+        self._call = taking_list(module)
+        record.build_seconds = time.perf_counter() - start
+        compilation.report.graphs.append(record)
+
+    def post_compile(self, *_: Any) -> None:
+        """Load the sessions after the graph was read from the cache."""
+        start = time.perf_counter()
+        function, args = self._unloaded
+        self.load(function(*args), None, start)
+
+    def prepare_for_serialization(self) -> None:
+        self._call = None
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There are no such kernels."""
+
+
+def _missing() -> NoReturn:
+    raise LookupError("a session is missing in the cache")
 
 
 # ---- Freeing inputs ----
@@ -111,12 +193,7 @@ def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         graph.erase_node(placeholder)
     module.recompile()
 
-    def call(inputs: list[Any]) -> Any:
-        return module(inputs)
-
-    # AOTAutograd passes its inputs as a list to functions with this attribute.
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return module
 
 
 # ---- Keys of the cache ----
@@ -128,13 +205,13 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
     It covers the graph with dtypes, shapes and constants, our source, the versions of the packages, the machine, and
     the settings that change the optimised model.
     """
-    digest = hashlib.sha256(_surroundings().encode())
+    digest = hashlib.sha256(_surroundings(settings).encode())
     nodes = (
         f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_described(node.meta.get('val'))}"
         for node in module.graph.nodes
     )
-    for part in (*sorted(settings.entries.items()), *nodes):
-        digest.update(f"{part}\n".encode())
+    for node in nodes:
+        digest.update(f"{node}\n".encode())
     for name in sorted(str(node.target) for node in module.graph.find_nodes(op="get_attr")):
         constant = getattr(module, name)
         digest.update(name.encode())
@@ -142,8 +219,12 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
     return digest.hexdigest()
 
 
+def _surroundings(settings: SessionSettings) -> str:
+    return "\n".join([_installed(), *(str(entry) for entry in sorted(settings.entries.items()))])
+
+
 @cache
-def _surroundings() -> str:
+def _installed() -> str:
     packages = [f"{name} {version(name)}" for name in ("torch", "onnx", "onnxruntime")]
     machine = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
     # Sessions depend on the code that translates graphs and on the code that prepares sessions.

@@ -86,12 +86,14 @@ def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
 
 aten = torch.ops.aten
 # Their kernels in torch are fused or blocked for the caches. ONNX Runtime blocks convolutions with constant weights
-# only, and has no derivatives: compositions of its operators take 1.1 to 4 times as long.
+# only, and has no derivatives and no statistics of a batch: compositions of its operators take 1.1 to 4 times as long.
 FASTER_IN_TORCH = {
     aten.convolution.default,
     aten.convolution_backward.default,
     aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
     aten.native_batch_norm_backward.default,
 }
 # Torch's list of core decompositions lacks these, some of which it counts as core operators.

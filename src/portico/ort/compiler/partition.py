@@ -38,6 +38,10 @@ FREE_VIEWS = {
 _AT_HOME = {DROPOUT_MASK, torch.ops.aten.sym_size.int, *FREE_VIEWS}
 # About a layer of a transformer. More stages cost calls of sessions; fewer free saved tensors later.
 _STAGE_NODES = 120
+# Between convolutions, which run in torch, a call of a session costs more than it gains for fewer operators: ONNX
+# Runtime computes sums and ReLUs one by one, as torch does.
+_FEWEST_OPERATORS = 5
+_LEFT_IN_TORCH = "portico_left_in_torch"
 # Stands in for unknown sizes where tensors are compared, so that the cut does not depend on the first batch.
 _NOMINAL_SIZE = 64
 _FATAL = 4
@@ -54,7 +58,7 @@ def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.Gra
     _view_outputs_outside(module.graph)
     support = create_op_support(lambda _, node: _is_supported(node))
     partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
-    parts = partitioner.propose_partitions()
+    parts = _without_small(partitioner.propose_partitions(), module.graph)
     if is_in_stages:
         parts = [stage for part in parts for stage in in_stages(part)]
     whole = partitioner.fuse_partitions(parts)
@@ -63,6 +67,25 @@ def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.Gra
         if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
             node.target = torch.ops.aten.reshape.default
     return whole
+
+
+def _without_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
+    """Leave parts of a few sums and the like to torch, in graphs that operators faster in torch cut to pieces."""
+    if not any(node.target in FASTER_IN_TORCH for node in graph.nodes):
+        return parts
+    kept = []
+    for part in parts:
+        operators = [node.target for node in part.nodes if node.target not in FREE_VIEWS]
+        if len(operators) < _FEWEST_OPERATORS and all(_is_pointwise(target) for target in operators):
+            for node in part.nodes:
+                node.meta[_LEFT_IN_TORCH] = True
+        else:
+            kept.append(part)
+    return kept
+
+
+def _is_pointwise(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
 def _view_outputs_outside(graph: fx.Graph) -> None:
@@ -241,35 +264,49 @@ def _nominal(dim: Any) -> int:
 # ---- Operators that run in torch ----
 
 
-def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> None:
+def without_lowering(module: fx.GraphModule) -> list[str]:
+    """Return the names of the operators that stayed in torch because they have no lowering for their tensors."""
+    return sorted(
+        {str(node.target) for node in _left(module) if not (_is_faster_in_torch(node) or _LEFT_IN_TORCH in node.meta)}
+    )
+
+
+def run_in_torch(module: fx.GraphModule, unknown: Sequence[str], *, strict: bool, report: Report) -> None:
     """Count and time the operators of ``module`` that stayed in torch; ``module`` is changed.
 
     Raises:
-        InputError: If there is one and ``strict`` is set.
+        InputError: If ``strict`` is set and one is ``unknown``, that is without a lowering.
     """
-    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
-    operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    left = [node for node in operators if node.target not in _AT_HOME]
-    names = sorted({str(node.target) for node in left if not _is_faster_in_torch(node)})
-    if names and strict:
+    if unknown and strict:
         raise InputError(
-            f"`strict=True`, but the model uses {', '.join(names)}, which portico cannot lower to ONNX for these "
+            f"`strict=True`, but the model uses {', '.join(unknown)}, which portico cannot lower to ONNX for these "
             "tensors; leave `strict` out to run this part in torch, or change the model."
         )
-    for name in names:
+    for name in unknown:
         if name not in report.fallbacks:
             logger.warning("%s has no lowering to ONNX for these tensors; it runs in torch.", name)
-    for index, node in enumerate(left):
+    for index, node in enumerate(_left(module)):
         fallback = report.fallback(str(node.target))
         fallback.num_nodes += 1
         name = f"fallback_{index}"
-        setattr(module, name, Called(partial(fallback.timed, node.target)))
+        # Not as a submodule, whose hooks take longer to look for than some of these operators take.
+        setattr(module, name, partial(fallback.timed, node.target))
         node.op, node.target = "call_module", name
 
 
-class Called(torch.nn.Module):
-    """A function as a submodule, which a graph can call."""
+def _left(module: fx.GraphModule) -> list[fx.Node]:
+    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
+    operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    return [node for node in operators if node.target not in _AT_HOME]
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+
+class Called(torch.nn.Module):
+    """A function as a submodule, which a graph can call; the function is not pickled with the graph."""
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self.forward = function
+        if function is not None:
+            self.forward = function
+
+    def __reduce__(self) -> Any:
+        return Called, ()
