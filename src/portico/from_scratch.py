@@ -30,7 +30,7 @@ def train_wordpiece_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     # The trainer numbers the pieces of one inner character in the order of a hash map, and breaks ties between merges
     # by number. As special tokens they get fixed numbers; only the vocabulary is kept, so they do not stay special.
-    characters = {character for text in distinct_texts for character in normalizer.normalize_str(text)}
+    characters = set(normalizer.normalize_str("".join(sorted(set().union(*distinct_texts)))))
     inner_characters = [f"##{character}" for character in sorted(characters) if character.isalnum()]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *inner_characters], show_progress=False

@@ -1,5 +1,6 @@
 """From the shell command to the exit code."""
 
+import gc
 import logging
 import math
 import os
@@ -8,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -139,10 +140,17 @@ def run(config: DictConfig) -> Any:
     return _objective(job.metrics, settings)  # the search has ended it
 
 
+@cache
+def _keep_imports() -> None:
+    """Take the modules out of later searches for garbage, of which the last, at the process's end, takes a second."""
+    gc.freeze()
+
+
 def _trained(
     settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
 ) -> dict[str, float]:
     """Run the experiment of checked settings; ``continued`` are those that resume what the folder holds of the job."""
+    _keep_imports()
     # The processes of a run other than the first join the folder that it has claimed.
     if is_first_process() and continued is None:
         claim(folder, settings)

@@ -20,6 +20,7 @@ from types import NoneType
 from typing import Any
 
 import portico
+from portico.lazy import importing_much
 from portico.settings import (
     NO_DEFAULT,
     TARGET,
@@ -41,7 +42,8 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
     """Return all that may be set of the experiment that settings describe."""
 
     def read() -> ExperimentSchema:
-        from portico.experiment import schema_of_experiment
+        with importing_much():
+            from portico.experiment import schema_of_experiment
 
         return schema_of_experiment(settings)
 
