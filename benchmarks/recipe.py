@@ -1,10 +1,11 @@
 """What each setting for speed gains, alone and together, and whether it changes the numbers.
 
 Run ``python benchmarks/recipe.py``; ``--ways`` picks settings, ``--device cuda`` measures there. Each round trains a
-BERT of MiniLM's size on texts with the lengths of SQuAD's passages, once under transformers with its defaults and once
-for each setting under portico, in rotating order. Printed are the median time of a step, the median of its ratios to
-portico's defaults, and whether the losses are those of transformers. Start-up and compilation are left out: the first
-steps are not timed. Times are CPU seconds of the process on the CPU, and seconds on other devices.
+BERT, of MiniLM's size unless ``--width`` and ``--layers`` say otherwise, on texts with the lengths of SQuAD's passages:
+once under transformers with its defaults and once for each setting under portico, in rotating order. Printed are the
+median time of a step, the median of its ratios to portico's defaults, and whether the losses are those of transformers.
+Start-up and compilation are left out: the first steps are not timed. Times are CPU seconds of the process on the CPU,
+and seconds on other devices.
 """
 
 import argparse
@@ -24,11 +25,11 @@ from torch.utils.data import Dataset
 
 import portico
 
-SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
     "train_sampling_strategy=group_by_length": {"train_sampling_strategy": "group_by_length"},
     "bf16=true": {"bf16": True},
+    "bf16=true, attn_implementation=eager": {"bf16": True},
     "torch_compile=true": {"torch_compile": True},
     "strategy=ort": {},
     "dataloader_num_workers=2": {"dataloader_num_workers": 2},
@@ -38,11 +39,11 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Texts(Dataset[dict[str, Any]]):
-    """Random tokens, as many as SQuAD's passages have, and a class each."""
+    """Random tokens, by default as many as SQuAD's passages have, and a class each."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, typical_length: int) -> None:
         rng = np.random.default_rng(0)
-        lengths = np.clip(rng.lognormal(np.log(155), 0.4, size), 20, 384).astype(int)
+        lengths = np.clip(rng.lognormal(np.log(typical_length), 0.4, size), 20, 384).astype(int)
         self.rows = [{"input_ids": rng.integers(1000, 30_000, n).tolist(), "labels": n % 2} for n in lengths]
 
     def __len__(self) -> int:
@@ -86,7 +87,16 @@ class Clock(transformers.TrainerCallback):
 def trained(way: str, options: argparse.Namespace) -> tuple[float, list[float]]:
     """Return the seconds of a step and the losses of a way; "transformers" is its trainer with its defaults."""
     torch.manual_seed(0)
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES))
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            hidden_size=options.width,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.width // 32,
+            intermediate_size=4 * options.width,
+        )
+    )
+    if "eager" in way:
+        model.set_attn_implementation("eager")
     library, prefix = (transformers if way == "transformers" else portico), "ORT" if way == "strategy=ort" else ""
     arguments = getattr(library, f"{prefix}TrainingArguments")
     clock = Clock(options.warm_up, options.device)
@@ -104,7 +114,7 @@ def trained(way: str, options: argparse.Namespace) -> tuple[float, list[float]]:
                 use_cpu=options.device == "cpu",
                 **WAYS.get(way, {}),
             ),
-            train_dataset=Texts(64 * options.batch_size),
+            train_dataset=Texts(64 * options.batch_size, options.length),
             data_collator=padded,
             callbacks=[clock],
         )
@@ -121,6 +131,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=16, help="steps timed in a round")
     parser.add_argument("--warm-up", type=int, default=8, help="steps before them")
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=155, help="median number of tokens")
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
