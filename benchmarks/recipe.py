@@ -1,9 +1,9 @@
 """What each setting for speed gains, alone and together, and whether it changes the numbers.
 
 Run ``python benchmarks/recipe.py``; ``--ways`` picks settings, ``--device cuda`` measures there. Each round trains a
-BERT, of MiniLM's size unless ``--width`` and ``--layers`` say otherwise, on texts with the lengths of SQuAD's passages:
-once under transformers with its defaults and once for each setting under portico, in rotating order. Printed are the
-median time of a step, the median of its ratios to portico's defaults, and whether the losses are those of transformers.
+BERT, of MiniLM's size unless ``--width`` and ``--layers`` say otherwise, on texts as long as SQuAD's passages, once
+under transformers with its defaults and once for each setting under portico, in rotating order. Printed are the median
+time of a step, the median of its ratios to portico's defaults, and whether the losses are those of transformers.
 Start-up and compilation are left out: the first steps are not timed. Times are CPU seconds of the process on the CPU,
 and seconds on other devices.
 """
