@@ -1,12 +1,8 @@
 """What the system's allocator keeps while a model is trained."""
 
-import subprocess
-import sys
-
 import pytest
 from transformers import TrainerCallback
 
-from fresh_process import environment
 from models import toy_trainer
 from portico import memory
 
@@ -53,30 +49,3 @@ def test_another_setting_of_the_allocator_is_left_alone(variable, allocator, mon
     monkeypatch.setenv(variable, "65536")
     with memory.keeping_freed_memory():
         assert not allocator.calls
-
-
-SCRIPT = """
-import resource
-import torch
-from portico.memory import keeping_freed_memory
-
-def page_faults():
-    counts = []
-    for _ in range(6):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        tensors = [torch.zeros(2**20) for _ in range(32)]
-        while tensors:
-            tensors.pop()
-        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    return min(counts)
-
-with keeping_freed_memory():
-    kept = page_faults()
-assert kept < page_faults() / 10
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(memory._glibc() is None, reason="the allocator is not that of glibc")
-def test_freed_memory_is_used_again_without_page_faults():
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True, env=environment())
