@@ -67,7 +67,6 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -96,7 +95,6 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
-from portico.memory import keeping_freed_memory
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -569,7 +567,6 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
             lightning_compat.quiet_lightning(),
             autocast_forward(module.model, strategy),
             lightning_compat.exit_on_sigterm(pl_trainer),
-            keeping_freed_memory() if strategy.root_device.type == "cpu" else nullcontext(),
         ):
             begin_call(strategy, "train")
             pl_trainer.fit(module, datamodule=datamodule)
