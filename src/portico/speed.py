@@ -21,9 +21,9 @@ _NEUTRAL: dict[str, Any] = {
 def fastest_arguments(*, use_cpu: bool = False) -> dict[str, Any]:
     """Return training arguments for speed, for an accelerator if there is one, else for the CPU.
 
-    They change numbers within the precision of bfloat16, but neither the batches nor their order, so they suit any
-    model and data set. On a CPU mixed precision is faster only with matrix units for bfloat16 (AMX), and compiled
-    code was slower than eager mode in every training measured, so nothing else is set there.
+    They change numbers within the precision of bfloat16, but neither the batches nor their order. On a CPU mixed
+    precision is faster only with matrix units for bfloat16 (AMX) and not for small models; compiled code was slower
+    than eager mode in every training measured, so nothing else is set there.
 
     Args:
         use_cpu: Leave accelerators unused.
