@@ -20,7 +20,7 @@ from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.known_settings import schema_for
 from portico.errors import InputError, MissingPackageError
-from portico.lazy import importing_much
+from portico.lazy import garbage_collection_paused
 from portico.settings import TARGET
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    with importing_much():
+    with garbage_collection_paused():
         from portico.experiment import complete_settings  # takes seconds, with torch; what is refused does not need it
 
         return complete_settings(settings)

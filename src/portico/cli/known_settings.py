@@ -20,7 +20,7 @@ from types import NoneType
 from typing import Any
 
 import portico
-from portico.lazy import importing_much
+from portico.lazy import garbage_collection_paused
 from portico.settings import (
     NO_DEFAULT,
     TARGET,
@@ -42,7 +42,7 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
     """Return all that may be set of the experiment that settings describe."""
 
     def read() -> ExperimentSchema:
-        with importing_much():
+        with garbage_collection_paused():
             from portico.experiment import schema_of_experiment
 
         return schema_of_experiment(settings)

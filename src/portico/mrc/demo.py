@@ -71,7 +71,7 @@ def _load(run: str, device: str) -> Reader:
 
 
 def read_example(run: str | Path) -> DemoExample:
-    """Return the example in the run's ``report.json``, or an empty one if there is no such file or example."""
+    """Return the passage and questions that ``report.json`` of the run shows, or none if it is missing or has none."""
     try:
         recorded = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))
         one = DemoExample(recorded["example"]["context"], recorded["example"]["questions"])

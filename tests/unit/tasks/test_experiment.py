@@ -17,6 +17,7 @@ from portico.tasks.classification import MultipleChoice, TextClassification, Tok
 from portico.tasks.data import TaskData
 from portico.tasks.images import pictures_below, random_part
 from portico.tasks.language_modeling import CausalLM
+from portico.tasks.models import SmallBert
 from portico.tasks.text_to_text import Translation
 
 # What the libraries below warn about is theirs.
@@ -151,6 +152,11 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
 def test_what_cannot_be_used_is_refused_before_training(overrides, message, tmp_path):
     with pytest.raises(InputError, match=message):
         run("text_classification", tmp_path / "run", *overrides)
+
+
+def test_attention_is_computed_as_the_model_group_says():
+    model, _ = SmallBert(attn_implementation="eager").load(TextClassification(), ["some words"], ["good", "bad"])
+    assert model.config._attn_implementation == "eager"
 
 
 def write_json(path, records):
