@@ -60,14 +60,24 @@ class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
         self.default_dtype = torch.get_default_dtype()
 
 
+# Torch 2.9 lacks both.
+_CAN_CACHE = hasattr(functorch_config, "force_non_lazy_backward_lowering") and hasattr(
+    autograd_cache.AOTAutogradCacheDetails, "_init_fx_graph_hash_details"
+)
+
+
 @contextmanager
 def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
     """Let AOTAutograd cache in ``folder``, if that is given, what it traces; entries are read under the same ``key``.
 
-    torch's cache is part of inductor, which chooses the folder by an environment variable.
+    torch's cache is part of inductor, which chooses the folder by an environment variable. Older versions of torch
+    trace anew each time.
     """
+    if folder is None or not _CAN_CACHE:
+        with functorch_config.patch(enable_autograd_cache=False):
+            yield
+        return
     options = {
-        "enable_autograd_cache": folder is not None and functorch_config.enable_autograd_cache,
         "bundled_autograd_cache": True,
         # An entry holds both graphs.
         "force_non_lazy_backward_lowering": True,
@@ -75,8 +85,7 @@ def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
     before = os.environ.get(_FOLDER)
     tag = compiler_config.cache_key_tag + key
     try:
-        if folder is not None:
-            os.environ[_FOLDER] = str(folder)
+        os.environ[_FOLDER] = str(folder)
         with (
             functorch_config.patch(options),
             compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]

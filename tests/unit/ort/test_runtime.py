@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import portico
 import portico.ort
 from portico import InputError, ORTTrainingArguments
-from portico.ort import SessionSettings
+from portico.ort import SessionSettings, torch_compat
 from portico.ort.api import compiled_call, running_in_torch
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, cache_folder, device_of, make_session, providers_for
@@ -239,6 +239,12 @@ def test_nothing_is_cached_where_the_cache_is_off(monkeypatch, tmp_path):
         assert traced(compiled("off"))[1] == [True, True]
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_older_torch_traces_each_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch_compat, "_CAN_CACHE", False)
+    for _ in range(2):
+        assert traced(compiled(tmp_path))[1] == [True, True]
 
 
 def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
