@@ -18,24 +18,25 @@ _NEUTRAL: dict[str, Any] = {
 }
 
 
-def fastest_arguments(*, use_cpu: bool = False) -> dict[str, Any]:
+def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> dict[str, Any]:
     """Return training arguments for speed, for an accelerator if there is one, else for the CPU.
 
     They change numbers within the precision of bfloat16, but neither the batches nor their order. On a CPU mixed
-    precision is faster only with matrix units for bfloat16 (AMX) and not for small models; compiled code was slower
+    precision is faster only with matrix units for bfloat16 (AMX), and not for small models; compiled code was slower
     than eager mode in every training measured, so nothing else is set there.
 
     Args:
         use_cpu: Leave accelerators unused.
+        small_model: The model is so small, as one of width 128 is, that bfloat16 slows it down on a CPU.
 
     Returns:
         Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
         ``dataloader_persistent_workers``.
     """
     if use_cpu or not torch.cuda.is_available():
-        has_matrix_units = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+        bf16 = bool(torch.cpu.get_capabilities().get("amx_bf16", False)) and not small_model
         # Transformers refuses mixed precision on a CPU that was not asked for.
-        return {**_NEUTRAL, "bf16": has_matrix_units, "use_cpu": use_cpu or has_matrix_units}
+        return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())
     has_tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
     return {

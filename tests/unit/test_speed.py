@@ -81,8 +81,15 @@ def test_a_run_with_them_trains_in_mixed_precision(tmp_path, monkeypatch):
 
 
 def test_the_command_line_has_them_in_one_word(has_matrix_units):
-    args = compose(["+speed=max"], experiment="text_classification")["args"]
+    args = compose(["+speed=max", "model.name_or_path=roberta-base"], experiment="text_classification")["args"]
     expected = {"bf16": has_matrix_units, "use_cpu": has_matrix_units, **NEUTRAL}
     assert {name: args[name] for name in expected} == expected
     assert compose(["+speed=max", "args.use_cpu=true"], experiment="text_classification")["args"]["use_cpu"]
-    assert not compose(["+speed=max", "args.bf16=false"], experiment="text_classification")["args"]["bf16"]
+    refused = ["+speed=max", "model.name_or_path=roberta-base", "args.bf16=false"]
+    assert not compose(refused, experiment="text_classification")["args"]["bf16"]
+
+
+@pytest.mark.parametrize("name_or_path", [None, "roberta-base"])
+def test_a_small_model_made_from_scratch_stays_in_32_bits_on_a_cpu(name_or_path, has_matrix_units):
+    args = compose(["+speed=max", f"model.name_or_path={name_or_path or 'null'}"], experiment="mrc")["args"]
+    assert args["bf16"] == (has_matrix_units and name_or_path is not None)

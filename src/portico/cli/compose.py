@@ -132,7 +132,10 @@ def _fastest(name: str, *, _root_: DictConfig) -> Any:
     # The file sets `args.use_cpu` itself, unless the command does.
     is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
     use_cpu = is_set or OmegaConf.select(_root_, "accelerator") == "cpu"
-    return fastest_arguments(use_cpu=bool(use_cpu))[name]
+    model = _root_.get("model") or {}
+    made_here = str(model.get(TARGET)).startswith("portico.") and model.get("name_or_path") is None
+    # Those that an experiment makes from scratch are small.
+    return fastest_arguments(use_cpu=bool(use_cpu), small_model=made_here)[name]
 
 
 def complete_all_settings() -> None:
