@@ -36,6 +36,7 @@ COMMANDS = (
     "checkpoint_pause.py",
     "recipe.py --rounds 2 --steps 4 --warm-up 2 --ways bf16=true train_sampling_strategy=group_by_length",
     "mrc_features.py",
+    "mrc_features.py --all-cores",
     "mrc_evaluation.py --sizes 2000",
     "mrc_post_processing.py",
     "mrc_packing.py",

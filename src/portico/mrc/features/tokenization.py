@@ -8,9 +8,9 @@ from, T tokens of all windows, 6 the parts of the pool.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ _CONTEXT_FIRST = [_PAD, _BEFORE, _CONTEXT, _BETWEEN, _QUESTION, _AFTER]
 
 def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[str]:
     """Return the questions cut to about ``longest`` tokens, at the end of a token."""
-    encoded = EncodedTexts(tokenizer, questions)
+    encoded = TextEncoder(tokenizer).encode(questions)
     too_long_E = encoded.lengths_E > longest
     if not too_long_E.any():
         return list(questions)
@@ -98,7 +98,8 @@ class WindowCutter:
     def _cut_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
-        encoded_questions = EncodedTexts(self.tokenizer, questions)
+        encoder = TextEncoder(self.tokenizer)
+        encoded_questions = encoder.encode(questions)
         lengths_E = encoded_questions.lengths_E
         longest = int(lengths_E.argmax())
         room = self.max_seq_length - self.tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
@@ -109,7 +110,7 @@ class WindowCutter:
                 f"{max(room, 0)} tokens for the context, and `doc_stride` must be smaller than that; set a smaller "
                 "`doc_stride`, a larger `max_seq_length`, or `max_question_length`."
             )
-        windows = self._assemble_windows(questions, encoded_questions, contexts)
+        windows = self._assemble_windows(questions, contexts, encoded_questions, encoder.encode(contexts))
         return self._encode_pairs(questions, contexts) if windows is None else windows
 
     @property
@@ -117,10 +118,13 @@ class WindowCutter:
         return self.tokenizer.padding_side == "right"
 
     def _assemble_windows(
-        self, questions: Sequence[str], encoded_questions: "EncodedTexts", contexts: Sequence[str]
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        encoded_questions: "EncodedTexts",
+        encoded_contexts: "EncodedTexts",
     ) -> Windows | None:
         """Return the windows by encoding each text once, or ``None`` if this tokenizer encodes pairs differently."""
-        encoded_contexts = EncodedTexts(self.tokenizer, contexts)
         # The longest contexts, the longest questions, and some evenly spread.
         longest = [np.argsort(-texts.lengths_E)[:_SAMPLE_SIZE] for texts in (encoded_contexts, encoded_questions)]
         spread = np.linspace(0, len(contexts) - 1, _SAMPLE_SIZE, dtype=np.int64)
@@ -173,41 +177,76 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
     )
 
 
-class EncodedTexts:
-    """The text of each pair, from token ``starts_E`` on, without special tokens; equal texts are tokenised once.
+class TextEncoder:
+    """Tokenises texts without special tokens; texts that are equal, in all calls, are tokenised once.
 
-    ``offsets_P2`` are the characters ``[start, end)`` of each token. Where a tokenizer encodes a text word by word,
-    equal words are tokenised once too, which takes a third of the time.
+    Where a tokenizer encodes a text word by word, equal words are tokenised once too, which takes a third of the time.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
+        self._backend = tokenizer.backend_tokenizer
+        self._splitter = _WordSplitter(self._backend)
+        self._openings, self._words = _KnownPieces(_encoded), _KnownPieces(_encoded_words)
+
+    def encode(self, texts: Sequence[str]) -> "EncodedTexts":
+        """Return the tokens of each text."""
         index: dict[str, int] = _numbering()
         text_index_E = np.fromiter(map(index.__getitem__, texts), np.int64, len(texts))
-        # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
-        backend = tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        splits = _WordSplitter(backend).split(list(index))
-        openings, words = _numbering(), _numbering()
-        opening_D = np.fromiter((openings[split[0]] for split in splits), np.int64, len(splits))
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        splits = self._splitter.split(list(index))
         num_words_D = np.fromiter(map(len, splits), np.int64, len(splits)) - 1
+        opening_D = self._openings.numbers(self._backend, (split[0] for split in splits), len(splits))
         following_W = chain.from_iterable(split[1:] for split in splits)
-        word_W = np.fromiter(map(words.__getitem__, following_W), np.int64, num_words_D.sum())
+        word_W = self._words.numbers(self._backend, following_W, num_words_D.sum())
+        openings, words = self._openings.encodings, self._words.encodings
         first_D = np.cumsum(num_words_D) - num_words_D
-        piece_Q = np.insert(word_W + len(openings), first_D, opening_D)
-        pieces = _concatenated(_encoded(backend, list(openings)), _encoded_words(backend, list(words)))
+        piece_Q = np.insert(word_W + len(openings.num_tokens), first_D, opening_D)
+        pieces = _concatenated(openings, words)
 
         first_D += np.arange(len(splits))
-        num_chars_Q = np.fromiter(map(len, chain(openings, words)), np.int64, len(openings) + len(words))[piece_Q] + 1
+        num_chars_Q = pieces.num_chars[piece_Q] + 1
         char_Q = np.cumsum(num_chars_Q) - num_chars_Q
         char_Q -= np.repeat(char_Q[first_D], num_words_D + 1)
         num_tokens_Q = pieces.num_tokens[piece_Q]
         lengths = np.add.reduceat(num_tokens_Q, first_D) if len(splits) else num_tokens_Q
         token_P = ranges((np.cumsum(pieces.num_tokens) - pieces.num_tokens)[piece_Q], num_tokens_Q)
-        self.starts_E: Int64s = (np.cumsum(lengths) - lengths)[text_index_E]
-        self.lengths_E: Int64s = lengths[text_index_E]
-        self.ids_P: Int32s = pieces.ids[token_P]
-        self.offsets_P2: Int32s = pieces.offsets[token_P] + np.repeat(char_Q.astype(np.int32), num_tokens_Q)[:, None]
+        return EncodedTexts(
+            starts_E=(np.cumsum(lengths) - lengths)[text_index_E],
+            lengths_E=lengths[text_index_E],
+            ids_P=pieces.ids[token_P],
+            offsets_P2=pieces.offsets.take(token_P, axis=0)
+            + np.repeat(char_Q.astype(np.int32), num_tokens_Q)[:, None],
+        )
+
+
+class EncodedTexts(NamedTuple):
+    """The text of each pair, from token ``starts_E`` on, without special tokens.
+
+    ``offsets_P2`` are the characters ``[start, end)`` of each token.
+    """
+
+    starts_E: Int64s
+    lengths_E: Int64s
+    ids_P: Int32s
+    offsets_P2: Int32s
+
+
+class _KnownPieces:
+    """Numbers texts in the order in which they first appear, and has their encodings, which ``encode`` makes."""
+
+    def __init__(self, encode: Callable[[Tokenizer, list[str]], "_Encodings"]) -> None:
+        self._encode = encode
+        self._number: dict[str, int] = _numbering()
+        self.encodings = _NO_ENCODINGS
+
+    def numbers(self, backend: Tokenizer, texts: Iterable[str], num_texts: int) -> Int64s:
+        """Return the number of each text, and encode those that are new."""
+        numbers = np.fromiter(map(self._number.__getitem__, texts), np.int64, num_texts)
+        if new := list(islice(self._number, len(self.encodings.num_tokens), None)):
+            self.encodings = _concatenated(self.encodings, self._encode(backend, new))
+        return numbers
 
 
 def _numbering() -> dict[str, int]:
@@ -256,11 +295,15 @@ def _parts(rule: Any) -> list[dict[str, Any]]:
 
 
 class _Encodings(NamedTuple):
-    """Some texts: ``int64 [texts]``, ``int32 [tokens]``, ``int32 [tokens, 2]``."""
+    """Some texts: ``int64 [texts]`` twice, ``int32 [tokens]``, ``int32 [tokens, 2]``."""
 
+    num_chars: Int64s
     num_tokens: Int64s
     ids: Int32s
     offsets: Int32s
+
+
+_NO_ENCODINGS = _Encodings(*(np.zeros(shape, kind) for shape, kind in [(0, "q"), (0, "q"), (0, "i"), ((0, 2), "i")]))
 
 
 def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
@@ -269,25 +312,27 @@ def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
     offsets_P2 = np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2)
-    return _Encodings(lengths, np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), offsets_P2)
+    num_chars = np.fromiter(map(len, texts), np.int64, len(texts))
+    return _Encodings(num_chars, lengths, np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), offsets_P2)
 
 
 def _encoded_words(backend: Tokenizer, words: list[str]) -> _Encodings:
     """Encode words with the space before each; offsets count from the word's first character."""
     # In texts of many words, because every call for a text costs as much as several words do.
     groups = [words[first : first + _WORDS_PER_TEXT] for first in range(0, len(words), _WORDS_PER_TEXT)]
-    lengths, ids_P, offsets_P2 = _encoded(backend, [" ".join(["x", *group]) for group in groups])
-    num_chars_W = np.fromiter(map(len, words), np.int64, len(words)) + 1
+    _, lengths, ids_P, offsets_P2 = _encoded(backend, [" ".join(["x", *group]) for group in groups])
+    num_chars_W = np.fromiter(map(len, words), np.int64, len(words))
     text_W = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     # Where each word, and each text of words, is in all of these texts, each of which begins with "x ".
-    start_W = np.cumsum(num_chars_W) - num_chars_W + 2 * (text_W + 1)
+    start_W = np.cumsum(num_chars_W + 1) - num_chars_W - 1 + 2 * (text_W + 1)
     text_start = start_W[::_WORDS_PER_TEXT] - 2
     ends_P = np.repeat(text_start, lengths) + offsets_P2[:, 1]
     word_P = np.searchsorted(start_W, ends_P, side="right") - 1
     opens_P = offsets_P2[:, 1] <= 1
     shift_P = (start_W - text_start[text_W])[word_P]
     num_tokens_W = np.bincount(word_P[~opens_P], minlength=len(words))
-    return _Encodings(num_tokens_W, ids_P[~opens_P], (offsets_P2 - shift_P[:, None])[~opens_P].astype(np.int32))
+    offsets_P2 = (offsets_P2 - shift_P[:, None]).astype(np.int32)
+    return _Encodings(num_chars_W, num_tokens_W, ids_P[~opens_P], offsets_P2[~opens_P])
 
 
 def _concatenated(*parts: _Encodings) -> _Encodings:
@@ -345,7 +390,8 @@ class _TokenPool:
 
         pool_T = ranges(starts_F6[:, self._part_order].ravel(), lengths_F6[:, self._part_order].ravel())
         row_starts = np.concatenate(([0], np.cumsum(lengths_F6.sum(axis=1))))
-        return Windows(pair_F, row_starts, *(column_P[pool_T] for column_P in self._columns_P))
+        # Indexing with brackets takes ten times as long for the rows of two.
+        return Windows(pair_F, row_starts, *(column_P.take(pool_T, axis=0) for column_P in self._columns_P))
 
 
 def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int64s, Int64s]:

@@ -38,7 +38,7 @@ class Windows:
     def take(self, rows_F: Int64s) -> "Windows":
         lengths_F = self.lengths_F[rows_F]
         token_T = ranges(self.row_starts[rows_F], lengths_F)
-        columns_T = [getattr(self, field.name)[token_T] for field in fields(self)[2:]]
+        columns_T = [getattr(self, field.name).take(token_T, axis=0) for field in fields(self)[2:]]
         return Windows(self.example_index_F[rows_F], np.concatenate(([0], np.cumsum(lengths_F))), *columns_T)
 
     def first_in_row(self, marked_T: Bools) -> Int64s:

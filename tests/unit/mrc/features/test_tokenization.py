@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mrc_texts import TOKENIZERS, WORDS
-from portico.mrc.features.tokenization import EncodedTexts, _WordSplitter
+from portico.mrc.features.tokenization import TextEncoder, _WordSplitter
 
 ODD = "\xb4\xa8\xbd\u0141\u017f\u4e2d\u6587\u0301\u0308\u0600\u200b\ufffd\x00\U0001f600"
 SPACES = [*"\n\t\r\xa0\u3000\x1c\x85", *" " * 10]
@@ -70,7 +70,7 @@ def test_texts_are_encoded_as_a_whole_or_equally(name):
     tokenizer = {**BY_WORDS, **WHOLE}[name]
     backend = tokenizer.backend_tokenizer
     texts = ["", *(made_text(random.Random(seed)) for seed in range(1000))]
-    encoded = EncodedTexts(tokenizer, texts)
+    encoded = TextEncoder(tokenizer).encode(texts)
     for i, expected in enumerate(backend.encode_batch(texts, add_special_tokens=False)):
         tokens = slice(encoded.starts_E[i], encoded.starts_E[i] + encoded.lengths_E[i])
         assert encoded.ids_P[tokens].tolist() == expected.ids, texts[i]
@@ -94,11 +94,13 @@ def test_each_word_is_encoded_once():
     class Fast:
         backend_tokenizer = Counting(BY_WORDS["BERT"].backend_tokenizer)
 
-    EncodedTexts(Fast, [" ".join(WORDS[first:] + WORDS[:first]) for first in range(len(WORDS))])
+    encoder = TextEncoder(Fast)
+    for _ in range(2):
+        encoder.encode([" ".join(WORDS[first:] + WORDS[:first]) for first in range(len(WORDS))])
     # Every word opens one text, and one text of words begins with "x".
     assert Fast.backend_tokenizer.num_words == 2 * len(set(WORDS)) + 1
 
 
 def test_no_texts_have_no_tokens():
-    encoded = EncodedTexts(BY_WORDS["BERT"], [])
+    encoded = TextEncoder(BY_WORDS["BERT"]).encode([])
     assert (encoded.ids_P.shape, encoded.offsets_P2.shape) == ((0,), (0, 2))
