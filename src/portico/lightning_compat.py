@@ -477,6 +477,12 @@ class LeanEpochLoop(_TrainingEpochLoop):
                 self._hooks.of_module("lr_scheduler_step", config.scheduler, None)
                 self.scheduler_progress.increment_completed()
 
+    @override
+    def _should_accumulate(self) -> bool:
+        # Asked three times a batch; one that closes its window steps, whatever else the base class looks at.
+        within_window = self.batch_progress.current.ready % self.trainer.accumulate_grad_batches != 0
+        return within_window and super()._should_accumulate()
+
     def _optimize(self, batch: "Batch", batch_idx: int) -> dict[str, Any]:
         """Run forward and backward, and the optimizer's step at the end of a window; return what the step returned."""
         trainer, module, hooks = self.trainer, self._hooks.module, self._hooks

@@ -577,7 +577,7 @@ class Accelerator:
             # Each process has a part of the gradients; their norm is that of all parts.
             return spread.clip_grad_norm_(max_norm, norm_type)
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if any(isinstance(parameter, DTensor) for parameter in parameters):
+        if any(issubclass(kind, DTensor) for kind in set(map(type, parameters))):
             return clip_grad_norm_(parameters, max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
