@@ -34,7 +34,9 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
         ``dataloader_persistent_workers``.
     """
     if use_cpu or not torch.cuda.is_available():
-        bf16 = bool(torch.cpu.get_capabilities().get("amx_bf16", False)) and not small_model
+        # Torch 2.9 does not say what a CPU has.
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        bf16 = bool(capabilities.get("amx_bf16", False)) and not small_model
         # Transformers refuses mixed precision on a CPU that was not asked for.
         return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())

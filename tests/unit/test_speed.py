@@ -17,7 +17,7 @@ NEUTRAL = {
 
 @pytest.fixture(params=[True, False], ids=["with AMX", "without AMX"])
 def has_matrix_units(request, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": request.param})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": request.param}, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     return request.param
 
@@ -51,7 +51,7 @@ def test_a_gpu_compiles_and_shares_the_cores_among_loaders(on_a_gpu):
 
 
 def test_an_accelerator_is_left_alone_if_the_cpu_was_chosen(on_a_gpu, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert fastest_arguments(use_cpu=True) == {"bf16": False, "use_cpu": True, **NEUTRAL}
 
 
@@ -66,12 +66,12 @@ def test_own_settings_win_and_other_numbers_are_announced(has_matrix_units, tmp_
 
 @pytest.mark.parametrize("arguments", [IPUTrainingArguments, ORTTrainingArguments])
 def test_a_backend_chooses_its_precision_itself(arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     assert not arguments.fast(str(tmp_path)).bf16
 
 
 def test_a_run_with_them_trains_in_mixed_precision(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     args = TrainingArguments.fast(str(tmp_path), max_steps=2, use_cpu=True, report_to="none")
     trainer = Trainer(model=Line(), args=args, train_dataset=Points(16))
     seen = []
