@@ -235,6 +235,8 @@ class Program:
         self._orders, self.num_nodes = json.loads(session.get_modelmeta().custom_metadata_map[CALLING])
         self._session = session._sess
         self._new_vector = state.OrtValueVector
+        # Before 1.32, ONNX Runtime's DLPack has no booleans.
+        self._passes_booleans_as_bytes = hasattr(state.OrtValueVector, "bool_tensor_indices")
         self._input_names = [value.name for value in session.get_inputs()]
         self._output_names = [value.name for value in session.get_outputs()]
         self._options = onnxruntime.RunOptions()
@@ -252,15 +254,17 @@ class Program:
         for value, order in zip(args, self._orders, strict=True):
             if not isinstance(value, torch.Tensor):
                 value = torch.tensor(value, dtype=torch.int64)
-            tensor = (value if order is None else value.permute(order)).contiguous()
-            # ONNX Runtime's DLPack has no booleans: pass them as bytes.
-            is_bool = tensor.dtype is torch.bool
-            feeds.push_back(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor.detach()), is_bool)
+            tensor = (value if order is None else value.permute(order)).contiguous().detach()
+            if self._passes_booleans_as_bytes and tensor.dtype is torch.bool:
+                feeds.push_back(to_dlpack(tensor.view(torch.uint8)), True)
+            else:
+                feeds.push_back(to_dlpack(tensor))
         fetches = self._new_vector()
         self._session.run_with_ortvaluevector(
             self._options, self._input_names, feeds, self._output_names, fetches, self._devices
         )
         outputs = [from_dlpack(fetches.dlpack_at(index)) for index in range(len(self._output_names))]
-        for index in fetches.bool_tensor_indices():
-            outputs[index] = outputs[index].view(torch.bool)
+        if self._passes_booleans_as_bytes:
+            for index in fetches.bool_tensor_indices():
+                outputs[index] = outputs[index].view(torch.bool)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
