@@ -35,7 +35,7 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
     """
     if use_cpu or not torch.cuda.is_available():
         # Torch 2.9 does not say what a CPU has.
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         bf16 = bool(capabilities.get("amx_bf16", False)) and not small_model
         # Transformers refuses mixed precision on a CPU that was not asked for.
         return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
