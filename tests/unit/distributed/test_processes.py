@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from forked import run_in_processes
 from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
-from portico.distributed.processes import kill_children_on_error
+from portico.distributed import processes
+from portico.distributed.processes import kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
@@ -30,12 +32,13 @@ SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_ep
 class Breaks(TrainerCallback):
     """Raise in the first process, at the start of an event."""
 
-    def __init__(self, event):
+    def __init__(self, event, error=None):
         setattr(self, event, self.break_off)
+        self.error = error or RuntimeError("this run breaks off")
 
     def break_off(self, args, state, control, **kwargs):
         if args.process_index == 0:
-            raise RuntimeError("this run breaks off")
+            raise self.error
 
 
 @pytest.mark.parametrize("where", ["refused", "on_step_end", "on_evaluate"])
@@ -76,6 +79,47 @@ def fail_and_train_again(strategy, where, folder):
     again = toy_trainer(folder, num_train_epochs=1)
     assert again.args.world_size == 1
     assert again.train().global_step > 0
+    if strategy != "ddp" and where == "on_step_end":
+        trainer.remove_callback(Breaks)
+        assert trainer.train().global_step == 3
+
+
+class Unreadable(Exception):
+    """Pickled without an error, but not read: the exception keeps one argument of two."""
+
+    def __init__(self, what, number):
+        super().__init__(what)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "match"),
+    [(Unreadable("a name", 3), RuntimeError, "^Unreadable: a name$"), (SystemExit(0), SystemExit, "^0$")],
+)
+def test_what_a_worker_raises_is_raised_in_its_process(raised, expected, match, tmp_path):
+    """Torch would wait forever for the result of a first worker that ends with code 0."""
+    parts = {"callbacks": [Breaks("on_step_end", raised)]}
+    with pytest.raises(expected, match=match) as caught:
+        toy_trainer(tmp_path, parts=parts, strategy="ddp_fork", **SPREAD).train()
+    assert re.match("in process 0\n.*in break_off\n", str(caught.value.__cause__), re.DOTALL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
+def test_what_killed_processes_have_started_is_killed(tmp_path):
+    started = "sleep 60 & echo $! > {0}/child; setsid sleep 60 & echo $! > {0}/own-session; wait"
+    with subprocess.Popen(["sh", "-c", started.format(tmp_path)]) as process:
+        while not all((tmp_path / name).exists() for name in ("child", "own-session")) or "" in pids(tmp_path):
+            time.sleep(0.01)
+        processes._children.append(process)
+        assert kill_children()
+    child, own_session = pids(tmp_path)
+    while state_of(child) not in ("gone", "Z"):
+        time.sleep(0.01)
+    assert state_of(own_session) == "S"
+    os.kill(int(own_session), signal.SIGKILL)
+
+
+def pids(folder):
+    return [(folder / name).read_text().strip() for name in ("child", "own-session")]
 
 
 def wait_for_a_stopped_process(folder):
