@@ -1,6 +1,7 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
 import math
+import multiprocessing
 import os
 import pickle
 import re
@@ -170,24 +171,38 @@ def _join_restarted(strategy: "Strategy") -> None:
 
 
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
-    """End this process if one that it started ends before all are connected, for which it would wait for long."""
+    """End this process if one that it started fails before all are connected, or when this one hangs.
+
+    It would wait for long to connect, and a hang cannot be interrupted by an exception.
+    """
     _children.extend(children)
+    # Lightning's own observer has this list. It kills this process, without a word, even if it handles the failure.
+    children.clear()
 
     def watch() -> None:
-        while _children and not torch.distributed.is_initialized():
-            if ended := [rank for rank, child in enumerate(_children, start=1) if child.poll() is not None]:
-                print(
+        failed_at, is_connected = math.inf, False
+        while codes := [child.poll() for child in list(_children)]:
+            is_connected = is_connected or torch.distributed.is_initialized()
+            ended = [rank for rank, code in enumerate(codes, start=1) if code or not (is_connected or code is None)]
+            if ended and not is_connected:
+                _end_all(
                     f"Process {ended[0]} ended before the processes were connected; every process must call the same "
-                    "methods of the trainer, and only print or write alone (`trainer.is_world_process_zero()`).",
-                    file=sys.stderr,
-                    flush=True,
+                    "methods of the trainer, and only print or write alone (`trainer.is_world_process_zero()`)."
                 )
-                kill_children()
-                # Connecting cannot be interrupted by an exception.
-                os._exit(1)
-            time.sleep(0.1)
+            failed_at = min(failed_at, time.monotonic()) if ended else math.inf
+            if time.monotonic() > failed_at + _KILLED_AFTER:
+                _end_all(_ended_early(ended[0], codes[ended[0] - 1] or 0))
+            time.sleep(1 if is_connected else 0.1)
 
-    threading.Thread(target=watch, daemon=True, name="portico-connecting").start()
+    threading.Thread(target=watch, daemon=True, name="portico-children").start()
+
+
+def _end_all(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+    kill_children()
+    for worker in multiprocessing.active_children():  # of data loaders
+        worker.kill()
+    os._exit(1)
 
 
 def begin_call(strategy: "Strategy", call: str) -> None:
@@ -367,12 +382,9 @@ def kill_children() -> bool:
     """
     had_children = bool(_children)
     for child in _children:
-        is_running = child.poll() is None
-        # Lightning's observer of the processes would kill this one for any other code.
-        child.returncode = 0
-        if is_running:
+        if child.poll() is None:
             _kill(_family(child.pid))  # a data loader worker that hangs would not notice
-            os.waitpid(child.pid, 0)
+            child.wait()
     _children.clear()
     return had_children
 
