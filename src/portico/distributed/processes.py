@@ -1,5 +1,7 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
+import atexit
+import gc
 import math
 import multiprocessing
 import os
@@ -105,7 +107,14 @@ def connect(strategy: "Strategy") -> None:
                 strategy.setup_environment()
         else:
             strategy.setup_environment()
+    _end_quickly()
     share_processes(strategy)
+
+
+def _end_quickly() -> None:
+    """Leave out the last garbage collection of this process: it takes a second, for which other processes may wait."""
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
 
 
 def _refuse_second_start(strategy: "Strategy") -> None:
@@ -438,6 +447,7 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
 
 
 def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _end_quickly()
     strategy: Any = trainer.lightning_trainer.strategy
     call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
