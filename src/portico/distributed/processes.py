@@ -287,7 +287,9 @@ def kill_children_on_error() -> Iterator[None]:
     except BaseException as error:
         loses_connection = _LOST_CONNECTION.search(str(error)) is not None
         is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if is_connected and not _children and (loses_connection or _TIMED_OUT.search(str(error))):
+        # The parent of the first process under "ddp" is a shell, and that of an orphan the first of the system.
+        is_launched = is_connected and not _children and os.getppid() > 1
+        if is_launched and (loses_connection or _TIMED_OUT.search(str(error))):
             _wake_stopped_processes()
         ended = _ended_child() if loses_connection else None
         if kill_children():
