@@ -175,8 +175,8 @@ def curves(library, model, folder, *, num_batches=1, num_processes=1, **argument
     return {key: [entry[key] for entry in trainer.state.log_history if key in entry] for key in CURVES}
 
 
-def generation(library, folder, *, num_processes=1, **arguments):
-    """Generate from 13 sources, and return the loss and the number of predictions."""
+def generation(library, folder, *, num_processes=1, num_sources=13, **arguments):
+    """Generate from the sources, and return the loss and the predicted tokens."""
     library, model = LIBRARIES[library], t5()
     options = {
         "per_device_eval_batch_size": EXAMPLES_PER_STEP // num_processes,
@@ -188,8 +188,8 @@ def generation(library, folder, *, num_processes=1, **arguments):
         library.Seq2SeqTrainingArguments(str(folder), **{**options, "generation_max_length": 4, **arguments}),
         data_collator=DataCollatorForSeq2Seq(tiny_tokenizer(), model=model),
     )
-    predicted = trainer.predict(Pairs(13, seed=1))
-    return {"loss": predicted.metrics["test_loss"], "predictions": len(predicted.predictions)}
+    predicted = trainer.predict(Pairs(num_sources, seed=1))
+    return {"loss": predicted.metrics["test_loss"], "predictions": predicted.predictions.tolist()}
 
 
 def divergence(folder, *, num_processes=1, **arguments):

@@ -117,10 +117,23 @@ def test_transformers_returns_duplicates_of_generated_sequences(two_processes, t
         for run in ({**CORRECTED, **GENERATED}, {"library": "transformers", **GENERATED})
     )
     alone = generation(folder=tmp_path, **CORRECTED)
-    assert alone["predictions"] == ours["predictions"] == 13
-    assert theirs["predictions"] == 24
+    assert alone["predictions"] == ours["predictions"]
+    assert [len(found["predictions"]) for found in (alone, theirs)] == [13, 24]
     assert ours["loss"] == pytest.approx(alone["loss"], rel=1e-5)
     assert theirs["loss"] != pytest.approx(alone["loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_beam_search_in_three_processes_returns_the_same(tmp_path):
+    beams = {"generation_num_beams": 2, "num_sources": 5}
+    ways = [{**beams, "fsdp": fsdp, "corrections": names} for fsdp in (False, True) for names in ([], "all")]
+    runs = [{"library": "portico", **GENERATED, **way} for way in ways]
+    theirs, *ours = launched(3, tmp_path, [{"library": "transformers", **GENERATED, **beams}, *runs]).values()
+    alone = generation(folder=tmp_path, **CORRECTED, **beams)
+    assert [len(found["predictions"]) for found in (alone, theirs)] == [5, 12]
+    assert ours[0] == ours[2] == theirs
+    assert ours[1]["predictions"] == ours[3]["predictions"] == alone["predictions"]
+    assert ours[1]["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
 def test_all_processes_stop_before_the_step_in_which_one_diverges(two_processes):

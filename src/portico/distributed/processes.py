@@ -1,5 +1,9 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
+import atexit
+import gc
+import math
+import multiprocessing
 import os
 import pickle
 import re
@@ -9,10 +13,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -21,7 +27,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch.distributed import distributed_c10d
-from torch.multiprocessing.spawn import ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessException
 
 from portico.accelerate_compat import share_processes
 from portico.errors import InputError, InputRuntimeError
@@ -101,7 +107,14 @@ def connect(strategy: "Strategy") -> None:
                 strategy.setup_environment()
         else:
             strategy.setup_environment()
+    _end_quickly()
     share_processes(strategy)
+
+
+def _end_quickly() -> None:
+    """Leave out the last garbage collection of this process: it takes a second, for which other processes may wait."""
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
 
 
 def _refuse_second_start(strategy: "Strategy") -> None:
@@ -167,24 +180,38 @@ def _join_restarted(strategy: "Strategy") -> None:
 
 
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
-    """End this process if one that it started ends before all are connected, for which it would wait for long."""
+    """End this process if one that it started fails before all are connected, or when this one hangs.
+
+    It would wait for long to connect, and a hang cannot be interrupted by an exception.
+    """
     _children.extend(children)
+    # Lightning's own observer has this list. It kills this process, without a word, even if it handles the failure.
+    children.clear()
 
     def watch() -> None:
-        while _children and not torch.distributed.is_initialized():
-            if ended := [rank for rank, child in enumerate(_children, start=1) if child.poll() is not None]:
-                print(
+        failed_at, is_connected = math.inf, False
+        while codes := [child.poll() for child in list(_children)]:
+            is_connected = is_connected or torch.distributed.is_initialized()
+            ended = [rank for rank, code in enumerate(codes, start=1) if code or not (is_connected or code is None)]
+            if ended and not is_connected:
+                _end_all(
                     f"Process {ended[0]} ended before the processes were connected; every process must call the same "
-                    "methods of the trainer, and only print or write alone (`trainer.is_world_process_zero()`).",
-                    file=sys.stderr,
-                    flush=True,
+                    "methods of the trainer, and only print or write alone (`trainer.is_world_process_zero()`)."
                 )
-                kill_children()
-                # Connecting cannot be interrupted by an exception.
-                os._exit(1)
-            time.sleep(0.1)
+            failed_at = min(failed_at, time.monotonic()) if ended else math.inf
+            if time.monotonic() > failed_at + _KILLED_AFTER:
+                _end_all(_ended_early(ended[0], codes[ended[0] - 1] or 0))
+            time.sleep(1 if is_connected else 0.1)
 
-    threading.Thread(target=watch, daemon=True, name="portico-connecting").start()
+    threading.Thread(target=watch, daemon=True, name="portico-children").start()
+
+
+def _end_all(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+    kill_children()
+    for worker in multiprocessing.active_children():  # of data loaders
+        worker.kill()
+    os._exit(1)
 
 
 def begin_call(strategy: "Strategy", call: str) -> None:
@@ -259,14 +286,17 @@ def kill_children_on_error() -> Iterator[None]:
         yield
     except BaseException as error:
         loses_connection = _LOST_CONNECTION.search(str(error)) is not None
-        if loses_connection or _TIMED_OUT.search(str(error)):
-            _wake_stopped_siblings()
+        is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+        # The parent of the first process under "ddp" is a shell, and that of an orphan the first of the system.
+        is_launched = is_connected and not _children and os.getppid() > 1
+        if is_launched and (loses_connection or _TIMED_OUT.search(str(error))):
+            _wake_stopped_processes()
         ended = _ended_child() if loses_connection else None
         if kill_children():
             _lost_children = True
             _forget_group()
         if ended is not None:
-            raise RuntimeError(f"Process {ended[0]} ended with exit code {ended[1]}; its error is above.") from None
+            raise RuntimeError(_ended_early(*ended)) from None
         if _TIMED_OUT.search(str(error)):
             error.add_note("Another process hangs, or needs more seconds for something than `ddp_timeout` allows.")
         raise
@@ -277,19 +307,52 @@ def kill_children_on_error() -> Iterator[None]:
 # Messages of gloo and NCCL where a process has gone.
 _LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
 
-_TIMED_OUT = re.compile(r"Timed out waiting \d+ms")
+_TIMED_OUT = re.compile(r"Timed out waiting \d+ms|Application timeout caused pair closure")
 
 
-def _wake_stopped_siblings() -> None:
-    """Let stopped processes of the parent run on, so that they heed its SIGTERM.
+def _wake_stopped_processes() -> None:
+    """Let stopped processes of the launcher run on, such as a sibling or its data loader workers, to heed its SIGTERM.
 
-    torchrun and multiprocessing wait for 30 s before they kill what does not.
+    torchrun waits for 30 s before it kills what does not.
     """
-    for status in Path("/proc").glob("[0-9]*/stat"):  # none on other systems than Linux
+    processes = _system_processes()
+    for process in _descendants(os.getppid(), processes):
+        if processes[process][0] == "T":
+            with suppress(OSError):
+                os.kill(process, signal.SIGCONT)
+
+
+def _system_processes() -> dict[int, tuple[str, int, int]]:
+    """Return state, parent and session of all processes by their ids; none on other systems than Linux."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
-            if state == "T" and int(parent) == os.getppid():
-                os.kill(int(status.parent.name), signal.SIGCONT)
+            state, parent, _, session = status.read_text().rpartition(")")[2].split()[:4]
+            found[int(status.parent.name)] = state, int(parent), int(session)
+    return found
+
+
+def _descendants(process: int, processes: dict[int, tuple[str, int, int]]) -> list[int]:
+    found = [process]
+    for ancestor in found:
+        found.extend(other for other, (_, parent, _) in processes.items() if parent == ancestor)
+    return found[1:]
+
+
+def _family(process: int) -> set[int]:
+    """Return ``process`` and what it has started in its session, such as data loader workers.
+
+    A process with a session of its own, such as that of a tracker, is meant to outlive its parent.
+    """
+    processes = _system_processes()
+    session = processes[process][2] if process in processes else None
+    return {process} | {other for other in _descendants(process, processes) if processes[other][2] == session}
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(OSError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _ended_child() -> tuple[int, int] | None:
@@ -301,6 +364,10 @@ def _ended_child() -> tuple[int, int] | None:
                 return rank, child.returncode
         time.sleep(0.1)
     return None
+
+
+def _ended_early(rank: int, code: int) -> str:
+    return f"Process {rank} ended with exit code {code}; its error is above, unless a signal killed it (below 0)."
 
 
 def _forget_group() -> None:
@@ -327,10 +394,8 @@ def kill_children() -> bool:
     had_children = bool(_children)
     for child in _children:
         if child.poll() is None:
-            # Lightning's observer of the processes would kill this one for any other code.
-            child.returncode = 0
-            os.kill(child.pid, signal.SIGKILL)
-            os.waitpid(child.pid, 0)
+            _kill(_family(child.pid))  # a data loader worker that hangs would not notice
+            child.wait()
     _children.clear()
     return had_children
 
@@ -384,30 +449,29 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
 
 
 def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _end_quickly()
     strategy: Any = trainer.lightning_trainer.strategy
     call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
         # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
         call = pickle.dumps(call)
-    with tempfile.TemporaryDirectory() as folder:
-        # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
-        outcome = Path(folder) / "outcome.pt"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
-            strategy.launcher.launch(_work, call, str(outcome))
-        except ProcessRaisedException as failed:
-            error = outcome.with_name(f"error-{failed.error_index}")
-            if error.exists():
-                # What the caller would get without workers; that of the launcher says where it was raised.
-                raise pickle.loads(error.read_bytes()) from failed
-            raise
+            with _ending_together(strategy.launcher, folder) as ended:
+                strategy.launcher.launch(_work, call, name)
+        except ProcessException as failed:
+            error, origin = _cause(strategy.launcher.procs, folder, ended)
+            raise failed if error is None else error from origin
         except KeyboardInterrupt:
             for worker in strategy.launcher.procs:
-                worker.kill()
+                _kill(_family(worker.pid))
             raise
         finally:
             _restore_variables(before)
-        result, attributes, weights = torch.load(outcome, weights_only=False)
+        # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
+        result, attributes, weights = torch.load(folder / "outcome", weights_only=False)
     trainer.__dict__.update(attributes)
     if weights is None:
         # A hyperparameter search released the model of its last trial.
@@ -420,19 +484,108 @@ def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any
 def _work(call: bytes | tuple[Any, ...], outcome: str) -> None:
     global _inside_worker
     _inside_worker = True
-    trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
+    folder, rank = Path(outcome), os.environ["LOCAL_RANK"]
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
-        trainer._enter_worker()
-        result = run(trainer, *args, **kwargs)
-    except Exception as error:
-        # Some cannot be pickled, or not be read again.
-        with suppress(Exception):
-            pickle.loads(content := pickle.dumps(error))
-            Path(outcome).with_name(f"error-{trainer.args.process_index}").write_bytes(content)
-        raise
-    if trainer.args.process_index == 0:
-        attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
-        state = trainer.model.state_dict() if trainer.model is not None else None
-        weights = state and {name: tensor.cpu() for name, tensor in state.items()}
-        torch.save((result, attributes, weights), outcome)
-    trainer.accelerator.wait_for_everyone()
+        trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
+        with kill_children_on_error():
+            trainer._enter_worker()
+            result = run(trainer, *args, **kwargs)
+            if trainer.args.process_index == 0:
+                attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+                state = trainer.model.state_dict() if trainer.model is not None else None
+                weights = state and {name: tensor.cpu() for name, tensor in state.items()}
+                torch.save((result, attributes, weights), folder / "outcome")
+            trainer.accelerator.wait_for_everyone()
+    except (Exception, SystemExit) as error:
+        (folder / f"incomplete-{rank}").write_bytes(_pickled(error, rank))
+        (folder / f"incomplete-{rank}").rename(folder / f"error-{rank}")
+        # Torch takes a process that ends with 0 for one that has finished.
+        raise SystemExit(1) from None
+    (folder / f"finished-{rank}").touch()
+
+
+class WorkerTraceback(Exception):
+    """Where a worker raised an error, as the cause of the same error in the process that started it."""
+
+
+def _pickled(error: BaseException, rank: str) -> bytes:
+    """Return ``error`` and where it was raised; a ``RuntimeError`` in place of one that cannot be pickled."""
+    lines = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
+    origin = WorkerTraceback(f"in process {rank}\n{''.join(lines)}".rstrip())
+    with suppress(Exception):
+        pickle.loads(content := pickle.dumps((error, origin)))  # some can be written, but not be read again
+        return content
+    return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
+
+
+# Seconds after which workers that are left get an interrupt, which shuts down loggers and semaphores, and are killed.
+_INTERRUPTED_AFTER, _KILLED_AFTER = 1.0, 5.0
+
+
+def _end_with(parent: int) -> None:
+    """End this worker when the process that started it is gone.
+
+    Torch lets the system send SIGINT then, which what a shell script runs in the background ignores.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(_KILLED_AFTER)
+    _kill(_family(os.getpid()))
+
+
+@contextmanager
+def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
+    """End the workers seconds after one of them failed, and provide the indices of those it ended.
+
+    Torch waits for 30 s from the end of the first worker, and forever for one that does not end after its error.
+    """
+    launcher.procs = []
+    ended: set[int] = set()
+    family: set[int] = set()
+    is_over = threading.Event()
+
+    def watch() -> None:
+        failed_at = math.inf
+        while not is_over.wait(0.1):
+            workers = dict(enumerate(launcher.procs))
+            running = {index for index, worker in workers.items() if not wait([worker.sentinel], timeout=0)}
+            finished = {index for index in workers if (folder / f"finished-{index}").exists()}
+            raised = {index for index in workers if (folder / f"error-{index}").exists()}
+            if raised or len(running | finished) < len(workers):
+                failed_at = min(failed_at, time.monotonic())
+                family.update(*(_family(workers[index].pid) for index in running))
+            if time.monotonic() > failed_at + _INTERRUPTED_AFTER:
+                for index in running - raised - finished - ended:
+                    for signum in (signal.SIGCONT, signal.SIGINT):
+                        with suppress(OSError):
+                            os.kill(workers[index].pid, signum)
+                ended.update(running)
+            if time.monotonic() > failed_at + _KILLED_AFTER:
+                _kill(family)
+
+    watcher = threading.Thread(target=watch, daemon=True, name="portico-workers")
+    watcher.start()
+    try:
+        yield ended
+    finally:
+        is_over.set()
+        watcher.join()
+        # What a worker has left behind that ended by torch's SIGTERM.
+        _kill(family.difference(worker.pid for worker in launcher.procs))
+
+
+def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:
+    """Return the error for which the workers ended: not one that followed from it in another worker, if possible."""
+    files = sorted(folder.glob("error-*"), key=lambda file: file.stat().st_mtime_ns)
+    errors = [pickle.loads(file.read_bytes()) for file in files]
+    lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
+    timed_out = [found for found in errors if _TIMED_OUT.search(str(found[0]))]
+    if own := [found for found in errors if found not in lost + timed_out]:
+        return own[0]
+    for index, worker in enumerate(workers):
+        left_word = any((folder / f"{word}-{index}").exists() for word in ("error", "finished"))
+        # Torch sends SIGTERM to those that are left.
+        if not (left_word or index in ended or worker.exitcode == -signal.SIGTERM):
+            return RuntimeError(_ended_early(index, worker.exitcode)), None
+    return next(iter(timed_out + lost), (None, None))

@@ -216,8 +216,19 @@ def lightning_placement(
         )
     if distributed:
         # AllenNLP's DDP searches for unused parameters too.
-        options |= {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
+        num_devices = world_size // (chosen.get("num_nodes") or 1)
+        options |= {"strategy": "ddp_find_unused_parameters_true", "devices": num_devices}
     return options | {name: value for name, value in chosen.items() if value is not None}
+
+
+def check_world_size(world_size: int, num_processes: int) -> None:
+    """Raise ``ConfigurationError`` if ``world_size`` is given and another number than that of the processes."""
+    if world_size not in (1, num_processes):
+        raise ConfigurationError(
+            f"`world_size={world_size}`, but the run has {num_processes} "
+            f"{'process' if num_processes == 1 else 'processes'}; set `distributed=True` with it to start as many, or "
+            "leave it out."
+        )
 
 
 def lightning_precision(

@@ -54,6 +54,7 @@ from typing_extensions import override
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import set_rng_states
+from portico.gradient_descent.arguments import check_world_size
 from portico.gradient_descent.batches import (
     EpochPlan,
     count_epochs,
@@ -342,6 +343,7 @@ class LoopTrainer(Trainer):
     def __init__(self, gd_trainer: "GradientDescentTrainer", args: TrainingArguments, **parts: Any) -> None:
         self.gd_trainer = gd_trainer
         self.validation: ValidationSession | None = None
+        check_world_size(gd_trainer.world_size, args.world_size)
         super().__init__(model=gd_trainer.model, args=args, optimizers=(gd_trainer.optimizer, None), **parts)
         # AllenNLP's models return means, which are not divided by a number of items.
         self.model_accepts_loss_kwargs = False

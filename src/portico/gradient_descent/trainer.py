@@ -118,7 +118,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         epoch_callbacks: Called before training (epoch -1) and after each epoch.
         distributed: Train on ``world_size`` processes, which Lightning starts.
         local_rank: Accepted for compatibility; Lightning numbers the processes.
-        world_size: Number of processes.
+        world_size: Number of processes, on all machines together; without ``distributed`` it starts none.
         num_gradient_accumulation_steps: Batches of an optimizer step; the last step of an epoch may have fewer.
         opt_level: Precision in the words of Apex, ``"O0"`` to ``"O3"``.
         use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
@@ -197,7 +197,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.schedulers = [each for each in (self.learning_rate_scheduler, momentum_scheduler) if each is not None]
         self.checkpointer = Checkpointer() if checkpointer is None else checkpointer
         self.num_epochs, self.num_gradient_accumulation_steps = num_epochs, num_gradient_accumulation_steps
-        self._grad_norm, self._grad_clipping = grad_norm, grad_clipping
+        self._grad_norm, self._grad_clipping, self.world_size = grad_norm, grad_clipping, world_size
         self.metric_tracker = MetricTracker(validation_metric, patience)
         self._check(world_size, patience)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}

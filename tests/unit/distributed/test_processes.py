@@ -1,13 +1,16 @@
 """What runs of several processes predict, and what they leave behind in the process that started them."""
 
+import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import accelerate
 import datasets
@@ -21,7 +24,8 @@ from forked import run_in_processes
 from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
-from portico.distributed.processes import kill_children_on_error
+from portico.distributed import processes
+from portico.distributed.processes import kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
@@ -30,19 +34,22 @@ SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_ep
 class Breaks(TrainerCallback):
     """Raise in the first process, at the start of an event."""
 
-    def __init__(self, event):
+    def __init__(self, event, error=None):
         setattr(self, event, self.break_off)
+        self.error = error or RuntimeError("this run breaks off")
 
     def break_off(self, args, state, control, **kwargs):
         if args.process_index == 0:
-            raise RuntimeError("this run breaks off")
+            raise self.error
 
 
 @pytest.mark.parametrize("where", ["refused", "on_step_end", "on_evaluate"])
 @pytest.mark.parametrize(
     "strategy", ["ddp_fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp"))]
 )
-def test_nothing_remains_of_a_run_that_fails(strategy, where, tmp_path):
+def test_nothing_remains_of_a_run_that_fails(strategy, where, tmp_path, monkeypatch):
+    # Where spawned workers find this module.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[3])])
     if strategy == "ddp":
         # It runs the whole script again.
         command = [sys.executable, __file__, strategy, where, str(tmp_path)]
@@ -76,6 +83,53 @@ def fail_and_train_again(strategy, where, folder):
     again = toy_trainer(folder, num_train_epochs=1)
     assert again.args.world_size == 1
     assert again.train().global_step > 0
+    if strategy != "ddp" and where == "on_step_end":
+        trainer.remove_callback(Breaks)
+        assert trainer.train().global_step == 3
+
+
+class Unreadable(Exception):
+    """Pickled without an error, but not read: the exception keeps one argument of two."""
+
+    def __init__(self, what, number):
+        super().__init__(what)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "match"),
+    [(Unreadable("a name", 3), RuntimeError, "^Unreadable: a name$"), (SystemExit(0), SystemExit, "^0$")],
+)
+def test_what_a_worker_raises_is_raised_in_its_process(raised, expected, match, tmp_path):
+    """Torch would wait forever for the result of a first worker that ends with code 0."""
+    parts = {"callbacks": [Breaks("on_step_end", raised)]}
+    with pytest.raises(expected, match=match) as caught:
+        toy_trainer(tmp_path, parts=parts, strategy="ddp_fork", **SPREAD).train()
+    assert re.match("in process 0\n.*in break_off\n", str(caught.value.__cause__), re.DOTALL)
+
+
+def test_processes_end_without_a_last_garbage_collection(tmp_path, monkeypatch):
+    registered = []
+    monkeypatch.setattr(processes, "atexit", SimpleNamespace(register=registered.append, unregister=print))
+    toy_trainer(tmp_path, strategy="ddp_fork", devices=2).evaluate()
+    assert registered == [gc.freeze]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
+def test_what_killed_processes_have_started_is_killed(tmp_path):
+    names = ("child", "own-session")
+    script = "sleep 60 & echo $! > child; setsid sleep 60 & echo $! > own-session; wait"
+    with subprocess.Popen(["sh", "-c", script], cwd=tmp_path) as process:
+        while not all((tmp_path / name).exists() and (tmp_path / name).read_text().strip() for name in names):
+            time.sleep(0.01)
+        child, own_session = ((tmp_path / name).read_text().strip() for name in names)
+        while os.getsid(int(own_session)) == os.getsid(process.pid):
+            time.sleep(0.01)
+        processes._children.append(process)
+        assert kill_children()
+    while state_of(child) not in ("gone", "Z"):
+        time.sleep(0.01)
+    assert state_of(own_session) not in ("gone", "Z")
+    os.kill(int(own_session), signal.SIGKILL)
 
 
 def wait_for_a_stopped_process(folder):

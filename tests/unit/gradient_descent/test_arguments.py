@@ -192,6 +192,7 @@ def test_trainer_from_params():
         ),
         ({"cuda_device": [0, 1]}, r"`cuda_device=\[0, 1\]` names several devices.*`world_size=2`"),
         ({"cuda_device": 99}, "`cuda_device=99`, but this machine has"),
+        ({"world_size": 2}, "`world_size=2`, but the run has 1 process; set `distributed=True` with it"),
         ({"distributed": True}, "`distributed=True` with `world_size=1`: .* more than 1 device"),
         ({"opt_level": "O7"}, "Unknown `opt_level='O7'`; expected one of Apex's O0, O1, O2, O3"),
         ({"opt_level": "O1"}, "`opt_level='O1'` means half precision, which requires a CUDA device"),
@@ -224,8 +225,8 @@ def test_unset_patience_is_logged(caplog):
     )
 
 
-def placed(*, cuda_device=-1, distributed=False, world_size=1, accelerator=None):
-    return lightning_placement(cuda_device, distributed, world_size, {"accelerator": accelerator})
+def placed(*, cuda_device=-1, distributed=False, world_size=1, **chosen):
+    return lightning_placement(cuda_device, distributed, world_size, chosen)
 
 
 def precision_of(*, opt_level=None, use_amp=False, precision=None, accelerator="cuda"):
@@ -242,6 +243,8 @@ def test_placement_in_lightnings_words():
         "devices": 3,
     }
     assert placed(accelerator="tpu") == {"accelerator": "tpu"}
+    # As many on all machines together.
+    assert placed(distributed=True, world_size=4, num_nodes=2)["devices"] == 2
 
 
 def test_precision_in_lightnings_words():
