@@ -8,6 +8,9 @@ from torch.utils.data import DataLoader, IterableDataset
 import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import QUIET
+from portico.checkpoint.resume import load_stream_position, save_stream_position
+from portico.data.loaders import prepare_data_loader
+from portico.data.sharding import DataLoaderConfig
 
 
 class Seeking(IterableDataset):
@@ -153,6 +156,24 @@ def test_other_source_is_skipped_with_progress_bar(tmp_path, capsys):
     assert "Skipping batches: 100%" in capsys.readouterr().err
     assert resumed.module.run.epoch_loader.dataset.num_read == 40
     assert stream.num_read == 40
+
+
+def test_the_process_that_reads_for_all_writes_where_it_stands(tmp_path):
+    sent = []
+
+    def send(batch):
+        sent.append(batch)
+        return batch
+
+    loaders = []
+    for index, broadcast in enumerate((send, lambda _: sent.pop(0))):
+        config = DataLoaderConfig(num_processes=2, process_index=index, broadcast=broadcast)
+        loaders.append(prepare_data_loader(DataLoader(Seeking(16), batch_size=2), config))
+        loaders[-1].num_positions_kept = 9
+        assert len(list(loaders[-1])) == 4
+        save_stream_position(str(tmp_path), loaders[-1], 2)
+    loaders[0].config = DataLoaderConfig(num_processes=2)
+    assert load_stream_position(str(tmp_path), loaders[0], 2)["source"] == {"position": 8}
 
 
 def test_position_of_other_batches_is_not_used(tmp_path):
