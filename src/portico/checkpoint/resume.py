@@ -280,11 +280,7 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
 
 def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
-    # Processes that get their batches from the first one hold a stream that none of them has read.
-    reads = isinstance(loader, DataLoaderShard) and (
-        loader.config.process_index == 0 or not isinstance(loader, DataLoaderDispatcher)
-    )
-    position = loader.position_after(num_batches) if reads else None
+    position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
     if position is not None:
         torch.save(position, _position_file(folder, loader))
 

@@ -348,6 +348,10 @@ class DataLoaderDispatcher(DataLoaderShard):
         # The last batch may be completed with examples of the first.
         return position and {**position, "first": map_tensors(torch.Tensor.cpu, self._first)}
 
+    def _seekable(self) -> Any:
+        # The other processes have the stream too, and do not read it.
+        return super()._seekable() if self.config.process_index == 0 else None
+
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         first = self.position["first"] if self.position else None
         self._first: Any = first and self._on_device(first)
