@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from pickle import UnpicklingError
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
@@ -281,8 +282,19 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
 def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
     position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
-    if position is not None:
-        torch.save(position, _position_file(folder, loader))
+    if position is None:
+        return
+    file = _position_file(folder, loader)
+    torch.save(position, file)
+    try:
+        torch.load(file, weights_only=True)
+    except UnpicklingError:
+        file.unlink()
+        logger.warning_once(
+            f"The `state_dict` of the stream `{type(loader.dataset).__name__}` holds objects that are not loaded from "
+            "files, so a resumed run reads its batches again; let it return numbers, strings and tensors, in lists "
+            "and dicts."
+        )
 
 
 def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:
