@@ -98,4 +98,6 @@ def main(file):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or "RANK" not in os.environ:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

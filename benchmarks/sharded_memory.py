@@ -79,4 +79,6 @@ def main(kind, folder, optimizer="sgd"):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or "RANK" not in os.environ:
+        sys.exit(__doc__)
     main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

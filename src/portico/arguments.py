@@ -1,8 +1,9 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -359,7 +360,14 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""
         unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
-        return {name: value for name, value in super().to_dict().items() if name not in unset}
+        plain, mesh = copy(self), self.parallelism_config
+        # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
+        plain.parallelism_config = None
+        values = super(TrainingArguments, plain).to_dict()
+        if mesh is not None and not isinstance(mesh, str):
+            sizes = mesh if isinstance(mesh, Mapping) else vars(mesh)
+            values["parallelism_config"] = {name: size for name, size in sizes.items() if isinstance(size, int | str)}
+        return {name: value for name, value in values.items() if name not in unset}
 
 
 def adopt_arguments(args: Any) -> "TrainingArguments":

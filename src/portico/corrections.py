@@ -269,7 +269,8 @@ class Corrections:
     def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
         """Return the sum of the losses since the last log: of all processes, or as transformers of this one."""
         own, mean = tr_loss.item(), self._trainer.accelerator.gather(tr_loss).mean().item()
-        if self._trainer.accelerator.data_parallel_size > 1 and own != mean:
+        # Sums that look alike are of no concern to the reader.
+        if self._trainer.accelerator.data_parallel_size > 1 and f"{own:.4g}" != f"{mean:.4g}":
             self.warn(
                 "train_loss",
                 "`train_loss` takes the losses since the last log from the first process alone: their sum is "

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
 from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
@@ -80,7 +81,6 @@ from transformers.utils.quantization_config import QuantizationMethod
 CHECKED_VERSION = "5.23"
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
     from transformers import PreTrainedModel, TrainingArguments
@@ -129,7 +129,14 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
     """Spread the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
     module = import_module("transformers.distributed.tensor_parallel")
+    # The plan names tied weights under each of their names; transformers splits them before it ties them.
+    for name in model.all_tied_weights_keys or ():
+        owner, _, own = name.rpartition(".")
+        tensor = model.get_submodule(owner)._parameters[own]
+        assert tensor is not None
+        model.get_submodule(owner)._parameters[own] = nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     module.apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
+    model.tie_weights(recompute_mapping=False)
     # Read by `Trainer.get_tp_size` of transformers.
     model._tp_size = mesh.size()  # type: ignore[assignment]  # None in the class
 

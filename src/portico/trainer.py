@@ -79,6 +79,7 @@ from portico.validation import (
     check_part_kinds,
     check_parts,
     prepare_arguments,
+    refuse_empty,
     refuse_uncalled_hooks,
     refuse_untrainable_quantized,
 )
@@ -554,6 +555,8 @@ class Trainer:
         """
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
+            if self.args.save_strategy != "no":
+                writer.check_writable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
             raise InputError(
@@ -1647,6 +1650,7 @@ class Trainer:
         # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
         is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
         if self.place_model_on_device and is_movable and not launches_workers(self.lightning_trainer.strategy):
+            refuse_empty(self.model, self.args.device)
             self._move_model_to_device(self.model, self.args.device)
 
     def _enter_worker(self) -> None:

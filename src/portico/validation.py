@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
-from portico.distributed.model_parallel import ShardedStrategy, check_model
+from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
@@ -168,6 +168,16 @@ def refuse_untrainable_quantized(model: "nn.Module") -> None:
         raise InputError(
             f"{error}. Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`."
         ) from error
+
+
+def refuse_empty(model: "nn.Module", device: torch.device) -> None:
+    """Refuse a model on the meta device where each process needs all weights: it has no values to move."""
+    if is_empty(model) and device.type != "meta" and getattr(model, "hf_device_map", None) is None:
+        raise InputError(
+            f"The weights of {type(model).__name__} are on the meta device, without values, and each process needs "
+            "all of them; set `fsdp=True` in a run of several processes, which read their parts from a folder, or "
+            "make the model with `from_pretrained`."
+        )
 
 
 # Arguments of `lightning.Trainer` (2.6) that are passed on to it; the others, and what to set instead.

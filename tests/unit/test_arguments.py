@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 import transformers
+from accelerate.parallelism_config import ParallelismConfig
 from transformers.training_args import ParallelMode
 
 import portico
@@ -58,6 +59,14 @@ def test_used_arguments_can_be_serialized_and_replaced(arguments_class, tmp_path
     assert args.to_sanitized_dict()["learning_rate"] == 0.25
     if issubclass(arguments_class, portico.TrainingArguments):
         assert dataclasses.replace(args, learning_rate=0.5).learning_rate == 0.5
+
+
+@pytest.mark.parametrize("given", [{"tp_size": 2}, ParallelismConfig(tp_size=2)], ids=["dict", "accelerate"])
+def test_sizes_of_the_mesh_can_be_serialized(given, tmp_path):
+    args = toy_arguments(tmp_path, devices=2, parallelism_config=given)
+    assert json.loads(args.to_json_string())["parallelism_config"]["tp_size"] == 2
+    assert "'tp_size': 2" in args.to_sanitized_dict()["parallelism_config"]
+    assert args.parallelism_config is given
 
 
 def test_subclass_field_is_kept(tmp_path):

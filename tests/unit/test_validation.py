@@ -6,7 +6,8 @@ import transformers
 from lightning.pytorch import Callback as LightningCallback
 
 import portico
-from models import Line, Points, PointStream, ToyDataset, UnknownColumn, toy_trainer
+from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_trainer
+from portico.checkpoint import writer
 from portico.validation import REFUSALS
 
 
@@ -154,6 +155,23 @@ def test_zero_epochs_with_max_steps(tmp_path):
 )
 def test_part_of_wrong_type_is_rejected(parts, match, tmp_path):
     refused(tmp_path, match, TypeError, parts=parts)
+
+
+def test_model_without_values_is_rejected(tmp_path):
+    with torch.device("meta"):
+        model = tiny_bert()
+    with pytest.raises(ValueError, match=r"BertForSequenceClassification are on the meta .*; set `fsdp=True` in"):
+        toy_trainer(tmp_path, parts={"model": model})
+
+
+def test_folder_without_write_access_is_rejected_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer.os, "access", lambda folder, mode: False)
+    trainer = toy_trainer(tmp_path, save_strategy="epoch")
+    with pytest.raises(PermissionError) as raised:
+        trainer.train()
+    assert raised.value.filename == str(tmp_path)
+    assert trainer.state.global_step == 0
+    toy_trainer(tmp_path, max_steps=1).train()  # saves nothing
 
 
 def test_compute_metrics_must_return_dict(tmp_path):

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from pickle import UnpicklingError
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
@@ -28,7 +29,7 @@ from portico.checkpoint.spread import (
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_spread
-from portico.errors import InputError, InputTypeError
+from portico.errors import InputError, InputRuntimeError, InputTypeError
 from portico.hf_compat import logger
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
                 raise of_another_model(Path(folder), "optimizer", trainer.model, what)
             trainer.optimizer.load_state_dict(state)
             for before, after in zip(present, trainer.optimizer.param_groups, strict=True):
-                _check_alike(before, after)
-                if missing := sorted(before.keys() - after.keys()):
-                    raise ValueError(f"`{missing[0]}` is missing")
+                _check_options(before, after, trainer.optimizer, folder)
         with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
             if is_named or is_spread(trainer.model):
@@ -162,6 +161,20 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
         logger.warning(
             "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
         )
+
+
+def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Any, folder: str) -> None:
+    """Raise ``ValueError`` for damaged options of ``optimizer``, and ``InputError`` for those of another one."""
+    _check_alike(present, saved)
+    missing, unknown = sorted(present.keys() - saved.keys()), sorted(saved.keys() - present.keys() - {"params"})
+    if missing and unknown:
+        raise InputRuntimeError(
+            f"{folder} holds the state of another optimizer than {type(optimizer).__name__}: `{missing[0]}` is "
+            f"missing there, and `{unknown[0]}` is known only there; set `optim` as in the run that saved it, or "
+            "leave `resume_from_checkpoint` out."
+        )
+    if missing:
+        raise ValueError(f"`{missing[0]}` is missing")
 
 
 def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
@@ -269,8 +282,19 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
 def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
     position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
-    if position is not None:
-        torch.save(position, _position_file(folder, loader))
+    if position is None:
+        return
+    file = _position_file(folder, loader)
+    torch.save(position, file)
+    try:
+        torch.load(file, weights_only=True)
+    except UnpicklingError:
+        file.unlink()
+        logger.warning_once(
+            f"The `state_dict` of the stream `{type(loader.dataset).__name__}` holds objects that are not loaded from "
+            "files, so a resumed run reads its batches again; let it return numbers, strings and tensors, in lists "
+            "and dicts."
+        )
 
 
 def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:

@@ -324,7 +324,8 @@ def _state_dict(
     """Return states and options by name in the form of ``optimizer.state_dict()``, in the parts of this process."""
     present = optimizer.state_dict()
     for group, own in zip(present["param_groups"], optimizer.param_groups, strict=True):
-        for index, parameter in zip(group["params"], own["params"], strict=True):
+        indices = group["params"]
+        for index, parameter in zip(indices, own["params"], strict=True):
             name = names.get(parameter, f"parameters.{index}")
             if name not in options:
                 raise ValueError(f"`{name}` is missing")
@@ -332,7 +333,10 @@ def _state_dict(
             present["state"][index] = {key: _as_spread(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
-            group.update({key: value for key, value in options[name].items() if key != "params"})
+            # None of its own: an option that is missing shows that another optimizer was saved.
+            saved = {key: value for key, value in options[name].items() if key != "params"}
+            group.clear()
+            group.update(saved, params=indices)
     return present
 
 

@@ -226,6 +226,12 @@ def clear_leftovers(run_folder: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
+def check_writable(run_folder: str) -> None:
+    """Raise ``PermissionError`` if no checkpoint can be written into a folder, before a run has trained up to one."""
+    if Path(run_folder).is_dir() and not os.access(run_folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), run_folder)
+
+
 def _delete(checkpoint: Path) -> None:
     aside = checkpoint.with_name(f".{checkpoint.name}{_DELETED}")
     shutil.rmtree(aside, ignore_errors=True)

@@ -346,11 +346,15 @@ class DataLoaderDispatcher(DataLoaderShard):
     def position_after(self, num_batches: int) -> dict[str, Any] | None:
         position = super().position_after(num_batches)
         # The last batch may be completed with examples of the first.
-        return position and {**position, "first": map_tensors(torch.Tensor.cpu, self._first)}
+        return position and {**position, "first": _in_plain_containers(self._first)}
+
+    def _seekable(self) -> Any:
+        # The other processes have the stream too, and do not read it.
+        return super()._seekable() if self.config.process_index == 0 else None
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         first = self.position["first"] if self.position else None
-        self._first: Any = first and self._on_device(first)
+        self._first: Any = None if first is None else self._on_device(first)
         self.remainder = -1
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
@@ -392,6 +396,15 @@ class DataLoaderDispatcher(DataLoaderShard):
             size += 1
         start = config.process_index * size
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
+
+
+def _in_plain_containers(batch: Any) -> Any:
+    """Return ``batch`` on the CPU, in dicts and lists: checkpoints are read without the classes of collators."""
+    if isinstance(batch, torch.Tensor):
+        return batch.cpu()
+    if isinstance(batch, Mapping):
+        return {key: _in_plain_containers(value) for key, value in batch.items()}
+    return [_in_plain_containers(value) for value in batch] if isinstance(batch, list | tuple) else batch
 
 
 def _concatenated(batches: list[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
@@ -190,15 +190,21 @@ def fsdp_sharding(
     policy = config.get("auto_wrap_policy") or WRAP_POLICIES[0]
     _one_of("auto_wrap_policy", policy, WRAP_POLICIES)
     layers = config.get("transformer_layer_cls_to_wrap") or ()
+    layers = layers.replace(",", " ").split() if isinstance(layers, str) else layers
+    if not isinstance(layers, Iterable) or not all(isinstance(name, str) for name in layers):
+        raise InputError(
+            f"`transformer_layer_cls_to_wrap={layers!r}` in `fsdp_config` is not a list of names; write the classes "
+            "as strings, as in ['BertLayer']."
+        )
     num_parameters = str(config.get("min_num_params", 0))
     if not num_parameters.isdecimal():
         raise InputError(f"`min_num_params={num_parameters}` in `fsdp_config` is not a number; use an int >= 0.")
     sharding = Sharding(
         auto_wrap_policy=policy,
-        transformer_layer_cls_to_wrap=frozenset(layers.split(",") if isinstance(layers, str) else layers),
+        transformer_layer_cls_to_wrap=frozenset(layers),
         min_num_params=int(num_parameters),
         reshard_after_forward=_WORDS.get(reshards, reshards == "true"),
-        **{name: _is_on(config.get(name, False)) for name in _SWITCHES},
+        **{name: _switch(name, config.get(name, False)) for name in _SWITCHES},
     )
     return sharding, reshards.startswith("hybrid")
 
@@ -239,8 +245,18 @@ def _normalised(
     return config
 
 
+# As accelerate's `str_to_bool` reads them.
+_ON, _OFF = ("true", "1", "yes", "on", "y", "t"), ("false", "0", "no", "off", "n", "f")
+
+
 def _is_on(value: object) -> bool:
-    return bool(value) and str(value).lower() not in ("false", "0", "no", "off", "n", "f")
+    return bool(value) and str(value).lower() not in _OFF
+
+
+def _switch(name: str, value: object) -> bool:
+    if value and str(value).lower() not in (*_ON, *_OFF):
+        raise InputError(f"`{name}={value!r}` in `fsdp_config` is neither on nor off; use true or false.")
+    return _is_on(value)
 
 
 # Keys of `parallelism_config`, as of accelerate's `ParallelismConfig`.
@@ -329,6 +345,13 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
     config = args.parallelism_config
     if config is None:
         return None
+    if isinstance(config, str):
+        config = read_settings("parallelism_config", config)
+    if not isinstance(config, Mapping) and not hasattr(config, "tp_size"):
+        raise InputError(
+            f"`parallelism_config` is a {type(config).__name__}; give a dict of sizes, such as {{'tp_size': 2}}, a "
+            "JSON file or accelerate's `ParallelismConfig`."
+        )
     given = config if isinstance(config, Mapping) else vars(config)
     if isinstance(config, Mapping) and (unknown := sorted(config.keys() - _PARALLELISM)):
         raise InputError(

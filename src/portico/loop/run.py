@@ -309,7 +309,9 @@ class TrainingRun:
         return rest, skip // self.plan.gradient_accumulation_steps, True
 
     def save_stream_position(self, folder: str) -> None:
-        save_stream_position(folder, self.epoch_loader, self.num_batches_seen)
+        # Processes that share each layer read the same batches.
+        if self.trainer.args.process_index % self.trainer.get_tp_size() == 0:
+            save_stream_position(folder, self.epoch_loader, self.num_batches_seen)
 
     def _restore_rng_states(self) -> None:
         if self.rng_states is not None:

@@ -1,13 +1,18 @@
 """Training on a stream resumes where its source can start again, and otherwise skips what was seen."""
 
 import datasets
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+from transformers import BatchEncoding
 
 import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import QUIET
+from portico.checkpoint.resume import load_stream_position, save_stream_position
+from portico.data.loaders import prepare_data_loader, skip_first_batches
+from portico.data.sharding import DataLoaderConfig
 
 
 class Seeking(IterableDataset):
@@ -153,6 +158,60 @@ def test_other_source_is_skipped_with_progress_bar(tmp_path, capsys):
     assert "Skipping batches: 100%" in capsys.readouterr().err
     assert resumed.module.run.epoch_loader.dataset.num_read == 40
     assert stream.num_read == 40
+
+
+def in_named_columns(examples):
+    """Collate as the tokenizers of transformers pad."""
+    return BatchEncoding(default_collate(examples))
+
+
+def in_one_tensor(examples):
+    return default_collate(examples)["input_ids"]
+
+
+@pytest.mark.parametrize("collate", [default_collate, in_named_columns, in_one_tensor])
+def test_the_process_that_reads_for_all_writes_where_it_stands(collate, tmp_path):
+    sent = []
+
+    def send(batch):
+        sent.append(batch)
+        return batch
+
+    loaders = []
+    for index, broadcast in enumerate((send, lambda _: sent.pop(0))):
+        config = DataLoaderConfig(num_processes=2, process_index=index, broadcast=broadcast)
+        loaders.append(prepare_data_loader(DataLoader(Seeking(17), batch_size=2, collate_fn=collate), config))
+        loaders[-1].num_positions_kept = 9
+        batches = list(loaders[-1])
+        save_stream_position(str(tmp_path), loaders[-1], 2)
+    reader = loaders[0]
+
+    reader.config = DataLoaderConfig(num_processes=2)
+    position = load_stream_position(str(tmp_path), reader, 2)
+    assert position["source"] == {"position": 8}
+    rest = list(skip_first_batches(reader, 2, position))
+    assert len(rest) == 3
+    assert len(batches) == 5
+    # The last batch, of one example, is completed with the first of the epoch.
+    ids = [batch if isinstance(batch, torch.Tensor) else batch["input_ids"] for batch in rest]
+    torch.testing.assert_close(ids[-1], Seeking().data.tokens[16:17])
+    last = batches[-1] if isinstance(batches[-1], torch.Tensor) else batches[-1]["input_ids"]
+    torch.testing.assert_close(last, Seeking().data.tokens[:1])
+
+
+class Counting(Seeking):
+    """A stream whose state holds an object that is not loaded from files of unknown origin."""
+
+    def state_dict(self):
+        return {"position": np.array(self.position)}
+
+
+def test_state_that_cannot_be_loaded_is_left_out(tmp_path, caplog):
+    whole = trained(tmp_path / "whole", Counting(50))
+    assert "`state_dict` of the stream `Counting` holds objects that are not loaded from files, so" in caplog.text
+    assert not (tmp_path / "whole/checkpoint-6/stream_position.pt").exists()
+    resumed = trained(tmp_path / "resumed", Counting(50), resume=tmp_path / "whole/checkpoint-6")
+    assert_same_end(resumed, whole)
 
 
 def test_position_of_other_batches_is_not_used(tmp_path):

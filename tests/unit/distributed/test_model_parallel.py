@@ -118,6 +118,9 @@ def sharded_equals_whole(folder):
         other = classifier(folder / "other", transformers.BertForSequenceClassification(config), **SHARDED)
         with pytest.raises(portico.InputError, match=f"holds the optimizer of another model than Bert.*{what}"):
             other.train(resume_from_checkpoint=str(folder / "sharded" / "checkpoint-4"))
+    for checkpoint in ("whole", "sharded"):
+        with pytest.raises(portico.InputError, match="of another optimizer than SGD: `dampening` is missing"):
+            classifier(folder, optim="sgd", **SHARDED).train(str(folder / checkpoint / "checkpoint-4"))
     gathered = fsdp.accelerator.get_state_dict(fsdp.model)
     assert list(gathered) == ([] if os.environ["RANK"] == "1" else list(ddp.model.state_dict()))
     with pytest.raises(portico.InputError, match="are spread over processes already, by an earlier trainer"):
@@ -395,6 +398,14 @@ def test_checkpoints_of_transformers_under_fsdp(tmp_path):
     run_in_processes(2, as_transformers_saves, tmp_path)
 
 
+def tied_llama():
+    """A language model whose head has the weights of its embedding, with heads and layers that its plan splits."""
+    config = tiny_llama().config
+    config.tie_word_embeddings = True
+    torch.manual_seed(7)
+    return transformers.LlamaForCausalLM(config)
+
+
 def other_models(folder):
     """Models that transformers spreads, that only the first process has, of users' own, and in half precision."""
     warnings.filterwarnings("ignore", message=VIEWS)
@@ -411,6 +422,7 @@ def other_models(folder):
         "first": causal(folder / "first", own, max_steps=4, **SHARDED),
         "whole": causal(folder / "whole", tiny_llama(), max_steps=4, **WHOLE),
         "split": causal(folder / "split", split, max_steps=4),
+        "tied": causal(folder / "tied", tied_llama(), max_steps=4, parallelism_config={"tp_size": 2}),
         "half": causal(folder / "half", tiny_llama(), max_steps=4, bf16=True, **SHARDED),
         "half whole": causal(folder / "half-whole", tiny_llama(), max_steps=4, bf16=True, **WHOLE),
     }
@@ -419,7 +431,15 @@ def other_models(folder):
     near = {"rtol": 1e-4, "atol": 1e-5}
     for name in ("loaded", "first"):
         torch.testing.assert_close(weights(trainers[name]), weights(trainers["whole"]), **near, msg=name)
-    torch.testing.assert_close(weights(trainers["split"]), torch.load(folder / "one.pt"), **near)
+    for name in ("split", "tied"):
+        torch.testing.assert_close(weights(trainers[name]), torch.load(folder / "one.pt")[name], **near)
+    tied = trainers["tied"].model
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+    assert tied.lm_head.weight.to_local().shape == (25, 16)
+    for saved, strategy in (("tied", {"parallelism_config": {"tp_size": 2}}), ("one-tied", SHARDED)):
+        again = causal(folder / "again", tied_llama(), max_steps=6, save_strategy="no", **strategy)
+        again.train(resume_from_checkpoint=str(folder / saved / "checkpoint-4"))
+        assert again.state.global_step == 6
     np.testing.assert_allclose(*(losses(history(trainers[name])) for name in ("half", "half whole")), rtol=2e-2)
     for name in ("loaded", "split"):
         files = [file.name for file in (folder / name / "checkpoint-4").iterdir()]
@@ -435,10 +455,15 @@ def other_models(folder):
 @pytest.mark.slow
 def test_models_of_other_kinds(tmp_path):
     tiny_llama().save_pretrained(tmp_path / "model")
-    one = causal(tmp_path / "one", max_steps=4)
-    one.train()
-    torch.save(weights(one), tmp_path / "one.pt")
+    ones = {
+        "split": causal(tmp_path / "one", max_steps=4),
+        "tied": causal(tmp_path / "one-tied", tied_llama(), max_steps=4),
+    }
+    for one in ones.values():
+        one.train()
+    torch.save({name: weights(one) for name, one in ones.items()}, tmp_path / "one.pt")
     run_in_processes(2, other_models, tmp_path)
+    assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "tied/checkpoint-4").config.tie_word_embeddings
     assert "distributed_config" not in json.loads((tmp_path / "loaded/checkpoint-4/config.json").read_text())
     lines = [(tmp_path / f"line-{kind}/model.safetensors").read_bytes() for kind in (True, False)]
     assert lines[0] == lines[1]

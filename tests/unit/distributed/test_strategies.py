@@ -293,6 +293,7 @@ def test_layers_that_are_gathered_one_at_a_time():
     assert layers(auto_wrap_policy="NO_WRAP") == []
     assert layers() == ["BertLayer", "BertLayer", "BertEmbeddings"]
     assert layers(transformer_layer_cls_to_wrap=["BertPooler"]) == ["BertPooler"]
+    assert layers(transformer_layer_cls_to_wrap="BertPooler, BertEmbeddings") == ["BertPooler", "BertEmbeddings"]
     # Inner ones first; a list of layers has no forward pass of its own to gather it for.
     by_size = layers(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=2000)
     assert by_size == ["BertLayer", "BertLayer", "BertEncoder", "BertModel"]
@@ -308,6 +309,9 @@ def test_layers_that_are_gathered_one_at_a_time():
         (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known; use one of true"),
         (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
         (True, {"state_dict_type": "LOCAL_STATE_DICT"}, "`state_dict_type='LOCAL_STATE_DICT'` .* is not known"),
+        (True, {"cpu_offload": "maybe"}, "`cpu_offload='maybe'` in `fsdp_config` is neither on nor off; use true or"),
+        (True, {"transformer_layer_cls_to_wrap": [Line]}, "is not a list of names; write the classes as strings"),
+        (True, {"transformer_layer_cls_to_wrap": Line}, "is not a list of names; write the classes as strings"),
     ],
 )
 def test_unsupported_fsdp_setting_is_rejected(fsdp, config, match):
@@ -388,6 +392,8 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
             "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
         ),
         ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* whole weights, and the model is"),
+        ({"parallelism_config": [2, 2]}, "`parallelism_config` is a list; give a dict of sizes, such as {'tp_size'"),
+        ({"parallelism_config": "none.json"}, "`parallelism_config='none.json'` cannot be read .*; give a dict or a"),
         ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),
         ({"parallelism_config": {"sp_size": 2}}, "`sp_size=2` .*: Sequence parallelism is not supported"),
     ],

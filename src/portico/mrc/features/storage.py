@@ -183,6 +183,7 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
     def __init__(self, featurizer: "Featurizer", examples: Iterable[Mapping[str, Any]]) -> None:
         self.featurizer, self.examples = featurizer, examples
         self._start: dict[str, Any] | None = None
+        self._num_rows = 0  # of the current part
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the source the epoch, if it cares."""
@@ -190,8 +191,7 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
             self.examples.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        subsampling = self.featurizer.subsampling
-        draws = np.random.default_rng(0) if subsampling is None else subsampling.draws()
+        draws = self._draws()
         start, self._start = self._start, None
         if start is not None:
             draws.bit_generator.state = start["draws"]
@@ -199,6 +199,7 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
         examples = iter(self.examples)
         while True:
             self._note_part(draws.bit_generator.state)
+            self._num_rows = num_to_skip
             part = list(islice(examples, EXAMPLES_AT_ONCE))
             if not part:
                 return
@@ -208,6 +209,10 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
                 yield rows[row]
             num_to_skip = 0
 
+    def _draws(self) -> np.random.Generator:
+        subsampling = self.featurizer.subsampling
+        return np.random.default_rng(0) if subsampling is None else subsampling.draws()
+
     def _note_part(self, draws: Mapping[str, Any]) -> None:
         """Note the state before a part is read."""
 
@@ -216,14 +221,18 @@ class SeekableFeatureStream(FeatureStream):
     """A :class:`FeatureStream` of a source that can say, and take back, how far it was read."""
 
     examples: Any
+    _part: dict[str, Any] | None = None
 
     def _note_part(self, draws: Mapping[str, Any]) -> None:
         self._part = {"source": self.examples.state_dict(), "draws": dict(draws)}
-        self._num_rows = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands: the source before the current part, and the rows yielded of that."""
-        return {**self._part, "num_rows": self._num_rows}
+        if self._start is not None:
+            return self._start
+        if self._part is None:
+            self._note_part(self._draws().bit_generator.state)
+        return {**(self._part or {}), "num_rows": self._num_rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Start the next iteration where ``state`` was taken; the source is a copy from then on."""

@@ -141,6 +141,10 @@ def test_stream_has_the_same_rows_and_starts_anywhere(subsampling):
     columns = ("id", "question", "context", "answers")
     source = datasets.Dataset.from_list([{name: example[name] for name in columns} for example in EXAMPLES])
     stream = made.train_stream(source.to_iterable_dataset())
+    # One that nothing has read yet stands at its start, as in a process that gets its batches from another.
+    again = made.train_stream(source.to_iterable_dataset())
+    again.load_state_dict(stream.state_dict())
+    assert list(again) == rows
     states = []
     for row, expected in zip(stream, rows, strict=True):
         assert row == expected
@@ -148,6 +152,7 @@ def test_stream_has_the_same_rows_and_starts_anywhere(subsampling):
     for number in range(0, len(rows), 5):
         again = made.train_stream(source.to_iterable_dataset())
         again.load_state_dict(states[number])
+        assert again.state_dict() == states[number]
         assert list(again) == rows[number + 1 :]
     assert list(made.train_stream(iter(EXAMPLES))) == rows
     assert not hasattr(made.train_stream(iter(EXAMPLES)), "state_dict")
