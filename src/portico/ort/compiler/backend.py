@@ -58,7 +58,7 @@ def make_backend(
     compilation = Compilation(settings, strict, report, SessionCache(settings))
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        token = _current.set(compilation)
+        token, num_before = _current.set(compilation), len(report.graphs)
         try:
             with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
                 # As `torch._dynamo.backends.common.aot_autograd` does, which imports all of inductor for its logs.
@@ -73,6 +73,10 @@ def make_backend(
                 )
         finally:
             _current.reset(token)
+        graphs = report.graphs[num_before:]
+        if any(graph.is_traced for graph in graphs):
+            # A forward may have been read from the cache before the session of its backward was found missing there.
+            report.graphs[num_before:] = [graph for graph in graphs if graph.is_traced]
         return without_tracing(compiled)
 
     return backend
