@@ -119,14 +119,18 @@ def first_step(options: argparse.Namespace) -> None:
                 if turn:
                     measured[way].append((cpu, wall))
                 else:
-                    print(f"{way:12} {cpu:6.1f} CPU s {wall:6.1f} s with an empty cache")
+                    print(f"{way:16} {cpu:6.1f} CPU s {wall:6.1f} s with an empty cache", flush=True)
     for way, pairs in measured.items():
         cpu, wall = map(statistics.median, zip(*pairs, strict=True))
-        print(f"{way:12} {cpu:6.1f} CPU s {wall:6.1f} s with a full one")
-    if {"inductor", "onnxruntime"} <= set(measured):
-        ratios = [a / b for (a, _), (b, _) in zip(measured["onnxruntime"], measured["inductor"], strict=True)]
-        record("ONNX Runtime, cached start to the end of the first step, of inductor's", ratios)
-        print(f"of inductor's CPU time {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"{way:16} {cpu:6.1f} CPU s {wall:6.1f} s with a full one")
+    for peer in [way for way in measured if way.startswith("inductor") and "onnxruntime" in measured]:
+        for index, kind in enumerate(("CPU", "wall")):
+            rounds = zip(measured["onnxruntime"], measured[peer], strict=True)
+            ratios = [own[index] / its[index] for own, its in rounds]
+            spread = f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"onnxruntime, {kind} time of that of {peer}: {spread}")
+            if kind == "CPU":
+                record(f"ONNX Runtime, cached start to the end of the first step, of {peer}'s", ratios)
 
 
 def products(options: argparse.Namespace) -> None:

@@ -43,6 +43,7 @@ COMMANDS = (
     "mrc_packing.py --data squad_lengths --to-max-length --batches 2",
     "onnxruntime_step.py --length 128 --threads 1",
     "onnxruntime_step.py --length 384 --threads 1",
+    "onnxruntime_step.py --first-step --threads 1 --rounds 5 --ways inductor inductor-dynamic onnxruntime",
     "ipu_emulation.py",
 )
 """Scripts of this folder with their arguments."""

@@ -32,7 +32,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Import without searching for garbage: imports make hardly any, and the search takes a fifth of their time."""
+    """Import or trace without searching for garbage: neither makes much, and the search takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -20,16 +20,15 @@ import torch.utils._sympy.functions as size_functions
 # `torch.export.default_decompositions` would keep composite operators.
 from torch._decomp import core_aten_decompositions as core_aten_decompositions
 from torch._decomp import get_decompositions as get_decompositions
+from torch._dynamo import disable as without_tracing
 from torch._dynamo import mark_static as mark_static
 from torch._dynamo import register_backend as register_backend
-
-# The documented way to write a training backend, though the module is private.
-from torch._dynamo.backends.common import aot_autograd as aot_autograd
 
 # The only count of graph breaks.
 from torch._dynamo.utils import counters as counters
 from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
 from torch._guards import TracingContext as TracingContext
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import OutputCode as OutputCode
@@ -39,7 +38,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true as stati
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 
-__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "fx_config", "size_functions"]
+__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "fx_config", "size_functions", "without_tracing"]
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -1,5 +1,6 @@
 """Sessions: devices and dtypes, runs without copies, and the cache."""
 
+import gc
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ import portico.ort
 from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings, torch_compat
 from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.compiler import backend
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, cache_folder, device_of, make_session, providers_for
 from unit.ort.families import make_batch, make_model
@@ -151,12 +153,16 @@ for rows in (3, 5):
     losses.append(loss.item())
 report = compiled_call(net).report.as_dict()
 num_traced = sum(graph["is_traced"] for graph in report["graphs"])
-print(json.dumps([losses, sum(graph["num_sessions"] for graph in report["graphs"]), report["num_built"], num_traced]))
+num_sessions = sum(graph["num_sessions"] for graph in report["graphs"])
+print(json.dumps([losses, num_sessions, report["num_built"], num_traced, "torch._inductor.scheduler" in sys.modules]))
 """
 
 
 def in_fresh_process(folder, width=2):
-    """Train in a process of its own; return the losses, how many sessions there are and were built, and traces."""
+    """Train in a process of its own; return the losses, the number of sessions, of those built and of traces.
+
+    And whether the code generator of inductor, which takes long to import, was imported.
+    """
     environment = {**os.environ, "PORTICO_ORT_CACHE_DIR": str(folder)}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:portico", "-c", SCRIPT, str(width)],
@@ -183,7 +189,7 @@ def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
     second = in_fresh_process(tmp_path)
     assert first[1] == first[2] > 0
     assert first[3] == 2
-    assert second == [first[0], first[1], 0, 0]
+    assert second == [first[0], first[1], 0, 0, False]
 
 
 @pytest.mark.slow
@@ -215,11 +221,43 @@ def test_a_trace_is_read_from_the_cache(tmp_path):
     second, is_traced = traced(compiled(tmp_path))
     assert (was_traced, is_traced) == ([True, True], [False, False])
     assert torch.equal(first, second)
-    # A session that is gone is built again, from a new trace.
-    next(tmp_path.glob("*.onnx")).unlink()
-    third, is_traced = traced(compiled(tmp_path))
-    assert is_traced == [True, True]
-    assert torch.equal(first, third)
+    # A session that is gone is built again, from a new trace, be it that of the forward or of the backward.
+    sessions = list(tmp_path.glob("*.onnx"))
+    assert len(sessions) == 2
+    for path in sessions:
+        path.unlink()
+        third, is_traced = traced(compiled(tmp_path))
+        assert is_traced == [True, True]
+        assert torch.equal(first, third)
+
+
+def test_neither_decompositions_nor_garbage_are_searched_for_at_a_cached_start(tmp_path, monkeypatch):
+    found = []
+
+    def compiles(*args, **options):
+        result = torch_compat.aot_module_simplified(*args, **options)
+        found.append((gc.isenabled(), "_table" in vars(options["decompositions"])))
+        return result
+
+    monkeypatch.setattr(backend, "aot_module_simplified", compiles)
+    for _ in range(2):
+        net = compiled(tmp_path)
+        traced(net)
+        assert gc.isenabled()
+        with torch.no_grad():
+            net(torch.ones(3, 4))
+    assert found == [(False, True)] * 2 + [(False, False)] * 2, "two starts, each with a training and an evaluation"
+
+
+def test_a_trace_of_an_evaluation_is_read_from_the_cache(tmp_path):
+    found = []
+    for _ in range(2):
+        net = compiled(tmp_path)
+        with torch.no_grad():
+            found.append((net(torch.ones(3, 4)), compiled_call(net).report.graphs[0].is_traced))
+    (first, was_traced), (second, is_traced) = found
+    assert (was_traced, is_traced) == (True, False)
+    assert torch.equal(first, second)
 
 
 def test_a_broken_trace_is_made_again(tmp_path):

@@ -3,10 +3,10 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,11 +24,12 @@ from portico.ort.settings import SessionSettings
 from portico.ort.torch_compat import (
     OutputCode,
     TracingContext,
-    aot_autograd,
+    aot_module_simplified,
     cacheable,
     caching_autograd,
     functorch_config,
     register_backend,
+    without_tracing,
 )
 
 
@@ -55,22 +56,28 @@ def make_backend(
     """
     settings, report = settings or SessionSettings(), report if report is not None else Report()
     compilation = Compilation(settings, strict, report, SessionCache(settings))
-    table = decompositions()
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        compile_with_autograd = aot_autograd(
-            fw_compiler=cacheable(CompiledGraph, partial(_built, "forward")),
-            bw_compiler=cacheable(CompiledGraph, partial(_built, "backward")),
-            inference_compiler=cacheable(CompiledGraph, partial(_built, "inference")),
-            partition_fn=_forward_and_backward,
-            decompositions=table,
-        )
-        token = _current.set(compilation)
+        token, num_before = _current.set(compilation), len(report.graphs)
         try:
             with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
-                return compile_with_autograd(module, example_inputs)
+                # As `torch._dynamo.backends.common.aot_autograd` does, which imports all of inductor for its logs.
+                compiled = aot_module_simplified(
+                    module,
+                    example_inputs,
+                    fw_compiler=cacheable(CompiledGraph, partial(_built, "forward")),
+                    bw_compiler=cacheable(CompiledGraph, without_tracing(_built_backward)),
+                    inference_compiler=cacheable(CompiledGraph, partial(_built, "inference")),
+                    partition_fn=_forward_and_backward,
+                    decompositions=_Decompositions(),  # type: ignore[arg-type]
+                )
         finally:
             _current.reset(token)
+        graphs = report.graphs[num_before:]
+        if any(graph.is_traced for graph in graphs):
+            # A forward may have been read from the cache before the session of its backward was found missing there.
+            report.graphs[num_before:] = [graph for graph in graphs if graph.is_traced]
+        return without_tracing(compiled)
 
     return backend
 
@@ -88,6 +95,25 @@ def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> t
 def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
     """Run a graph of ``torch.compile(model, backend="portico_ort")``, with the options of :func:`make_backend`."""
     return make_backend(**options)(module, example_inputs)
+
+
+class _Decompositions(Mapping[Any, Callable[..., Any]]):
+    """The decompositions, collected when the first is looked for: never, if the graph is in the cache."""
+
+    _table = cached_property(lambda _: decompositions())
+
+    def __getitem__(self, target: Any) -> Callable[..., Any]:
+        return self._table[target]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+def _built_backward(*args: Any) -> Any:
+    return without_tracing(_built("backward", *args))
 
 
 def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> "CompiledGraph":
@@ -127,6 +153,8 @@ class CompiledGraph(OutputCode):
         self._device = device
         self._unknown = without_lowering(module)
         module.meta = {}
+        # A graph is read by tracing its code; AOTAutograd's tracer, which evaluations keep, would enter the parts.
+        module._tracer_cls = None
         self._unloaded = module.__reduce__()
         self._call: Callable[[list[Any]], Any] | None = None
 
