@@ -7,7 +7,6 @@ train on the same examples; all others train on examples of their own.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from math import prod
 from typing import Any
 
@@ -18,7 +17,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as recompute_activations
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -32,6 +30,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico import hf_compat
+from portico.distributed.processes import limit_collectives
 from portico.errors import InputError
 from portico.lightning_compat import MeshStrategy, process_group_timeout
 
@@ -271,12 +270,6 @@ def free_whole_weights(model: nn.Module) -> None:
 def is_empty(model: nn.Module) -> bool:
     """Return whether a weight of ``model`` is on the meta device."""
     return any(parameter.is_meta for parameter in model.parameters())
-
-
-def limit_collectives(groups: Iterable[dist.ProcessGroup], timeout: timedelta) -> None:
-    """Let a collective of ``groups`` take ``timeout``: those of a mesh are made with the default of torch."""
-    for group in groups:
-        _set_pg_timeout(timeout, group)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

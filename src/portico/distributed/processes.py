@@ -43,6 +43,7 @@ from portico.lightning_compat import (
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
+    from torch.distributed import ProcessGroup
 
     from portico.trainer import Trainer
 
@@ -143,7 +144,15 @@ def _time_to_start(strategy: "Strategy") -> Iterator[None]:
         yield
     finally:
         set_process_group_timeout(strategy, timeout)
-    distributed_c10d._set_pg_timeout(timeout)
+    limit_collectives([None], timeout)
+
+
+def limit_collectives(groups: "Iterable[ProcessGroup | None]", timeout: timedelta) -> None:
+    """Let a collective of ``groups`` take ``timeout``; ``None`` is the group of all processes."""
+    # Torch 2.15 deprecates the private name for a public one, which 2.13 lacks.
+    set_timeout = getattr(torch.distributed, "set_timeout", None) or distributed_c10d._set_pg_timeout
+    for group in groups:
+        set_timeout(timeout, group)
 
 
 def _join_restarted(strategy: "Strategy") -> None:
