@@ -55,7 +55,7 @@ TOPICS = (
         ),
     ),
     Topic(
-        "Data sets and loaders",
+        "Datasets and loaders",
         "Raised when a file is read or a loader is made. A record that cannot be used is named by its file and line; "
         "`skip_invalid=True` (`data.skip_invalid=true`) leaves such records out.",
         ("portico/data/",),

@@ -1,4 +1,4 @@
-"""The smallest models and data sets that the tests train, and a trainer of them."""
+"""The smallest models and datasets that the tests train, and a trainer of them."""
 
 from __future__ import annotations
 

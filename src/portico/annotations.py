@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         TrainerCallback,
     )
 
-# Examples: a torch data set, with or without indices, or one of the `datasets` package; they share no type.
+# Examples: a torch dataset, with or without indices, or one of the `datasets` package; they share no type.
 Examples: TypeAlias = Any
 EvalExamples: TypeAlias = "Examples | Mapping[str, Examples]"
 # One batch as the model's keyword arguments; values are mostly tensors `[batch, ...]`.

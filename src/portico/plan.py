@@ -81,7 +81,7 @@ class RunPlan:
         """Count the steps of a run, as ``transformers.Trainer.set_initial_training_values`` does.
 
         Epochs, possibly a fraction, decide if ``max_steps`` is not positive. ``num_batches`` is the length of the
-        loader and ``num_examples`` that of the data set, each ``None`` when there is none. ``InputError`` is raised if
+        loader and ``num_examples`` that of the dataset, each ``None`` when there is none. ``InputError`` is raised if
         neither ``max_steps`` nor the length of the loader determines the end.
         """
         if not num_batches:
@@ -89,7 +89,7 @@ class RunPlan:
                 what = "is empty" if num_batches == 0 else "has no length"
                 raise InputError(
                     "args.max_steps must be set to a positive value if dataloader does not have a length, was "
-                    f"{max_steps}. The training data loader {what}; give a data set with examples, or set `max_steps`."
+                    f"{max_steps}. The training data loader {what}; give a dataset with examples, or set `max_steps`."
                 )
             # As often over the stream as the steps take.
             epochs, per_epoch, num_batches = sys.maxsize, max_steps, max_steps * gradient_accumulation_steps

@@ -382,7 +382,7 @@ class Trainer:
             if eval_dataset not in sets:
                 raise InputKeyError(
                     f"`eval_dataset={eval_dataset!r}` names a set, but the trainer's `eval_dataset` holds "
-                    f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
+                    f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a dataset."
                 )
             eval_dataset = sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -394,11 +394,11 @@ class Trainer:
     def get_test_dataloader(self, test_dataset: "Examples") -> "Loader":
         """Return a loader over ``test_dataset``."""
         if test_dataset is None:
-            raise InputTypeError("There is nothing to predict on; give a data set to `predict()`.")
+            raise InputTypeError("There is nothing to predict on; give a dataset to `predict()`.")
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
-        """Return the number of examples behind a loader, estimated from its length if its data set has none."""
+        """Return the number of examples behind a loader, estimated from its length if its dataset has none."""
         dataset: Any = getattr(dataloader, "dataset", None)
         return len(dataset) if has_length(dataset) else len(dataloader) * self.args.per_device_train_batch_size
 
@@ -1067,7 +1067,7 @@ class Trainer:
             metric_key_prefix: Prefix of every metric's name.
 
         Returns:
-            ``predictions`` and ``label_ids``: NumPy arrays ``[examples, ...]`` of the data set's length, in its order
+            ``predictions`` and ``label_ids``: NumPy arrays ``[examples, ...]`` of the dataset's length, in its order
             and of the model's dtype (``bfloat16`` becomes ``float32``), nested as the model's outputs are; shorter
             batches are padded with -100 along dimension 1. ``None`` where nothing was kept. ``metrics``: numbers by
             name; ``num_samples``: the number of examples, without those that complete the last batch of several

@@ -209,7 +209,7 @@ SAID_ELSEWHERE = {
     "inference_mode": "evaluations run under `torch.no_grad`, so that callbacks can keep their tensors",
     "use_distributed_sampler": "the loaders share the data over the processes; override `get_train_dataloader`",
     "barebones": "it would turn off the callbacks and loggers that a trainer consists of",
-    "reload_dataloaders_every_n_epochs": "define `set_epoch` in the data set, which is called in every epoch",
+    "reload_dataloaders_every_n_epochs": "define `set_epoch` in the dataset, which is called in every epoch",
     "default_root_dir": "`TrainingArguments(output_dir=...)`",
     "model_registry": "`TrainingArguments(push_to_hub=True, hub_model_id=...)`",
 }

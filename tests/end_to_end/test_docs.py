@@ -30,7 +30,7 @@ BLOCK = re.compile(r'^```(python|bash)(?: title="(\S+)")?\n(.*?)^```$', re.DOTAL
 # A part of each command that is not run, and why.
 NOT_RUN = {
     "pip install": "installs packages",
-    "nyu-mll/glue": "a data set of the hub",
+    "nyu-mll/glue": "a dataset of the hub",
     "deepset/roberta-base-squad2": "a model of the hub",
     "/path/to/a/model": "stands for a folder of the reader's",
     "bert-base-uncased": "a model of the hub",

@@ -8,7 +8,7 @@ parity test; ``test_every_parity_test_has_a_control`` keeps it whole. By family:
 cases                                     switched off
 ========================================  =====================================================================
 basic, data_seed, prepared loaders        seeded order, its epoch, the single look into a loader
-data sets and collators that draw         look-ahead of one batch, fetching a window at once
+datasets and collators that draw         look-ahead of one batch, fetching a window at once
 streams                                   length of the feed, the guard of open windows, remainder of the last batch
 accumulation, partial windows             division by the real window and by nobody else, count of items
 clipping, decay, schedules, optimizers    order of the norm, parameter groups, step of the schedule, rate logged

@@ -1,4 +1,4 @@
-"""Models and data sets that are no library's own: what they return, how they are wrapped, what they are made of."""
+"""Models and datasets that are no library's own: what they return, how they are wrapped, what they are made of."""
 
 from collections import OrderedDict, namedtuple
 

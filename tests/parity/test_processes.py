@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 # A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves", "client"]
-# Where the number of processes matters: shares that differ, data sets shorter than the world, streams of both kinds.
+# Where the number of processes matters: shares that differ, datasets shorter than the world, streams of both kinds.
 MORE = ["basic", "accumulation", "client", "uneven", "shorter"]
 MORE += ["dispatched_stream", "stream_by_all", "shorter_stream_by_all"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]

@@ -16,7 +16,7 @@ def test_page_is_up_to_date():
 
 def test_every_module_with_messages_has_a_topic():
     headings = {topic_of(message.module).heading for message in messages()}
-    assert {"Data sets and loaders", "ONNX Runtime", "Reading comprehension: data", "Sweeps"} <= headings
+    assert {"Datasets and loaders", "ONNX Runtime", "Reading comprehension: data", "Sweeps"} <= headings
     with pytest.raises(LookupError, match=r"no topic of docs/errors\.py names it"):
         topic_of("portico/unheard_of.py")
 
@@ -52,7 +52,7 @@ def test_a_raised_error_is_found_on_the_page(mistake, tmp_path):
     ("text", "cause", "cure"),
     [
         ("`a=<a>` is 0; set it to 1.", "`a=<a>` is 0", "Set it to 1."),
-        ("No loader. Give a data set.", "No loader", "Give a data set."),
+        ("No loader. Give a dataset.", "No loader", "Give a dataset."),
         ("<path>: not read (<why>) Check it.", "<path>: not read (<why>)", "Check it."),
         ("The optimizer starts fresh.", "The optimizer starts fresh.", ""),
     ],

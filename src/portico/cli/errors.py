@@ -46,7 +46,7 @@ OPTIONS_ELSEWHERE = {
 # What a group has no file for can often be set by a key.
 OTHERS_OF_GROUP = {
     "strategy": "Another strategy of Lightning is set by strategy.strategy={}.",
-    "data": "A data set of the hub is set by data.dataset_name={}, files by data.train_file.",
+    "data": "A dataset of the hub is set by data.dataset_name={}, files by data.train_file.",
     "model": "A folder or a model of the hub is set by model.name_or_path={}.",
 }
 # Keys that every experiment has beside its own.

@@ -113,7 +113,7 @@ _STAGES = {
 
 
 class TrainerDataModule(pl.LightningDataModule):
-    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
+    """Builds loaders from datasets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
     def __init__(self, trainer: "Trainer") -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Data loaders with the order and the random draws of ``transformers.Trainer``.
 
 Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
-it fetches **one batch ahead** of the batch it yields, so data sets and collators that draw random numbers do so at the
+it fetches **one batch ahead** of the batch it yields, so datasets and collators that draw random numbers do so at the
 same moments. Both are accelerate's (``data_loader.py``), which ``transformers.Trainer`` uses.
 """
 
@@ -133,7 +133,7 @@ class DataLoaderShard(DataLoader[Any]):
         return size if getattr(batches, "split_batches", False) else size * getattr(batches, "num_processes", 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of ``epoch`` in every sampler, and in the data set if it cares."""
+        """Choose the order of ``epoch`` in every sampler, and in the dataset if it cares."""
         self.epoch = epoch
         # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
@@ -184,7 +184,7 @@ class DataLoaderShard(DataLoader[Any]):
 
     def _seekable(self) -> Any:
         """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
-        # The state of a data set in worker processes is there, and only a loader that asks them knows it.
+        # The state of a dataset in worker processes is there, and only a loader that asks them knows it.
         source = self.stateful if self.stateful is not None else None if self.num_workers else self.dataset
         is_stream = isinstance(self.dataset, IterableDataset) and _keeps_state(source)
         return source if is_stream and not _forgets_examples(self.dataset) else None
@@ -258,7 +258,7 @@ def skip_first_batches(
     if isinstance(loader, DataLoaderShard):
         own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
         options |= {name: getattr(loader, name) for name in own}
-        # A copy, so that this data set starts at its start when it is iterated again.
+        # A copy, so that this dataset starts at its start when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
         to_skip = 0 if by_index or position is not None else num_batches
         options |= {"num_batches_to_skip": to_skip, "position": position, "shows_progress": shows_progress}
@@ -364,7 +364,7 @@ class DataLoaderDispatcher(DataLoaderShard):
             yield batch
         if num_batches == 0:
             raise InputError(
-                f"The data set (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
+                f"The dataset (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
                 "is iterated, and training iterates a stream until `max_steps`: pass one that starts over with "
                 "each `iter()`, set `max_steps` to the number it has, or set `accelerator_config="
                 "{'dispatch_batches': False}`, with which training ends with the data."

@@ -102,7 +102,7 @@ class BatchSamplerShard(BatchSampler):
 
 
 class IterableDatasetShard(hf_compat.IterableDatasetShard):
-    """The examples of one process, of a data set without indices that every process reads in full.
+    """The examples of one process, of a dataset without indices that every process reads in full.
 
     ``batch_size`` is that of one process; if batches are split, of all. Examples that fill no batch are completed with
     those of the first batch, or dropped with ``drop_last``.
@@ -112,7 +112,7 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
         self, dataset: "Examples", config: DataLoaderConfig, *, batch_size: int = 1, drop_last: bool = False
     ) -> None:
         share = batch_size // config.num_processes if config.split_batches else batch_size
-        # Not the whole configuration: workers get a copy of this data set, and what broadcasts belongs to the trainer.
+        # Not the whole configuration: workers get a copy of this dataset, and what broadcasts belongs to the trainer.
         super().__init__(dataset, share, drop_last, config.num_processes, config.process_index)
         self._given_batch_size = batch_size
 

@@ -46,7 +46,7 @@ def import_datasets(why: str) -> ModuleType:
 
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files and stored data sets that paths, globs and folders name, in order and without duplicates.
+    """Return the files and stored datasets that paths, globs and folders name, in order and without duplicates.
 
     A glob or a folder without a match is refused here; a missing file only when it is opened.
     """
@@ -87,7 +87,7 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
         raise
     except Exception as error:  # damaged files fail with those of json, pyarrow, datasets and Python
         raise InputError(
-            f"{path}: cannot be read as a data set saved with `datasets` ({shorten(' '.join(str(error).split()))}); "
+            f"{path}: cannot be read as a dataset saved with `datasets` ({shorten(' '.join(str(error).split()))}); "
             "save it again."
         ) from error
 

@@ -302,7 +302,7 @@ class Accelerator:
             use_gather_object: Take a list of objects that pickle instead; tensors may then differ in shape.
 
         Returns:
-            Tensors ``[examples, ...]``; of the last batch only as many as the data set still has.
+            Tensors ``[examples, ...]``; of the last batch only as many as the dataset still has.
 
         Source: ``Accelerator.gather_for_metrics`` in accelerate 1.15.
         """

@@ -143,7 +143,7 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
         if has_length(loader) and len(loader) == 0:
             raise ConfigurationError(
                 f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
-                "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
+                "(a loader with `drop_last=True` drops all of a dataset that is smaller than a batch)."
             )
     optimizer = trainer.optimizer
     for name in ("learning_rate_scheduler", "momentum_scheduler"):

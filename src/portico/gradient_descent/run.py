@@ -258,7 +258,7 @@ class DescentRun(TrainingRun):
         """Return the batches of the epoch that are left.
 
         To resume within an epoch, the batches before are fetched again with the random states of its start, so that
-        loader, samplers and data set reach the same state; then the random states of the checkpoint are restored.
+        loader, samplers and dataset reach the same state; then the random states of the checkpoint are restored.
         """
         # The user's loader has the generators; the run may iterate a share of it.
         loader, args, progress = self.gd_trainer.data_loader, self.trainer.args, self.gd_trainer.progress

@@ -1,4 +1,4 @@
-"""One pass over a data set without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
+"""One pass over a dataset without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

@@ -258,7 +258,7 @@ class TrainingRun:
         """Yield the batches of the current epoch, fetched an accumulation window at a time.
 
         A window is fetched before its first batch is trained on, since its labels are counted first (transformers
-        5.23, ``Trainer._run_epoch`` and ``get_batch_samples``): data sets that draw random numbers notice.
+        5.23, ``Trainer._run_epoch`` and ``get_batch_samples``): datasets that draw random numbers notice.
         """
         trainer, plan = self.trainer, self.plan
         loader, first_update_step, late_rng = self._epoch_loader()
@@ -454,7 +454,7 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
         logger.info("`max_steps` overrides `num_train_epochs`.")
     if isinstance(trainer.train_dataset, IterableDataset):
         logger.info(
-            f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
+            f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a dataset without indices, "
             "which yields its examples in its own order."
         )
 

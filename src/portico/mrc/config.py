@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 @dataclass(kw_only=True)
 class MRCData:
-    """The group ``data``: questions of the embedded corpus, of files, or of a data set of the hub."""
+    """The group ``data``: questions of the embedded corpus, of files, or of a dataset of the hub."""
 
     train_file: str | list[str] | None = None
     """Questions to train on, instead of the embedded corpus: a path, a glob, a folder, or a list of these."""
@@ -67,7 +67,7 @@ class MRCData:
     predict_file: str | None = None
     """Questions that mode=predict answers."""
     dataset_name: str | None = None
-    """A data set of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    """A dataset of the hub, instead of files; needs the package datasets and a connection, or its cache."""
     dataset_config_name: str | None = None
     """Its configuration."""
     train_split: str = "train"

@@ -215,7 +215,7 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
         test_dataset: Any = None,
         **gen_kwargs: Any,
     ) -> Any:
-        """Answer the questions of a data set; for the arguments see :meth:`portico.mrc.trainer.MRCTrainer.predict`.
+        """Answer the questions of a dataset; for the arguments see :meth:`portico.mrc.trainer.MRCTrainer.predict`.
 
         Without features, the trainer's own are taken, with its examples; without examples, the tokens are returned.
         ``gen_kwargs`` are keywords of ``generate`` for this prediction, which override the training arguments.

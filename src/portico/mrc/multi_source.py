@@ -1,4 +1,4 @@
-"""Training on several data sets at once; each batch comes from one of them."""
+"""Training on several datasets at once; each batch comes from one of them."""
 
 import math
 import time
@@ -17,14 +17,14 @@ from portico.trainer import Trainer
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
-    """Yields indices such that each batch of ``batch_size`` holds examples of one data set.
+    """Yields indices such that each batch of ``batch_size`` holds examples of one dataset.
 
-    A round has one batch of each data set in turn; there are as many rounds as the largest has batches. Each data set
+    A round has one batch of each dataset in turn; there are as many rounds as the largest has batches. Each dataset
     is shuffled separately, and one that is exhausted starts again in a new order, even in the middle of a batch. The
     order depends only on seed and epoch, so a run can be resumed anywhere.
 
     Args:
-        dataset: The data sets.
+        dataset: The datasets.
         batch_size: Examples in a batch of the loader.
         seed: Seed of the first epoch; ``None`` takes the seed of torch's global generator.
     """
@@ -63,7 +63,7 @@ def _endless_order(source: range, generator: torch.Generator) -> Iterator[int]:
 
 
 class MultiSourceMixin(Trainer):
-    """Trains on a ``ConcatDataset``, or a list of data sets, in batches of one each; put it before a trainer."""
+    """Trains on a ``ConcatDataset``, or a list of datasets, in batches of one each; put it before a trainer."""
 
     def _init_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
         train_dataset, eval_dataset = _concatenated(train_dataset), _concatenated(eval_dataset)
@@ -76,47 +76,47 @@ class MultiSourceMixin(Trainer):
         strategy = self.args.train_sampling_strategy
         if strategy != "random":
             raise InputError(
-                f"`train_sampling_strategy={strategy!r}` orders one data set, and there are {len(dataset.datasets)}, "
-                "whose batches take turns, each in random order; set it to 'random', or give one data set."
+                f"`train_sampling_strategy={strategy!r}` orders one dataset, and there are {len(dataset.datasets)}, "
+                "whose batches take turns, each in random order; set it to 'random', or give one dataset."
             )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return IndividualDomainBatchSampler(dataset, self._train_batch_size, seed)
 
 
 def _concatenated(datasets: Any) -> Any:
-    """Return a list of data sets as one ``ConcatDataset``, and anything else unchanged."""
+    """Return a list of datasets as one ``ConcatDataset``, and anything else unchanged."""
     if isinstance(datasets, ConcatDataset):
         sets: Sequence[Any] = datasets.datasets
     elif isinstance(datasets, list | tuple) and datasets and all(map(_is_dataset, datasets)):
         sets = datasets
     else:
         return datasets
-    # An empty data set cannot fill its batch of a round.
+    # An empty dataset cannot fill its batch of a round.
     empty = [str(number) for number, dataset in enumerate(sets) if len(dataset) == 0]
     if empty:
         raise InputError(
-            f"Of the {len(sets)} data sets number {', '.join(empty)} (from 0) is empty; leave it out, or fill it."
+            f"Of the {len(sets)} datasets number {', '.join(empty)} (from 0) is empty; leave it out, or fill it."
         )
     return ConcatDataset(sets) if sets is datasets else datasets
 
 
 def _is_dataset(part: Any) -> bool:
-    """Return whether an entry of a list is a data set and not an example: a list of examples is a data set too."""
+    """Return whether an entry of a list is a dataset and not an example: a list of examples is a dataset too."""
     return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
-    """An ``MRCTrainer`` for several data sets, with batches of one data set each, and optionally a teacher.
+    """An ``MRCTrainer`` for several datasets, with batches of one dataset each, and optionally a teacher.
 
-    Evaluation answers each data set separately: the files of number ``i`` end in ``_i``, its metrics are in
+    Evaluation answers each dataset separately: the files of number ``i`` end in ``_i``, its metrics are in
     ``eval_i_results.json``, and the mean of each metric is returned, logged and passed to the callbacks, once.
 
     For the arguments see :class:`~portico.mrc.distillation.DistillationMixin` and
-    :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of data sets or a
+    :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of datasets or a
     ``ConcatDataset``, and ``eval_examples`` has the examples of each.
 
     Attributes:
-        answered: Results of the last post-processing of each data set, a list.
+        answered: Results of the last post-processing of each dataset, a list.
     """
 
     @run_in_workers
@@ -127,7 +127,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate each data set as :meth:`portico.mrc.trainer.MRCTrainer.evaluate` does; return the mean metrics."""
+        """Evaluate each dataset as :meth:`portico.mrc.trainer.MRCTrainer.evaluate` does; return the mean metrics."""
         features = _concatenated(self.eval_dataset if eval_dataset is None else eval_dataset)
         if not isinstance(features, ConcatDataset):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
@@ -138,10 +138,10 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             examples = [None] * len(datasets)
         elif len(examples) != len(datasets):
             raise InputError(
-                f"There are {len(datasets)} data sets to evaluate on and {len(examples)} lists of examples; give a "
-                "list of examples for each data set as `eval_examples`, in the same order."
+                f"There are {len(datasets)} datasets to evaluate on and {len(examples)} lists of examples; give a "
+                "list of examples for each dataset as `eval_examples`, in the same order."
             )
-        # Not `super().evaluate` for each: that would log, and call the callbacks, once per data set.
+        # Not `super().evaluate` for each: that would log, and call the callbacks, once per dataset.
         self._memory_tracker.start()
         each, answered = [], []
         for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):

@@ -185,7 +185,7 @@ class MRCTrainer(Trainer):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: Features; by default the trainer's own. The data sets of a dict are evaluated one by one,
+            eval_dataset: Features; by default the trainer's own. The datasets of a dict are evaluated one by one,
                 with the key in the names of metrics and files.
             eval_examples: Their examples; by default the trainer's own. A dict with the same keys if the features
                 are a dict.
@@ -213,7 +213,7 @@ class MRCTrainer(Trainer):
                 else f"a {type(examples).__name__} without names"
             )
             raise InputError(
-                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
+                f"`eval_dataset` names the datasets {', '.join(map(repr, features))}, and `eval_examples` is "
                 f"{named}; give a dict of the examples of each, with the same names."
             )
         metrics: dict[str, float] = {}
@@ -232,7 +232,7 @@ class MRCTrainer(Trainer):
         eval_dataset: Any = None,
         eval_examples: Examples | None = None,
     ) -> Any:
-        """Answer the questions of a data set.
+        """Answer the questions of a dataset.
 
         Called as in Hugging Face's examples, with ``predict_dataset``, it returns a ``PredictionOutput``. Called as in
         PrimeQA, it returns the result of the post-processing, ``{}`` without one: with ``eval_dataset``, or without
@@ -353,7 +353,7 @@ class MRCTrainer(Trainer):
         """
         if isinstance(features, ConcatDataset) and examples is not None:
             raise InputError(
-                f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
+                f"A prediction answers the questions of one dataset, and there are {len(features.datasets)}; call "
                 "`predict` for each of them, with its examples."
             )
         self.answered = None

@@ -174,7 +174,7 @@ def _targets(settings: Any) -> Iterator[str]:
 
 @dataclass
 class Example:
-    """One example of the step: its index in the data set, if there are indices, and its loss without dropout."""
+    """One example of the step: its index in the dataset, if there are indices, and its loss without dropout."""
 
     index: int | None
     loss: float
@@ -237,7 +237,7 @@ class OpenStep:
 
     @property
     def example_rows(self) -> list[tuple[str, str, str, str]]:
-        """Rank, data set index, loss and share, text; the largest share of the loss first."""
+        """Rank, dataset index, loss and share, text; the largest share of the loss first."""
         return [
             ("" if one.index is None else str(one.index), f"{one.loss:.4g}", f"{one.share:.1%}", one.text)
             for one in self.examples

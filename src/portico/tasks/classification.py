@@ -336,7 +336,7 @@ class MultipleChoice(Task):
         return [{**row, **label} for row, label in zip(rows(grouped), labels, strict=True)]
 
     def _right(self, record: Record) -> int:
-        """Return the number of the right ending; data sets of the hub name it by its digits."""
+        """Return the number of the right ending; datasets of the hub name it by its digits."""
         label, count = record[self.label_column], len(self.ending_columns)
         if str(label) not in map(str, range(count)):
             raise InputError(

@@ -20,14 +20,14 @@ _MOST_DRAWS = 20
 
 
 class Records(list[Record]):
-    """Records of a data set of the hub, with the ``names`` of the classes of its columns, in the data set's order."""
+    """Records of a dataset of the hub, with the ``names`` of the classes of its columns, in the dataset's order."""
 
     names: Mapping[str, list[str]] = {}
 
 
 @dataclass(kw_only=True)
 class TaskData:
-    """The group ``data`` of a task: records made at the start of the run, of files, or of a data set of the hub."""
+    """The group ``data`` of a task: records made at the start of the run, of files, or of a dataset of the hub."""
 
     train_file: str | list[str] | None = None
     """Records to train on, instead of the embedded ones: JSON, JSON lines, CSV or TSV; text for language models."""
@@ -36,7 +36,7 @@ class TaskData:
     predict_file: str | list[str] | None = None
     """Records for mode=predict, with or without labels; null: those to evaluate on."""
     dataset_name: str | None = None
-    """A data set of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    """A dataset of the hub, instead of files; needs the package datasets and a connection, or its cache."""
     dataset_config_name: str | None = None
     """Its configuration, such as mrpc of nyu-mll/glue."""
     train_split: str = "train"
@@ -97,7 +97,7 @@ class TaskData:
         return found + [make(draws[1]) for _ in range(self.num_validation - len(found))]
 
     def _hub_split(self, split: str) -> Records:
-        package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a data set")
+        package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a dataset")
         try:
             loaded: Any = package.load_dataset(self.dataset_name, self.dataset_config_name, split=split)
         except (OSError, ValueError, RuntimeError) as error:

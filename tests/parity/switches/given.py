@@ -1,4 +1,4 @@
-"""Controls that let portico ignore an argument, a data set or a part."""
+"""Controls that let portico ignore an argument, a dataset or a part."""
 
 import portico
 from parity import peers

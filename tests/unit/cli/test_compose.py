@@ -203,7 +203,7 @@ def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, ans
         ("launcher=slurm", r"'launcher=slurm' names no file of the group 'launcher'; use launcher=submitit_slurm\."),
         ("debug=fast_dev_run", r"'debug=fast_dev_run' names no file of the group 'debug'; use debug=default\."),
         ("strategy=ddp_spawn", r"Another strategy of Lightning is set by strategy\.strategy=ddp_spawn\."),
-        ("data=glue", r"A data set of the hub is set by data\.dataset_name=glue, files by data\.train_file\."),
+        ("data=glue", r"A dataset of the hub is set by data\.dataset_name=glue, files by data\.train_file\."),
         ("model=roberta-base", r"a model of the hub is set by model\.name_or_path=roberta-base\."),
         ("model.hidden_dropout_prob=nan", r"`model.hidden_dropout_prob=nan` cannot be used; set it to a number\."),
         ("launcher=submitit", r"use launcher=submitit_local or launcher=submitit_slurm\."),

@@ -75,13 +75,13 @@ def test_one_data_set_is_evaluated_as_usual(trainer_of, data, tmp_path):
 
 def test_a_prediction_needs_one_data_set(trainer_of, data):
     trainer = trainer_of()
-    with pytest.raises(InputError, match="one data set, and there are 2; call `predict` for each"):
+    with pytest.raises(InputError, match="one dataset, and there are 2; call `predict` for each"):
         trainer.predict()
     assert len(trainer.predict(data.validation[0], data.examples[0]).predictions) == 12
 
 
 def test_each_source_needs_a_list_of_examples(trainer_of, data):
-    with pytest.raises(InputError, match="2 data sets to evaluate on and 1 lists of examples"):
+    with pytest.raises(InputError, match="2 datasets to evaluate on and 1 lists of examples"):
         trainer_of(eval_examples=data.examples[:1]).evaluate()
     with pytest.raises(InputError, match="no examples to answer; give `eval_examples`"):
         trainer_of(eval_examples=None).evaluate()
@@ -129,12 +129,12 @@ def test_two_processes_train_on_single_domain_batches(trainer_of):
 
 
 def test_other_sampling_strategies_are_refused(trainer_of):
-    with pytest.raises(InputError, match=r"orders one data set, and there are 2.*set it to 'random'"):
+    with pytest.raises(InputError, match=r"orders one dataset, and there are 2.*set it to 'random'"):
         trainer_of(arguments={"train_sampling_strategy": "group_by_length"}).train()
 
 
 def test_an_empty_source_is_refused(trainer_of, data):
-    with pytest.raises(InputError, match=r"Of the 2 data sets number 1 \(from 0\) is empty"):
+    with pytest.raises(InputError, match=r"Of the 2 datasets number 1 \(from 0\) is empty"):
         trainer_of(train_dataset=[data.train[0], []])
 
 

@@ -143,7 +143,7 @@ QUESTION = {"question": "a?", "context": "x"}
     ("text", "message"),
     [
         ("", r"the file is empty"),
-        ("[]", r"the data set is empty"),
+        ("[]", r"the dataset is empty"),
         ('{"question": "a?"}', r"line 1: `context` is missing: .*has question, context"),
         ('[{"question": "a?", "context": "x"}, 5]', r"record 2: a record must be a JSON object; got 5"),
         ('{"question": "a?", "context": "x"}\n{"question"', r"line 2, column 12: not JSON"),

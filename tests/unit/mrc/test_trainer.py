@@ -343,7 +343,7 @@ def test_named_data_sets_are_evaluated_one_by_one(trainer_of, data, tmp_path):
         assert metrics[f"eval_{name}_f1"] == trainer.evaluate(features[name], part)["eval_f1"]
         written = json.loads((tmp_path / f"eval_{name}_predictions.json").read_text())
         assert list(written) == [example["id"] for example in part]
-    with pytest.raises(InputError, match=r"data sets 'first', 'rest', and `eval_examples` is a list without"):
+    with pytest.raises(InputError, match=r"datasets 'first', 'rest', and `eval_examples` is a list without"):
         trainer.evaluate(eval_examples=data.examples)
     with pytest.raises(InputError, match=r"`eval_examples` is a dict of 'first'; give a dict of the examples of each"):
         trainer.evaluate(eval_examples={"first": examples["first"]})

@@ -218,7 +218,7 @@ def test_empty_records_are_left_out_with_a_warning(tmp_path, caplog):
 
 
 def test_the_right_ending_may_be_named_by_its_digits():
-    """As by data sets of the hub, whose labels have names."""
+    """As by datasets of the hub, whose labels have names."""
     record = corpus.story(Random(0))
     named = {**record, "label": str(record["label"])}
     assert MultipleChoice().golds([named]) == MultipleChoice().golds([record])

@@ -27,7 +27,7 @@ def arrow_view(dataset: "Dataset") -> "Dataset":
     """
     if dataset.format["type"] == "arrow" and len(dataset.format["columns"]) == len(dataset.column_names):
         return dataset
-    view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
+    view = copy(dataset)  # `with_format` deep-copies the description of the dataset, which costs more than a column
     view.set_format("arrow")
     return view
 

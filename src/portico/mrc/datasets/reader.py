@@ -1,4 +1,4 @@
-"""Reads questions of any known format from files, data sets and the hub, as flat examples.
+"""Reads questions of any known format from files, datasets and the hub, as flat examples.
 
 To add a format, write a module with a `Format` and enter it in `FORMATS`.
 """
@@ -146,7 +146,7 @@ def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example
     """Return the examples of a source in one format, or else in that of the first record of each file."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
-        return _read(Defects("The data set", skip_invalid=reading.skip_invalid), numbered(source), one, _UniqueIds())
+        return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(source), one, _UniqueIds())
     paths = paths_of(names)
     languages = {_language_of_name(path.name) for path in paths}
     examples: list[Example] = []
@@ -173,13 +173,13 @@ def read_squad(path: str | Path, *, skip_invalid: bool = False) -> list[Example]
 def read_hub(
     name: str, config: str | None, split: str, *, format: str | None = None, skip_invalid: bool = False
 ) -> list[Example]:
-    """Read one split of a data set with ``datasets.load_dataset``, from the hub or from its local cache.
+    """Read one split of a dataset with ``datasets.load_dataset``, from the hub or from its local cache.
 
     ``name`` may also be a local folder that ``datasets`` can load, and ``split`` a part of one: ``"train[:1000]"``.
     The ``config`` of XQuAD and MLQA names the language (``mlqa.zh.en``). For the other arguments, and the errors, see
     :func:`read_examples`.
     """
-    package = import_datasets(f"`data.dataset_name={name}` names a data set")
+    package = import_datasets(f"`data.dataset_name={name}` names a dataset")
     try:
         dataset: Any = package.load_dataset(name, config, split=split)
     except (OSError, ValueError, RuntimeError) as error:
@@ -242,7 +242,7 @@ def _read(
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
                 defects.add(where, f"not in the format {one.description}: {shorten(error)}.")
     if not examples and not defects.messages:
-        raise InputError(f"{defects.source}: the data set is empty; give a file with at least one question.")
+        raise InputError(f"{defects.source}: the dataset is empty; give a file with at least one question.")
     if not examples:
         raise InputError(
             f"{defects.source}: none of the {defects.num_records} record(s) is valid; first: {defects.messages[0]} "

@@ -1,4 +1,4 @@
-"""Answers to scores, by the rules of the data sets' official scripts."""
+"""Answers to scores, by the rules of the datasets' official scripts."""
 
 from portico.lazy import lazy_exports
 

@@ -100,7 +100,7 @@ class GivenAnswer(NamedTuple, Generic[LongT, SpanT]):
 
 @dataclass(frozen=True, kw_only=True)
 class SpanRules(Generic[LongT, SpanT]):
-    """How the answers of a data set are read, each from a record and its id for errors, and what they are worth."""
+    """How the answers of a dataset are read, each from a record and its id for errors, and what they are worth."""
 
     shared_names: tuple[str, ...]
     """Values that all annotators of a question share, first its id."""

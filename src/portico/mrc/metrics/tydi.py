@@ -65,7 +65,7 @@ class TydiF1(QuestionRows):
         Args:
             predictions: PrimeQA's ``{"example_id", "start_position", "end_position", "passage_index",
                 "yes_no_answer", "confidence_score"}``, where ``"passage_score"`` may differ from the confidence; or
-                the records of the data set's official predictions file. Of several with one id the last counts.
+                the records of the dataset's official predictions file. Of several with one id the last counts.
             references: For each question one record per annotator, with the fields of PrimeQA's predictions except the
                 confidence, and ``"language"`` (or one record of lists); or an official record with its
                 ``"annotations"``. Of several with one id the last counts.

@@ -40,7 +40,7 @@ class TaskHead(nn.Module, ABC):
         """Return the outputs of the head: a tuple or a ``ModelOutput`` like the encoder's, with labels the loss first.
 
         The outputs of the encoder begin with hidden states. ``inputs`` are its inputs and the labels; the trainer
-        keeps the data set columns that the signature of a head names.
+        keeps the dataset columns that the signature of a head names.
         """
 
 

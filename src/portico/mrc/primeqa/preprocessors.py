@@ -149,7 +149,7 @@ class AbstractPreProcessor(ABC):
         """
 
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> Any:
-        """Return the features of a batch; ``indices`` are the positions of its examples in the data set."""
+        """Return the features of a batch; ``indices`` are the positions of its examples in the dataset."""
         raise InputTypeError(
             f"{type(self).__name__} has no way to make features; override `process_train` and `process_eval`, "
             "or derive from `BasePreProcessor`."
@@ -163,7 +163,7 @@ class AbstractPreProcessor(ABC):
             raise InputError("There are no examples to process; give at least one question with its context.")
         examples = self.adapt_dataset(examples, is_train)
         if not len(examples):
-            raise InputError("Adapting the data set left no examples to process; give at least one valid question.")
+            raise InputError("Adapting the dataset left no examples to process; give at least one valid question.")
         features = examples.map(
             partial(self._batch_function(), is_train=is_train),
             batched=True,
@@ -216,7 +216,7 @@ class BasePreProcessor(AbstractPreProcessor):
             if name not in dataset.features:
                 raise InputError(
                     f"The examples have no column {name!r}, only {', '.join(map(repr, dataset.column_names))}; add it "
-                    f"with the type {expected}, or use the preprocessor of this data set."
+                    f"with the type {expected}, or use the preprocessor of this dataset."
                 )
             if dataset.features[name] != expected:
                 raise InputError(
@@ -317,7 +317,7 @@ def base_schema(*, is_train: bool, single_context: bool) -> dict[str, Any]:
 
 
 class _DatasetPreProcessor(BasePreProcessor):
-    """Adapts the records of a data set to the base schema before making features of them."""
+    """Adapts the records of a dataset to the base schema before making features of them."""
 
     _source_columns: ClassVar[tuple[str, ...]]
     """Columns that are replaced by those of the base schema."""
@@ -353,7 +353,7 @@ class _DatasetPreProcessor(BasePreProcessor):
 
 
 class _SingleContextPreProcessor(_DatasetPreProcessor):
-    """For data sets with one context per question: ``single_context_multiple_passages`` is always True."""
+    """For datasets with one context per question: ``single_context_multiple_passages`` is always True."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -394,7 +394,7 @@ def _with_one_passage(raw: Mapping[str, Any], identifier: Any, spans: Sequence[S
 
 
 def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
-    defects = Defects("The data set", skip_invalid=False)
+    defects = Defects("The dataset", skip_invalid=False)
     for place, row in numbered(dataset):
         for article in row["data"] if isinstance(row["data"], list) else [row["data"]]:
             for _, question in squad.questions(place, article, defects):

@@ -170,7 +170,7 @@ def tiles(
 ) -> list[Tile]:
     """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
 
-    A score that is not the mean of the questions' scores, for example by the rules of another data set, has no
+    A score that is not the mean of the questions' scores, for example by the rules of another dataset, has no
     interval.
     """
     answerable = [result for result in results if result.golds]

@@ -185,7 +185,7 @@ def test_damaged_stored_dataset_is_refused(tmp_path, suffix):
         content = path.read_bytes()
         for size in (0, len(content) // 3, 2 * len(content) // 3):
             path.write_bytes(content[:size])
-            with pytest.raises(InputError, match="cannot be read as a data set saved with `datasets`"):
+            with pytest.raises(InputError, match="cannot be read as a dataset saved with `datasets`"):
                 read_examples(tmp_path / "stored")
         path.write_bytes(content)
     assert len(read_examples(tmp_path / "stored")) == 1

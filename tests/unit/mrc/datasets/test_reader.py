@@ -209,7 +209,7 @@ def test_invalid_record_is_named_and_can_be_skipped(record, message, caplog):
         one for one in (tydi_of_google(), natural_questions(), MRQA_FLAT, BASE_RAW, FID_RAW) if set(one) == set(record)
     )
     assert len(read_examples([fine, record], skip_invalid=True)) == 1
-    assert "The data set: left out 1 unusable record(s)" in caplog.text
+    assert "The dataset: left out 1 unusable record(s)" in caplog.text
 
 
 def test_passage_candidates_are_checked():
@@ -230,7 +230,7 @@ def test_source_without_records_is_refused(source):
 
 
 def test_mrqa_header_is_not_a_question():
-    with pytest.raises(InputError, match="the data set is empty"):
+    with pytest.raises(InputError, match="the dataset is empty"):
         read_examples(MRQA_LINES[:1])
     with pytest.raises(InputError, match="not MRQA: expected a list `qas`; got an object with the keys `context`"):
         read_examples([*MRQA_LINES, {"context": "a"}])

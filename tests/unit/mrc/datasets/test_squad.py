@@ -173,7 +173,7 @@ def test_duplicate_id_names_both_places(written):
         (b'{"data": [\n  {"a": }\n]}', r"line 2, column 9: not JSON \(Expecting value, at '}'\)"),
         (b'{"data": [', r"line 1, column 11: not JSON .*, at the end of the file"),
         (b'{"data": []}\n{"data": []}\n', r"line 2, column 1: not JSON \(Extra data"),
-        (b'{"data": []}', r"the data set is empty"),
+        (b'{"data": []}', r"the dataset is empty"),
         (b'{"data": {"train": []}}', r"must be a list; got an object with the keys `train`"),
         (b"3", r"must be a list; got 3"),
         (b'{"rows": []}', r"line 1: `id` is missing: a SQuAD question has .*; got an object with the keys `rows`"),

@@ -1,4 +1,4 @@
-"""PrimeQA's preprocessors: the base schema against PrimeQA's rules one window at a time, then each data set."""
+"""PrimeQA's preprocessors: the base schema against PrimeQA's rules one window at a time, then each dataset."""
 
 import random
 from types import SimpleNamespace
