@@ -3,13 +3,10 @@
 import multiprocessing
 import os
 import socket
-import sys
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch.multiprocessing
 
 
@@ -24,11 +21,9 @@ def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> 
         port = free.getsockname()[1]
     multiprocessing.set_forkserver_preload(["portico.trainer", "transformers.models.bert.modeling_bert"])
     settings = (port, dict(os.environ), warnings.filters)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1])])  # where the module of `function` is
-        torch.multiprocessing.start_processes(
-            _run, args=(number, settings, function, args), nprocs=number, start_method="forkserver"
-        )
+    torch.multiprocessing.start_processes(
+        _run, args=(number, settings, function, args), nprocs=number, start_method="forkserver"
+    )
 
 
 def _run(
