@@ -164,7 +164,7 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
 
 
 def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Any, folder: str) -> None:
-    """Raise ``ValueError`` for damaged options of ``optimizer``, and ``InputError`` for those of another one."""
+    """Raise ``ValueError`` for damaged options of ``optimizer``, ``InputRuntimeError`` for those of another one."""
     _check_alike(present, saved)
     missing, unknown = sorted(present.keys() - saved.keys()), sorted(saved.keys() - present.keys() - {"params"})
     if missing and unknown:

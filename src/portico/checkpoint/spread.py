@@ -333,7 +333,7 @@ def _state_dict(
             present["state"][index] = {key: _as_spread(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
-            # None of its own: an option that is missing shows that another optimizer was saved.
+            # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
             saved = {key: value for key, value in options[name].items() if key != "params"}
             group.clear()
             group.update(saved, params=indices)

@@ -294,7 +294,7 @@ class ColumnFilter(hf_compat.RemoveColumnsCollator):
 
     def __init__(self, data_collator: "DataCollator", signature_columns: list[str] | None, *options: Any) -> None:
         super().__init__(data_collator, signature_columns, *options)
-        self._taken = set(signature_columns or ())
+        self._taken = frozenset(signature_columns or ())
 
     def __call__(self, features: list[Any]) -> Any:
         if set(map(type, features)) == {dict} and set().union(*features) <= self._taken:

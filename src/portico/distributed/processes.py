@@ -351,7 +351,7 @@ def _descendants(process: int, processes: dict[int, tuple[str, int, int]]) -> li
 def _family(process: int) -> set[int]:
     """Return ``process`` and what it has started in its session, such as data loader workers.
 
-    A process with a session of its own, such as that of a tracker, is meant to outlive its parent.
+    Processes in a session of their own, such as those of experiment trackers, are meant to outlive their parent.
     """
     processes = _system_processes()
     session = processes[process][2] if process in processes else None

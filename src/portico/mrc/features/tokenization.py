@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
@@ -187,7 +188,8 @@ class TextEncoder:
         # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
         self._backend = tokenizer.backend_tokenizer
         self._splitter = _WordSplitter(self._backend)
-        self._openings, self._words = _KnownPieces(_encoded), _KnownPieces(_encoded_words)
+        self._openings = _KnownPieces(partial(_encoded, self._backend))
+        self._words = _KnownPieces(partial(_encoded_words, self._backend))
 
     def encode(self, texts: Sequence[str]) -> "EncodedTexts":
         """Return the tokens of each text."""
@@ -197,9 +199,9 @@ class TextEncoder:
         self._backend.no_padding()
         splits = self._splitter.split(list(index))
         num_words_D = np.fromiter(map(len, splits), np.int64, len(splits)) - 1
-        opening_D = self._openings.numbers(self._backend, (split[0] for split in splits), len(splits))
+        opening_D = self._openings.numbers((split[0] for split in splits), len(splits))
         following_W = chain.from_iterable(split[1:] for split in splits)
-        word_W = self._words.numbers(self._backend, following_W, num_words_D.sum())
+        word_W = self._words.numbers(following_W, num_words_D.sum())
         openings, words = self._openings.encodings, self._words.encodings
         first_D = np.cumsum(num_words_D) - num_words_D
         piece_Q = np.insert(word_W + len(openings.num_tokens), first_D, opening_D)
@@ -236,16 +238,16 @@ class EncodedTexts(NamedTuple):
 class _KnownPieces:
     """Numbers texts in the order in which they first appear, and has their encodings, which ``encode`` makes."""
 
-    def __init__(self, encode: Callable[[Tokenizer, list[str]], "_Encodings"]) -> None:
+    def __init__(self, encode: Callable[[list[str]], "_Encodings"]) -> None:
         self._encode = encode
         self._number: dict[str, int] = _numbering()
         self.encodings = _NO_ENCODINGS
 
-    def numbers(self, backend: Tokenizer, texts: Iterable[str], num_texts: int) -> Int64s:
+    def numbers(self, texts: Iterable[str], num_texts: int) -> Int64s:
         """Return the number of each text, and encode those that are new."""
         numbers = np.fromiter(map(self._number.__getitem__, texts), np.int64, num_texts)
         if new := list(islice(self._number, len(self.encodings.num_tokens), None)):
-            self.encodings = _concatenated(self.encodings, self._encode(backend, new))
+            self.encodings = _concatenated(self.encodings, self._encode(new))
         return numbers
 
 
@@ -303,7 +305,9 @@ class _Encodings(NamedTuple):
     offsets: Int32s
 
 
-_NO_ENCODINGS = _Encodings(*(np.zeros(shape, kind) for shape, kind in [(0, "q"), (0, "q"), (0, "i"), ((0, 2), "i")]))
+_NO_ENCODINGS = _Encodings(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros((0, 2), np.int32)
+)
 
 
 def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
