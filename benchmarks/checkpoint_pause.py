@@ -1,6 +1,7 @@
 """How long training stands still for a checkpoint: transformers, and portico with ``async_save`` and without.
 
-Run ``python benchmarks/checkpoint_pause.py``. The three save in turn, with trainers of the same model and AdamW.
+Run ``python benchmarks/checkpoint_pause.py``. The three save in rotating order, with trainers of the same model and
+AdamW.
 Printed are medians of the seconds on the clock from the end of a step to the return of its save: of the first
 checkpoint of a run and of those that follow, for which ``async_save`` has memory. Between two saves the clock stands,
 longer than writing takes.
@@ -10,6 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,10 +98,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     pauses: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+    order = deque(WAYS)
     for _ in range(options.rounds):
-        for way, taken in pauses.items():
+        for way in order:
             seconds, size = pauses_of(way)
-            taken.append(seconds)
+            pauses[way].append(seconds)
+        order.rotate()
     print(f"{size * 12 / 1e6:.0f} MB of weights and optimizer, {options.rounds} runs of each kind")
     for way, runs in pauses.items():
         for title, part in {"first checkpoint": slice(1), "checkpoint": slice(1, None)}.items():

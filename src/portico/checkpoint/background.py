@@ -1,9 +1,7 @@
 """Write the large files of a checkpoint at once, or while training continues, from copies (``async_save``)."""
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -73,21 +71,6 @@ class BackgroundWriter:
         Tensors that share memory share the copy.
         """
         return map_tensors(self._on_host, state) if self.copies else state
-
-    @contextmanager
-    def during(self, schedule: Callable[[], None]) -> Iterator[None]:
-        """Run the jobs of ``schedule`` in a thread while the block runs; they have ended when it is left."""
-        jobs: list[Job] = []
-        self._jobs = jobs
-        try:
-            schedule()
-        finally:
-            self._jobs = None
-        with ThreadPoolExecutor(1, "checkpoint") as thread:
-            ended = [thread.submit(job, None) for job in jobs]
-            yield
-        for one in ended:
-            one.result()
 
     def start(self, *, uses_collectives: bool, finish: Job, timeout: timedelta | None = None) -> None:
         """Run the jobs, and ``finish`` after them, in a thread; all processes call this.

@@ -9,9 +9,8 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,24 +47,19 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
     """Write ``run_folder/name``: model, optimizer, scheduler, random states and trainer state; rotate old ones.
 
     With ``async_save`` the weights and the optimizer are copied to host memory, written while training continues, and
-    complete when :func:`finish_checkpoint` returns; there is no folder before. Without, both are written at the same
-    time, unless a subclass writes one of them and could tell.
+    complete when :func:`finish_checkpoint` returns; there is no folder before.
     """
     args, state = trainer.args, trainer.state
     finish_checkpoint(trainer)
     final = Path(run_folder) / name
     with _staged(final, trainer) as staging:
-        at_once = not (args.async_save or args.save_only_model or is_spread(trainer.model) or _writes_itself(trainer))
-        save_optimizer = partial(trainer._save_optimizer_and_scheduler, str(staging))
-        with trainer._background.during(save_optimizer) if at_once else nullcontext():
-            trainer.save_model(str(staging), _internal_call=True)
+        trainer.save_model(str(staging), _internal_call=True)
         trainer.accelerator.wait_for_everyone()
         best = Path(run_folder) / f"checkpoint-{state.best_global_step}"
         if state.best_global_step and (best.name == name or best.exists()):
             state.best_model_checkpoint = str(best)
         if not args.save_only_model:
-            if not at_once:
-                save_optimizer()
+            trainer._save_optimizer_and_scheduler(str(staging))
             trainer._save_scaler(str(staging))
             trainer._save_rng_state(str(staging))
             if trainer.module.run is not None:
@@ -77,12 +71,6 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
         trainer._push_from_checkpoint(str(final))
     if args.should_save and not trainer._background.is_pending:
         trainer._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-
-
-def _writes_itself(trainer: "Trainer") -> bool:
-    owners = [one for one in type(trainer).__mro__ if not one.__module__.startswith("portico.")]
-    names = {"save_model", "_save", "_save_optimizer_and_scheduler"}
-    return any(names & vars(one).keys() for one in (trainer, *owners))
 
 
 def reserve_copies(trainer: "Trainer") -> None:

@@ -154,37 +154,7 @@ def test_the_first_copies_have_memory_from_the_first_step_on(tmp_path):
     assert not trainer._background._reusable
 
 
-@pytest.mark.parametrize("has_own", [False, True])
-def test_weights_and_optimizer_are_written_at_once_unless_somebody_could_tell(has_own, tmp_path, monkeypatch):
-    class Own(portico.Trainer):
-        def _save(self, output_dir=None, state_dict=None):
-            events.append("own begins")
-            super()._save(output_dir, state_dict)
-
-    def save_pretrained(model, folder, state_dict):
-        # The other file is begun while this one is written.
-        assert started.wait(timeout=60)
-        events.append("weights")
-
-    def save(state, path):
-        if str(path).endswith("optimizer.pt"):
-            started.set()
-            events.append(threading.current_thread() is threading.main_thread())
-        write(state, path)
-
-    events, started, write = [], threading.Event(), torch.save
-    trainer = trainer_of(tmp_path, save_strategy="no")
-    trainer.__class__ = Own if has_own else portico.Trainer
-    trainer.train()
-    if has_own:
-        started.set()
-    monkeypatch.setattr(weights, "_save_pretrained", save_pretrained)
-    monkeypatch.setattr(torch, "save", save)
-    trainer._save_checkpoint(trainer.model, trial=None)
-    assert events == (["own begins", "weights", True] if has_own else [False, "weights"])
-
-
-def test_an_error_of_the_other_file_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
+def test_an_error_while_the_optimizer_is_written_leaves_nothing(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, save_strategy="no")
     trainer.train()
 
