@@ -1,8 +1,7 @@
 """CPU time until portico can be used, beside transformers, and until a typo on the command line has its message.
 
 Run ``python benchmarks/start_up.py``. Each measurement is a process of its own, by turns; times are CPU seconds of the
-process and its children. The first command with an experiment takes longer, since it reads the settings that the
-others find in the user's cache; it is printed apart.
+process and its children, without files that an earlier command left.
 """
 
 import argparse
@@ -22,11 +21,12 @@ IMPORTS = {library: ["-c", f"from {library} import Trainer"] for library in ("tr
 TYPOS = ("args.learning_rat=1e-3", "argss.learning_rate=1e-3", "mode=trian")
 
 
-def seconds(arguments: list[str], cache: str = "off") -> float:
+def seconds(arguments: list[str]) -> float:
     """Return the CPU seconds of a process."""
-    environment = {**os.environ, "PORTICO_SETTINGS_CACHE_DIR": cache}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=False, env=environment)
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "PORTICO_SETTINGS_CACHE_DIR": cache}
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=False, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -37,17 +37,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     commands = {typo: [TRAIN, "+experiment=mrc", typo] for typo in TYPOS}
-    with tempfile.TemporaryDirectory() as cache:
-        firsts = [seconds(command, cache) for command in commands.values()]
-        rounds = []
-        for _ in range(options.rounds):
-            imports = {f"import of {name}.Trainer": seconds(code) for name, code in IMPORTS.items()}
-            rounds.append(imports | {name: seconds(command, cache) for name, command in commands.items()})
+    rounds = []
+    for _ in range(options.rounds):
+        imports = {f"import of {name}.Trainer": seconds(code) for name, code in IMPORTS.items()}
+        rounds.append(imports | {name: seconds(command) for name, command in commands.items()})
     measured = {name: [one[name] for one in rounds] for name in rounds[0]}
     theirs, ours = (measured[f"import of {name}.Trainer"] for name in IMPORTS)
     for name, taken in measured.items():
         print(f"{name:34}{statistics.median(taken):6.2f} s")
-    print(f"{'the first typo of an experiment':34}{firsts[0]:6.2f} s")
     record("import of Trainer", [own / peer for own, peer in zip(ours, theirs, strict=True)])
     for name in TYPOS:
         ratios = [own / peer for own, peer in zip(measured[name], theirs, strict=True)]

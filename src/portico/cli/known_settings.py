@@ -1,19 +1,22 @@
-"""The settings that exist, kept in a file of the user: a typo is refused, and help shown, without importing torch.
+"""The settings that exist, kept in files: a typo is refused, and help shown, without importing torch.
 
-The first command with an experiment reads them from the classes and writes them down, with the size and the time of
-every source file of portico and transformers that was loaded for it. They count as long as none of these has changed,
-and only for classes of portico: a class of the user's own may read its settings from anywhere.
+Those of portico's experiments come with it, in ``known_settings.json`` next to this file. They count if its sources
+and the version of transformers are those that they were read from. Otherwise, and for other classes of portico, the
+first command with an experiment reads them from the classes and writes them down for the user, with the size and the
+time of every source file of portico and transformers that was loaded for it. They count as long as none of these has
+changed. A class of the user's own may read its settings from anywhere.
 
 The environment variable ``PORTICO_SETTINGS_CACHE_DIR`` names another folder than ``~/.cache/portico/settings``, or
-``off``.
+``off``, with which settings are always read from the classes.
 """
 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
@@ -36,6 +39,8 @@ from portico.settings import (
 VARIABLE = "PORTICO_SETTINGS_CACHE_DIR"
 _KINDS = {one.__name__: one for one in (bool, int, float, str, list, NoneType)}
 _READ_FROM = ("portico", "transformers")
+OF_PORTICO = Path(__file__).with_suffix(".json")
+_NOT_USABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, PackageNotFoundError)
 
 
 def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
@@ -47,14 +52,21 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
 
         return schema_of_experiment(settings)
 
-    classes = {name: one[TARGET] for name, one in settings.items() if isinstance(one, Mapping) and TARGET in one}
-    return _remembered({**classes, TARGET: settings[TARGET]}, read)
+    return _remembered(classes_of(settings), read)
+
+
+def classes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the classes that settings name, by group: all that a schema depends on."""
+    groups = {name: one[TARGET] for name, one in settings.items() if isinstance(one, Mapping) and TARGET in one}
+    return {**groups, TARGET: settings[TARGET]}
 
 
 def _remembered(classes: Mapping[str, Any], read: Callable[[], ExperimentSchema]) -> ExperimentSchema:
     folder = os.environ.get(VARIABLE) or "~/.cache/portico/settings"
     if folder == "off" or not all(isinstance(one, str) and one.startswith("portico.") for one in classes.values()):
         return read()
+    with suppress(*_NOT_USABLE):
+        return _of_portico(classes)
     # Another Python or another installation has a file of its own.
     places = [sys.version, portico.__file__, getattr(find_spec("transformers"), "origin", None)]
     name = blake2b(json.dumps([*places, sorted(classes.items())]).encode(), digest_size=8).hexdigest()
@@ -63,13 +75,41 @@ def _remembered(classes: Mapping[str, Any], read: Callable[[], ExperimentSchema]
     except RuntimeError:  # there is no home
         return read()
     # What is not what was written is written again.
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+    with suppress(*_NOT_USABLE):
         stored = json.loads(path.read_text(encoding="utf-8"))
         if all(_state(file) == state for file, state in stored["files"].items()):
             return _decoded(stored["schema"])
     schema = read()
-    _write(path, {"files": {file: _state(file) for file in _loaded_files()}, "schema": _encoded(schema)})
+    _write(path, {"files": {file: _state(file) for file in _loaded_files()}, "schema": encoded(schema)})
     return schema
+
+
+def _of_portico(classes: Mapping[str, Any]) -> ExperimentSchema:
+    """Return the schema that came with portico.
+
+    Raises:
+        LookupError: If there is none for these classes, or if they have changed.
+    """
+    stored = json.loads(OF_PORTICO.read_text(encoding="utf-8"))
+    if stored["read_from"] != digests(stored["read_from"]):
+        raise LookupError("they were read from other sources")
+    schema = stored["schemas"][name_of(classes)]
+    groups = {group: [target, *stored["settings"][index]] for group, (target, index) in schema["groups"].items()}
+    return _decoded({**schema, "groups": groups})
+
+
+def name_of(classes: Mapping[str, Any]) -> str:
+    """Return the name of a schema in the file that comes with portico."""
+    return " ".join(f"{name}={target}" for name, target in sorted(classes.items()))
+
+
+def digests(sources: Iterable[str]) -> dict[str, str]:
+    """Return what tells other sources: of a file of portico a digest, of a package its version."""
+    folder = Path(portico.__file__).parent
+    return {
+        one: blake2b((folder / one).read_bytes(), digest_size=8).hexdigest() if one.endswith(".py") else version(one)
+        for one in sources
+    }
 
 
 def _loaded_files() -> list[str]:
@@ -91,7 +131,8 @@ def _write(path: Path, content: Any) -> None:
         new.replace(path)
 
 
-def _encoded(schema: ExperimentSchema) -> dict[str, Any]:
+def encoded(schema: ExperimentSchema) -> dict[str, Any]:
+    """Return a schema as JSON has it."""
     groups = {
         name: [
             one.target,

@@ -1,11 +1,13 @@
 """Settings that are known from a file are those of the classes, and need no import."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import portico.experiment
 from fresh_process import assert_runs_anew
+from portico.cli import known_settings
 from portico.cli.compose import compose
 from portico.cli.known_settings import VARIABLE, schema_for
 from portico.errors import InputError
@@ -22,9 +24,16 @@ TYPOS = (
 
 
 @pytest.fixture
-def folder(monkeypatch, tmp_path):
+def cache(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def folder(cache, monkeypatch):
+    """Return the folder of the user's file, where the file that comes with portico counts no more."""
+    monkeypatch.setattr(known_settings, "OF_PORTICO", cache / "none.json")
+    return cache
 
 
 @pytest.fixture
@@ -61,8 +70,7 @@ def test_stored_settings_are_those_of_the_classes(experiment, folder, unread):
     assert list(refusals(stored, settings)) == list(refusals(fresh, settings))
 
 
-def test_a_refused_command_imports_nothing_heavy(folder):
-    compose()
+def test_a_refused_command_imports_nothing_heavy_the_first_time(cache):
     commands = (
         ("+experiment=mrc args.lerning_rate=1", "nearest valid names are: args.learning_rate"),
         ("+experiment=mrc lr=1", "use args.learning_rate"),
@@ -73,15 +81,39 @@ def test_a_refused_command_imports_nothing_heavy(folder):
     run = """
 import contextlib, io, sys
 from portico.cli import main
-sys.argv = ["train.py", *{command!r}.split(), "hydra.run.dir={folder}/run"]
+sys.argv = ["train.py", *{command!r}.split(), "hydra.run.dir={cache}/run"]
 said = io.StringIO()
 with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
     main()
 assert {message!r} in said.getvalue(), said.getvalue()
 assert not {{"torch", "transformers", "lightning", "numpy"}} & sys.modules.keys()
 """
-    codes = [run.format(command=command, message=message, folder=folder) for command, message in commands]
+    codes = [run.format(command=command, message=message, cache=cache) for command, message in commands]
     assert_runs_anew(*codes, after=("hydra", "rich", "jinja2"))
+
+
+@pytest.mark.parametrize("experiment", ["mrc", "gradient_descent", "mrc_ort"])
+def test_settings_that_come_with_portico_are_those_of_the_classes(experiment, cache, unread):
+    settings = compose(experiment=experiment)
+    fresh = portico.experiment.schema_of_experiment(settings)
+    unread()
+    stored = schema_for(settings)
+    assert list(cache.iterdir()) == []
+    assert stored.help(settings) == fresh.help(settings)
+    assert list(refusals(stored, settings)) == list(refusals(fresh, settings))
+
+
+@pytest.mark.parametrize("source", ["settings.py", "no_such_file.py", "transformers", "no-such-package"])
+def test_settings_that_come_with_portico_do_not_count_for_other_sources(source, folder, monkeypatch, unread):
+    settings = compose()
+    content = json.loads(Path(known_settings.__file__).with_suffix(".json").read_text())
+    known_settings.OF_PORTICO.write_text(
+        json.dumps({**content, "read_from": {**content["read_from"], source: "other"}})
+    )
+    unread()
+    monkeypatch.setenv(VARIABLE, "/proc/none/there")
+    with pytest.raises(AssertionError, match="the classes were read"):
+        schema_for(settings)
 
 
 def spoil_source(stored):
@@ -126,4 +158,5 @@ def test_classes_of_the_user_are_read_each_time(folder):
 @pytest.mark.parametrize("place", ["off", "/proc/none/there"])
 def test_without_a_folder_the_classes_are_read(place, monkeypatch):
     monkeypatch.setenv(VARIABLE, place)
+    monkeypatch.setattr(known_settings, "OF_PORTICO", Path("none.json"))
     assert schema_for(compose()).modes == ("train", "evaluate", "predict")
