@@ -330,10 +330,10 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def fast(cls, *args: Any, **settings: Any) -> Self:
         """Return arguments with the settings that make training fast on this machine; ``settings`` replace them.
 
-        On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with matrix units
-        for bfloat16 (AMX): bfloat16. Batches and their order stay; results differ within the precision of bfloat16,
-        and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision itself:
-        nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
+        On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with instructions
+        for bfloat16 (AMX or AVX-512): bfloat16. Batches and their order stay; results differ within the precision of
+        bfloat16, and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision
+        itself: nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
 
         Args:
             *args: Positional arguments of the class, such as ``output_dir``.

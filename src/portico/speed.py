@@ -7,6 +7,9 @@ from typing import Any
 import torch
 
 _MOST_WORKERS = 8
+# What torch calls the instructions of a CPU that multiply in bfloat16. AMD's processors gain the more, since MKL's
+# 32-bit products use half of their registers there.
+_COMPUTE_IN_BFLOAT16 = ("amx_bf16", "avx512_bf16")
 # The arguments below, and what they are without anything that makes them faster.
 _NEUTRAL: dict[str, Any] = {
     "use_cpu": False,
@@ -22,12 +25,12 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
     """Return training arguments for speed, for an accelerator if there is one, else for the CPU.
 
     They change numbers within the precision of bfloat16, but neither the batches nor their order. On a CPU mixed
-    precision is faster only with matrix units for bfloat16 (AMX), and not for small models; compiled code was slower
-    than eager mode in every training measured, so nothing else is set there.
+    precision is faster only with instructions for bfloat16 (AMX or AVX-512), and with AMX not for small models;
+    compiled code was slower than eager mode in every training measured, so nothing else is set there.
 
     Args:
         use_cpu: Leave accelerators unused.
-        small_model: The model is so small, as one of width 128 is, that bfloat16 slows it down on a CPU.
+        small_model: The model is so small, as one of width 128 is, that bfloat16 may slow it down on a CPU.
 
     Returns:
         Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
@@ -36,7 +39,7 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
     if use_cpu or not torch.cuda.is_available():
         # Torch 2.9 does not say what a CPU has.
         capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        bf16 = bool(capabilities.get("amx_bf16", False)) and not small_model
+        bf16 = any(capabilities.get(name, False) for name in _COMPUTE_IN_BFLOAT16) and not small_model
         # Transformers refuses mixed precision on a CPU that was not asked for.
         return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())

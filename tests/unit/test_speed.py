@@ -15,11 +15,17 @@ NEUTRAL = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["with AMX", "without AMX"])
-def has_matrix_units(request, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": request.param}, raising=False)
+@pytest.fixture(params=["amx_bf16", "avx512_bf16", None])
+def multiplies_in_bfloat16(request, monkeypatch):
+    names = ("amx_bf16", "avx512_bf16", "avx512_f")
+    monkeypatch.setattr(
+        torch.cpu,
+        "get_capabilities",
+        lambda: {name: name in (request.param, "avx512_f") for name in names},
+        raising=False,
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    return request.param
+    return request.param is not None
 
 
 @pytest.fixture
@@ -35,8 +41,8 @@ def on_a_gpu(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
 
 
-def test_mixed_precision_on_a_cpu_needs_matrix_units(has_matrix_units):
-    assert fastest_arguments() == {"bf16": has_matrix_units, "use_cpu": has_matrix_units, **NEUTRAL}
+def test_mixed_precision_on_a_cpu_needs_matrix_units(multiplies_in_bfloat16):
+    assert fastest_arguments() == {"bf16": multiplies_in_bfloat16, "use_cpu": multiplies_in_bfloat16, **NEUTRAL}
 
 
 def test_a_gpu_compiles_and_shares_the_cores_among_loaders(on_a_gpu):
@@ -55,11 +61,11 @@ def test_an_accelerator_is_left_alone_if_the_cpu_was_chosen(on_a_gpu, monkeypatc
     assert fastest_arguments(use_cpu=True) == {"bf16": False, "use_cpu": True, **NEUTRAL}
 
 
-def test_own_settings_win_and_other_numbers_are_announced(has_matrix_units, tmp_path, caplog):
+def test_own_settings_win_and_other_numbers_are_announced(multiplies_in_bfloat16, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         args = TrainingArguments.fast(str(tmp_path), dataloader_num_workers=1)
-    assert (args.output_dir, args.bf16, args.dataloader_num_workers) == (str(tmp_path), has_matrix_units, 1)
-    assert ("`fast()` set bf16=True" in caplog.text) == has_matrix_units
+    assert (args.output_dir, args.bf16, args.dataloader_num_workers) == (str(tmp_path), multiplies_in_bfloat16, 1)
+    assert ("`fast()` set bf16=True" in caplog.text) == multiplies_in_bfloat16
     assert not TrainingArguments.fast(str(tmp_path), bf16=False).bf16
     assert not TrainingArguments.fast(str(tmp_path), precision="32-true").bf16
 
@@ -80,9 +86,9 @@ def test_a_run_with_them_trains_in_mixed_precision(tmp_path, monkeypatch):
     assert seen == [True, True]
 
 
-def test_the_command_line_has_them_in_one_word(has_matrix_units):
+def test_the_command_line_has_them_in_one_word(multiplies_in_bfloat16):
     args = compose(["+speed=max", "model.name_or_path=roberta-base"], experiment="text_classification")["args"]
-    expected = {"bf16": has_matrix_units, "use_cpu": has_matrix_units, **NEUTRAL}
+    expected = {"bf16": multiplies_in_bfloat16, "use_cpu": multiplies_in_bfloat16, **NEUTRAL}
     assert {name: args[name] for name in expected} == expected
     assert compose(["+speed=max", "args.use_cpu=true"], experiment="text_classification")["args"]["use_cpu"]
     refused = ["+speed=max", "model.name_or_path=roberta-base", "args.bf16=false"]
@@ -90,6 +96,6 @@ def test_the_command_line_has_them_in_one_word(has_matrix_units):
 
 
 @pytest.mark.parametrize("name_or_path", [None, "roberta-base"])
-def test_a_small_model_made_from_scratch_stays_in_32_bits_on_a_cpu(name_or_path, has_matrix_units):
+def test_a_small_model_made_from_scratch_stays_in_32_bits_on_a_cpu(name_or_path, multiplies_in_bfloat16):
     args = compose(["+speed=max", f"model.name_or_path={name_or_path or 'null'}"], experiment="mrc")["args"]
-    assert args["bf16"] == (has_matrix_units and name_or_path is not None)
+    assert args["bf16"] == (multiplies_in_bfloat16 and name_or_path is not None)
