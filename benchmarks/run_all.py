@@ -5,10 +5,10 @@
     python benchmarks/run_all.py --minutes 9 --store
 
 Every figure is portico's share of its peer's cost, measured by turns in one run, so smaller is better and figures of
-different machines may be compared. ``--store`` keeps the new ones in ``results.json`` and in the table of
-``README.md``, both next to this file, after each benchmark. With ``--minutes`` none begins that would not end in time,
-one that takes longer than it did is ended, and those whose figures are the oldest come first, so that the same command
-run again and again measures all.
+different machines may be compared, except where the two libraries have their own kernels for a processor. ``--store``
+keeps the new ones in ``results.json`` and in the table of ``README.md``, both next to this file, after each benchmark.
+With ``--minutes`` none begins that would not end in time, one that takes longer than it did is ended, and those whose
+figures are the oldest come first, so that the same command run again and again measures all.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from record import RECORD
 
 HERE = Path(__file__).parent
@@ -117,6 +118,12 @@ def merged(rows: Mapping[str, Row], command: str, found: Mapping[str, Row]) -> d
     return dict(sorted(every, key=lambda one: COMMANDS.index(one[1]["command"])))
 
 
+def processor() -> str:
+    """Return the name of the processor, on which the ratios of libraries with kernels of their own depend."""
+    name = getattr(torch.cpu, "get_capabilities", dict)().get("cpu_name")
+    return f"{name} ({platform.machine()})" if name else platform.machine()
+
+
 def main() -> None:
     """Run, compare and perhaps store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,7 +136,7 @@ def main() -> None:
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": {}}
     rows, found, failed = stored["rows"], {}, []
-    machine = f"{os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} cores of {processor()}, Python {platform.python_version()}"
     chosen = [one for one in COMMANDS if not options.only or one.split()[0] in options.only]
     until = None if options.minutes is None else time.time() + 60 * options.minutes
     for command, seconds in [(one, 0) for one in chosen] if until is None else in_order(chosen, rows):
