@@ -57,11 +57,11 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     packed_forward = _PackedForward()
     model.register_forward_pre_hook(packed_forward.before, with_kwargs=True)
     model.register_forward_hook(packed_forward.after, with_kwargs=True)
-    collator = PackingCollator(DataCollatorWithPadding(tokenizer))
+    padding = DataCollatorWithPadding(tokenizer)
     was_training = model.training
     model.eval()
     try:
-        _check_same_logits(model, tokenizer, collator, max_length)
+        _check_same_logits(model, tokenizer, PackingCollator(padding), max_length)
     except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         model.set_attn_implementation(attention)
         raise InputError(
@@ -71,7 +71,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
         ) from error
     finally:
         model.train(was_training)
-    return collator
+    return PackingCollator(padding, width=model.config.hidden_size)
 
 
 @torch.no_grad()

@@ -54,20 +54,25 @@ def make_model(name="bert", attention="sdpa", dropout=0.0):
     return AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
 
 
-PACKED, PADDED = -1, 1  # of which padding batches are packed: of any, or of none
+@pytest.fixture
+def packing_all(monkeypatch):
+    """Pack batches of any padding, though the models of these tests are too small to gain."""
+    monkeypatch.setattr(PackingCollator, "worthwhile_padding", -1)
+    monkeypatch.setattr(PackingCollator, "worthwhile_work", -1)
 
 
-@pytest.mark.parametrize("worthwhile", [PACKED, PADDED])
+@pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_loss_and_gradients_equal_those_of_single_features(name, worthwhile, monkeypatch):
-    monkeypatch.setattr(PackingCollator, "worthwhile_padding", worthwhile)
+def test_logits_loss_and_gradients_equal_those_of_single_features(name, packs, packing_all, monkeypatch):
+    if not packs:
+        monkeypatch.setattr(PackingCollator, "worthwhile_padding", 1)
     model = make_model(name).train()
     collator = enable_packing(model, TOKENIZER, LENGTH)
     features = [one for one in FEATURIZER.train_features(EXAMPLES) if len(one["input_ids"]) < 45][:16]
     assert len(features) == 16
     batch = collator(features)
     lengths = [len(one["input_ids"]) for one in features]
-    assert batch["input_ids"].shape == ((1, sum(lengths)) if worthwhile == PACKED else (16, max(lengths)))
+    assert batch["input_ids"].shape == ((1, sum(lengths)) if packs else (16, max(lengths)))
     packed = model(**batch)
     packed.loss.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
@@ -131,8 +136,19 @@ def test_batches_with_hardly_any_padding_are_not_packed():
     assert [rows([20, 19], "left"), rows([20, 20], "left")] == [1, 2]
 
 
-def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, monkeypatch):
-    monkeypatch.setattr(PackingCollator, "worthwhile_padding", PACKED)
+def test_a_batch_is_packed_if_that_saves_more_work_than_a_call_for_each_length_takes():
+    def is_packed(lengths, width):
+        features = [{"input_ids": [5] * length, "attention_mask": [1] * length} for length in lengths]
+        return "feature_starts" in PackingCollator(DataCollatorWithPadding(TOKENIZER), width)(features)
+
+    # 90 tokens are saved by two lengths, or by three.
+    two, three = [100, 10], [100, 50, 60]
+    assert [is_packed(two, width) for width in (32, 47, 48, 384)] == [False, False, True, True]
+    assert [is_packed(three, width) for width in (48, 57, 58)] == [False, False, True]
+    assert enable_packing(make_model(), TOKENIZER, LENGTH).width == 32
+
+
+def test_training_and_evaluation_are_unchanged_by_packing(tmp_path, packing_all):
     plain, packed = (trainer(tmp_path / str(packs), packs=packs) for packs in (False, True))
     batch = packed.data_collator([packed.train_dataset[f] for f in range(8)])
     assert len(batch["input_ids"]) == 1
@@ -166,7 +182,7 @@ def test_batches_made_from_columns_are_those_made_from_rows():
     assert all(torch.equal(made[name], expected[name]) for name in made)
 
 
-def test_features_of_one_length_attend_in_one_call(monkeypatch):
+def test_features_of_one_length_attend_in_one_call(packing_all, monkeypatch):
     model = make_model()
     collator = enable_packing(model, TOKENIZER, LENGTH)
     calls = []
@@ -181,7 +197,8 @@ def test_features_of_one_length_attend_in_one_call(monkeypatch):
 
 
 @pytest.mark.slow
-def test_batches_of_other_lengths_are_not_compiled_again():
+def test_batches_of_other_lengths_are_not_compiled_again(monkeypatch):
+    monkeypatch.setattr(PackingCollator, "worthwhile_work", -1)
     features = list(FEATURIZER.train_features(EXAMPLES))
     model = make_model()
     collator = enable_packing(model, TOKENIZER, LENGTH)
