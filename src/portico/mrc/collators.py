@@ -101,7 +101,7 @@ class PackingCollator:
     """
 
     token_columns: ClassVar = ("input_ids", "token_type_ids")
-    # Bounds above which no packed batch was slower, measured on a CPU at widths of 64 to 384 with batches of 2 to 32:
+    # Bounds above which no packed batch took over 2 % longer, on a CPU at widths of 64 to 384 with batches of 2 to 32:
     # the part of a batch that is padding; and the padding for each length, which has attention of its own, in tokens
     # times the square of the width, as the work for a token grows.
     worthwhile_padding: ClassVar = 0.1
