@@ -6,6 +6,7 @@
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,9 @@ def known_settings() -> dict[str, Any]:
 
 
 def as_text(known: dict[str, Any]) -> str:
-    """Return the settings as their file holds them."""
-    return json.dumps(known, indent=1, ensure_ascii=False) + "\n"
+    """Return the settings as their file holds them, a line each."""
+    text = json.dumps(known, indent=1, ensure_ascii=False)
+    return re.sub(r"\n {5,}|\n {4}(?=[]}])", " ", text) + "\n"
 
 
 def _lines_of_package(package: str) -> Iterator[str]:
