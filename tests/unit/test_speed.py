@@ -41,7 +41,7 @@ def on_a_gpu(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
 
 
-def test_mixed_precision_on_a_cpu_needs_matrix_units(multiplies_in_bfloat16):
+def test_mixed_precision_on_a_cpu_needs_instructions_for_it(multiplies_in_bfloat16):
     assert fastest_arguments() == {"bf16": multiplies_in_bfloat16, "use_cpu": multiplies_in_bfloat16, **NEUTRAL}
 
 

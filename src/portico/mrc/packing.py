@@ -5,6 +5,7 @@ Attention is computed within each feature, and positions start at 0 in each.
 Shape suffixes: B features of a batch, N tokens of all of them, T tokens of the longest; H heads, D width of a head.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +72,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
         ) from error
     finally:
         model.train(was_training)
-    return PackingCollator(padding, width=model.config.hidden_size)
+    return PackingCollator(padding, width=getattr(model.config, "hidden_size", math.inf))
 
 
 @torch.no_grad()
