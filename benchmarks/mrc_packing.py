@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, Da
 
 from portico.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
-from portico.mrc.collators import by_columns
+from portico.mrc.collators import PackingCollator, by_columns
 from portico.mrc.corpus import generate
 from portico.mrc.packing import enable_packing
 
@@ -40,6 +40,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden-size", type=int, default=384)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pack-all", action="store_true", help="pack batches in which it does not pay too")
     return parser.parse_args()
 
 
@@ -95,6 +96,8 @@ def main() -> None:
     model = BertForQuestionAnswering(config).to(options.device)
     features = Featurizer(tokenizer, max_seq_length=options.length, doc_stride=128).train_features(examples)
     show_bound(features.lengths)
+    if options.pack_all:
+        PackingCollator.worthwhile_padding = PackingCollator.worthwhile_work = 0.0
     collators: dict[str, Any] = {
         "packed": enable_packing(model, tokenizer, options.length),
         "padded": DataCollatorWithPadding(tokenizer),

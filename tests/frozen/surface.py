@@ -1,6 +1,7 @@
 """Write down what users can see, so that a change of it shows in a diff.
 
-``python tests/frozen/surface.py`` renews the recorded files, when such a change is meant.
+``python tests/frozen/surface.py`` renews the recorded files, when such a change is meant, and the settings that come
+with the package, which it reads from the same experiments.
 """
 
 import importlib

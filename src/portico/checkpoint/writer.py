@@ -47,7 +47,7 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
     """Write ``run_folder/name``: model, optimizer, scheduler, random states and trainer state; rotate old ones.
 
     With ``async_save`` the weights and the optimizer are copied to host memory, written while training continues, and
-    complete when :func:`finish_checkpoint` returns; there is no folder before.
+    complete when :func:`finish_checkpoint` returns; until then the folder does not exist.
     """
     args, state = trainer.args, trainer.state
     finish_checkpoint(trainer)
