@@ -102,8 +102,8 @@ class PackingCollator:
 
     token_columns: ClassVar = ("input_ids", "token_type_ids")
     # Least share of padding in a packed batch, and least work saved by each call of attention, of which there is one
-    # for each distinct length: tokens of padding times the squared width, with which the work for a token grows. Within
-    # both, no packed batch took over 2 % longer on a CPU, at widths of 64 to 384 with batches of 2 to 32.
+    # for each distinct length: tokens of padding times the squared width, with which the work for a token grows.
+    # Within both, no packed batch took over 2 % longer on a CPU, at widths of 64 to 384 with batches of 2 to 32.
     worthwhile_padding: ClassVar = 0.1
     worthwhile_work: ClassVar = 1e5
     collator: Collator
