@@ -20,10 +20,10 @@ import yaml
 from portico.__main__ import COMMANDS
 from portico.arguments import TrainingArguments
 from portico.cli.compose import compose, config_dir, experiment_names
-from portico.experiment import TARGET, configured_groups, import_target, path_of
+from portico.cli.experiment import TARGET, configured_groups, import_target, path_of
+from portico.cli.settings import NO_DEFAULT, Setting, schema_of
 from portico.gradient_descent import run as gradient_descent_run
 from portico.loop import run
-from portico.settings import NO_DEFAULT, Setting, schema_of
 
 FOLDER = Path(__file__).parent / "reference"
 

@@ -15,8 +15,8 @@ SPECIAL_ROOMS = ("mrc", "tasks", "ipu", "ort", "gradient_descent")
 NUMPY_ONLY = ("mrc.postprocess",)
 TRAINER_FACING = ("mrc.postprocess.span_postprocessing",)  # its result is an EvalPrediction of transformers
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers"}
-LIGHTNING_COMPAT = "lightning_compat"
-HF_COMPAT = "hf_compat"
+LIGHTNING_COMPAT = "compat.lightning"
+HF_COMPAT = "compat.transformers"
 FEWEST_LINES = 40
 MOST_FUNCTION_LINES = 60
 

@@ -119,8 +119,8 @@ class OptunaSweeper(Sweeper):
         self.bounds = list(map(_bound, self.constraints))
 
     def _check_settings(self) -> None:
+        from portico.cli.settings import check_values, schema_of
         from portico.errors import InputError
-        from portico.settings import check_values, schema_of
 
         rules = {name: one.rule for name, one in schema_of(type(self)).known.items()}
         plain = ("storage", "study_name", "n_trials", "n_jobs", "max_failure_rate", "custom_search_space")

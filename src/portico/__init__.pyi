@@ -1,4 +1,5 @@
 from portico.arguments import TrainingArguments as TrainingArguments
+from portico.callbacks import LossSpike as LossSpike
 from portico.cli import compose as compose
 from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.deprecated import HfArgumentParser as HfArgumentParser
@@ -19,7 +20,6 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainin
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
 from portico.loop.module import TrainerModule as TrainerModule
-from portico.loss_spike import LossSpike as LossSpike
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer
 from portico.ort.accelerator import ORTAccelerator as ORTAccelerator

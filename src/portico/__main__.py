@@ -32,17 +32,17 @@ COMMANDS = {
         "--config-name --config-dir --experimental-rerun --info",
     ),
     "run": SubCommand(
-        "portico.run.script:main",
+        "portico.commands.script:main",
         "run a script of transformers, unchanged, in Lightning's loops",
         f"-m {_RUN_OPTIONS}",
     ),
     "verify": SubCommand(
-        "portico.run.verify:main",
+        "portico.commands.verify:main",
         "prove that a script gives the same numbers in Lightning's loops",
         "-m --steps --report --once --keep --against",
     ),
     "replay": SubCommand(
-        "portico.run.replay:main",
+        "portico.commands.replay:main",
         "run a training to one step again, and show what happened there",
         f"-m --step --from-spike --report --trust-config {_RUN_OPTIONS}",
     ),

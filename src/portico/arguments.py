@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from portico.corrections import correction_names
+from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
-from portico.hf_compat import AcceleratorConfig, HFTrainingArguments, ParallelMode
+from portico.loop.corrections import correction_names
 from portico.replacement import options
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LightningPlacement:
 
     @lightning_strategy.setter
     def lightning_strategy(self, strategy: "Strategy") -> None:
-        from portico.accelerate_compat import share_processes
+        from portico.compat.accelerate import share_processes
 
         self.__dict__["_lightning_strategy"] = strategy
         share_processes(strategy)
@@ -147,8 +147,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         lr_scheduler_kwargs: Options of the schedule, as a dict or JSON.
         warmup_steps: Optimizer steps in which the learning rate rises from 0; below 1: a fraction of all steps.
         average_tokens_across_devices: Divide a token loss by the labels of all processes instead of one process.
-        corrections: Names of deviations of transformers to correct (:data:`portico.corrections.CORRECTIONS`), in a
-            list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
+        corrections: Names of deviations of transformers to correct (:data:`portico.loop.corrections.CORRECTIONS`), in
+            a list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
         stop_on_nan: End training with an error at a loss that is NaN or infinite, before the optimizer uses its
             gradients.
         max_grad_norm: Largest total gradient norm, over all parameters; larger gradients are scaled down to it. 0: no
@@ -312,7 +312,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             # transformers would say neither which setting names the file nor what to give instead.
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         super().__post_init__()
-        from portico.accelerate_compat import forget_precision, share_processes
+        from portico.compat.accelerate import forget_precision, share_processes
         from portico.distributed.processes import connect_launched
 
         config: Any = self.accelerator_config

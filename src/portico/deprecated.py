@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 import transformers
 from torch import nn
 
+from portico.compat.transformers import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
 
 if TYPE_CHECKING:
-    from portico.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
+    from portico.compat.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
 
 _REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from portico import hf_compat
+from portico.compat import transformers as hf_compat
+from portico.compat.transformers import BestRun, HPSearchBackend
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import BestRun, HPSearchBackend
 from portico.memory import release_memory
 
 if TYPE_CHECKING:
-    from portico.annotations import Trial
+    from portico.compat.annotations import Trial
     from portico.trainer import Trainer
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCard
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
-from portico import hf_compat
 from portico.checkpoint.writer import save_arguments
+from portico.compat import transformers as hf_compat
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

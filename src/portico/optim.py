@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import GreedyLR, get_scheduler
 
-from portico import hf_compat
+from portico.compat import transformers as hf_compat
 from portico.distributed.model_parallel import by_mesh
 from portico.errors import InputError, InputTypeError, MissingPackageError
 
 if TYPE_CHECKING:
-    from portico.annotations import Scheduler
     from portico.arguments import TrainingArguments
+    from portico.compat.annotations import Scheduler
 
 
 class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):

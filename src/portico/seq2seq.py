@@ -15,12 +15,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import GenerationConfig
 
 from portico.arguments import TrainingArguments
+from portico.compat.transformers import HFTrainingArguments, PredictionOutput
 from portico.errors import InputError
-from portico.hf_compat import HFTrainingArguments, PredictionOutput
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
-    from portico import annotations
+    from portico.compat import annotations
 
 
 @dataclass

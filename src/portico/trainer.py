@@ -35,22 +35,31 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
+from portico import deprecated, hp_search, hub, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
-from portico.corrections import Corrections
+from portico.compat import transformers as hf_compat
+from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
+from portico.compat.transformers import (
+    EvalLoopOutput,
+    HPSearchBackend,
+    PredictionOutput,
+    TrainOutput,
+    has_length,
+    logger,
+)
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
-from portico.data.loaders import given_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
+from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_empty, is_spread
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
-from portico.hf_compat import EvalLoopOutput, HPSearchBackend, PredictionOutput, TrainOutput, has_length, logger
-from portico.lightning_compat import is_fast_dev_run, launches_workers, overfits, publish_metrics
+from portico.loop import model_setup
+from portico.loop.corrections import Corrections
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation, run_evaluation
 from portico.loop.module import (
     TrainerModule,
@@ -85,7 +94,7 @@ from portico.validation import (
 )
 
 if TYPE_CHECKING:
-    from portico.annotations import (
+    from portico.compat.annotations import (
         Batch,
         Callbacks,
         ComputeLoss,

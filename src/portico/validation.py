@@ -24,26 +24,26 @@ from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments
-from portico.distributed.accelerator import apply_accelerator_settings
-from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
-from portico.distributed.precision import full_evaluation_dtype
-from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
-from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
-from portico.hf_compat import (
+from portico.cli.settings import argument_rules
+from portico.compat.transformers import (
     DebugOption,
     has_length,
     is_liger_kernel_available,
     logger,
     validate_quantization_for_training,
 )
+from portico.distributed.accelerator import apply_accelerator_settings
+from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
+from portico.distributed.precision import full_evaluation_dtype
+from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
+from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.loop.metrics import check_metrics
-from portico.model_setup import apply_log_level
-from portico.settings import argument_rules
+from portico.loop.model_setup import apply_log_level
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from portico.annotations import Callbacks, Optimizers
+    from portico.compat.annotations import Callbacks, Optimizers
     from portico.trainer import Trainer
 
 # ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from portico.cli import compose
 from portico.cli.compose import config_dir, experiment_names
 from portico.cli.errors import TOP_LEVEL_NAMES
-from portico.experiment import TARGET, build_experiment, experiment_class, import_target
-from portico.settings import schema_of
+from portico.cli.experiment import TARGET, build_experiment, experiment_class, import_target
+from portico.cli.settings import schema_of
 
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")

@@ -3,9 +3,9 @@ import sys
 import pytest
 
 from portico import InputError
+from portico.cli.experiment import import_target
 from portico.errors import MissingPackageError
-from portico.experiment import import_target
-from portico.lazy import lazy_exports
+from portico.imports import lazy_exports
 from portico.registration import _Maker
 
 

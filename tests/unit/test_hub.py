@@ -15,7 +15,7 @@ def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
         return SimpleNamespace(done=lambda: True)
 
     hub = SimpleNamespace(upload_folder=upload_folder)
-    monkeypatch.setattr("portico.hf_compat.hf_api", lambda: hub)
+    monkeypatch.setattr("portico.compat.transformers.hf_api", lambda: hub)
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}

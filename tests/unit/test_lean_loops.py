@@ -9,7 +9,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 
 from models import toy_trainer
-from portico import lightning_compat
+from portico.compat import lightning as lightning_compat
 
 HOOKS = [
     name for name in dir(pl.Callback) if name.startswith("on_") and name not in ("on_exception", "on_load_checkpoint")

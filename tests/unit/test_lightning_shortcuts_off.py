@@ -1,4 +1,4 @@
-"""The shortcuts of ``portico.lightning_compat`` save time only: without them the numbers are the same."""
+"""The shortcuts of ``portico.compat.lightning`` save time only: without them the numbers are the same."""
 
 import json
 import os

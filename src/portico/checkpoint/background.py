@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from portico.compat.tree import map_tensors
 from portico.distributed.processes import limit_collectives
-from portico.tree import map_tensors
 
 Job = Callable[["dist.ProcessGroup | None"], None]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
+from portico.compat.transformers import logger
 from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import logger
 
 MANIFEST_FILE = "portico_manifest.json"
 _CHUNK = 1 << 22

@@ -18,19 +18,19 @@ import torch
 import transformers
 from transformers import CONFIG_NAME, TrainerState
 
-from portico import hf_compat
 from portico.checkpoint.manifest import check_complete, newest_complete, of_another_model, reading
-from portico.checkpoint.spread import (
+from portico.checkpoint.sharded import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
     read_named_optimizer,
     spread_optimizer_state,
 )
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
-from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.compat import transformers as hf_compat
+from portico.compat.transformers import logger
+from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError, InputRuntimeError, InputTypeError
-from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

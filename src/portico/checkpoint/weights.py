@@ -16,16 +16,14 @@ from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import of_another_model, reading
-from portico.checkpoint.spread import (
+from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     load_weight_slices,
     save_weight_shards,
     stored_tensors,
     taking_whole_tensors,
 )
-from portico.distributed.model_parallel import gathered_root, is_spread, whole
-from portico.errors import InputError
-from portico.hf_compat import (
+from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -35,6 +33,8 @@ from portico.hf_compat import (
     logger,
     unwrap_peft_model,
 )
+from portico.distributed.model_parallel import gathered_root, is_spread, whole
+from portico.errors import InputError
 
 
 def save_weights(

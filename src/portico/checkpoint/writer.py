@@ -21,10 +21,10 @@ from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
 from portico.checkpoint.manifest import write_manifest
-from portico.checkpoint.spread import optimizer_by_name, save_optimizer_shards
+from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
+from portico.compat.transformers import ExportableState, logger, sort_checkpoints
 from portico.distributed.model_parallel import is_spread
 from portico.errors import InputError
-from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -4,7 +4,6 @@ The configuration is composed, resolved to plain values and checked; the class n
 them. Everything behind that call sees plain values and objects, never a config tree.
 """
 
-from portico.cli.app import main
-from portico.cli.compose import compose
+from portico.imports import lazy_exports
 
-__all__ = ["compose", "main"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

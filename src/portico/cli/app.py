@@ -46,10 +46,10 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
+from portico.cli.settings import nearest_names
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader
-from portico.settings import nearest_names
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_L
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.known_settings import schema_for
+from portico.cli.settings import TARGET
 from portico.errors import InputError, MissingPackageError
-from portico.lazy import garbage_collection_paused
-from portico.settings import TARGET
+from portico.imports import garbage_collection_paused
 
 if TYPE_CHECKING:
-    from portico.experiment import Experiment
+    from portico.cli.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
@@ -182,14 +182,16 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
     with garbage_collection_paused():
-        from portico.experiment import complete_settings  # takes seconds, with torch; what is refused does not need it
+        from portico.cli.experiment import (
+            complete_settings,  # takes seconds, with torch; what is refused does not need it
+        )
 
         return complete_settings(settings)
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, everything with a `_target_` built."""
-    from portico.experiment import build_experiment
+    from portico.cli.experiment import build_experiment
 
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}

@@ -13,8 +13,8 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from portico.cli.settings import FIRST_GUESSES, nearest_names, suggestion
 from portico.errors import InputError
-from portico.settings import FIRST_GUESSES, nearest_names, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}

@@ -23,8 +23,7 @@ from types import NoneType
 from typing import Any
 
 import portico
-from portico.lazy import garbage_collection_paused
-from portico.settings import (
+from portico.cli.settings import (
     NO_DEFAULT,
     TARGET,
     ExperimentSchema,
@@ -35,6 +34,7 @@ from portico.settings import (
     is_plain,
     plain_value,
 )
+from portico.imports import garbage_collection_paused
 
 VARIABLE = "PORTICO_SETTINGS_CACHE_DIR"
 _KINDS = {one.__name__: one for one in (bool, int, float, str, list, NoneType)}
@@ -48,7 +48,7 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
 
     def read() -> ExperimentSchema:
         with garbage_collection_paused():
-            from portico.experiment import schema_of_experiment
+            from portico.cli.experiment import schema_of_experiment
 
         return schema_of_experiment(settings)
 

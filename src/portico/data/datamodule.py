@@ -16,17 +16,17 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from portico import hf_compat
-from portico.accelerate_compat import GradientState
-from portico.data.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
-from portico.data.sharding import BatchSamplerShard
+from portico.compat import transformers as hf_compat
+from portico.compat.accelerate import GradientState
+from portico.compat.transformers import logger
+from portico.distributed.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
+from portico.distributed.sharding import BatchSamplerShard
 from portico.errors import InputError
-from portico.hf_compat import logger
 from portico.plan import limited_batches
 
 if TYPE_CHECKING:
-    from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
     from portico.arguments import TrainingArguments
+    from portico.compat.annotations import DataCollator, Examples, Loader, ProcessingClass
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
 

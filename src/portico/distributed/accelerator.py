@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.accelerate_compat import (
+from portico.compat.accelerate import (
     GradientState,
     difference_of_states,
     distributed_type,
@@ -24,20 +24,20 @@ from portico.accelerate_compat import (
     num_processes,
     share_precision,
 )
-from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
-from portico.data.sharding import DataLoaderConfig
+from portico.compat.transformers import AcceleratorConfig, logger
+from portico.compat.tree import map_tensors, pad_to_longest
+from portico.distributed.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
 from portico.distributed.model_parallel import clip_grad_norm_, is_spread, whole, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
+from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError
-from portico.hf_compat import AcceleratorConfig, logger
-from portico.tree import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
     from lightning.pytorch.strategies import Strategy
 
-    from portico.annotations import Loader, Nested
     from portico.arguments import TrainingArguments
+    from portico.compat.annotations import Loader, Nested
 
 
 _FIELDS: Mapping[str, Any] = AcceleratorConfig().to_dict()

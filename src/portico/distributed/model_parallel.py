@@ -29,10 +29,10 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from portico import hf_compat
+from portico.compat import transformers as hf_compat
+from portico.compat.lightning import MeshStrategy, process_group_timeout
 from portico.distributed.processes import limit_collectives
 from portico.errors import InputError
-from portico.lightning_compat import MeshStrategy, process_group_timeout
 
 _AXES = ("replicate", "shard", "tensor")
 _LAYERS, _BY_SIZE, _WHOLE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"

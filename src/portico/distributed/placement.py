@@ -14,11 +14,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
+from portico.compat.lightning import quiet_lightning
+from portico.compat.transformers import is_in_notebook
 from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
-from portico.hf_compat import is_in_notebook
-from portico.lightning_compat import quiet_lightning
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
-from portico.tree import map_tensors
+from portico.compat.tree import map_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

@@ -29,10 +29,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import ProcessException
 
-from portico.accelerate_compat import share_processes
-from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import logger
-from portico.lightning_compat import (
+from portico.compat.accelerate import share_processes
+from portico.compat.lightning import (
     forks_workers,
     launches_workers,
     process_group_timeout,
@@ -40,6 +38,8 @@ from portico.lightning_compat import (
     relaunches_script,
     set_process_group_timeout,
 )
+from portico.compat.transformers import logger
+from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

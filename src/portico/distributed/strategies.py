@@ -22,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from portico.compat.lightning import mesh_options, wrap_in_ddp
+from portico.compat.transformers import logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
 from portico.errors import InputError
-from portico.hf_compat import logger
-from portico.lightning_compat import mesh_options, wrap_in_ddp
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -3,6 +3,6 @@
 Read ``trainer`` (what users build), then ``run`` (the order of events, over Hugging Face's and Lightning's loops).
 """
 
-from portico.lazy import lazy_exports
+from portico.imports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -10,6 +10,7 @@ import torch
 import transformers
 from torch import nn
 
+from portico.compat.transformers import has_length
 from portico.gradient_descent.batches import steps_per_epoch
 from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
@@ -18,7 +19,6 @@ from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
-from portico.hf_compat import has_length
 
 if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer

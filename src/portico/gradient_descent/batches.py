@@ -13,8 +13,8 @@ from torch.utils.data import DistributedSampler
 from transformers import TrainingArguments
 
 from portico.checkpoint.resume import present_rng_states, set_rng_states
+from portico.compat.transformers import has_length
 from portico.gradient_descent.construction import ConfigurationError
-from portico.hf_compat import has_length
 from portico.plan import RunPlan
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from torch import nn
 from transformers import TrainerCallback
 
 from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
+from portico.compat.transformers import safe_globals
 from portico.gradient_descent.batches import random_states, steps_per_epoch
 from portico.gradient_descent.construction import ConfigurationError, Registrable
-from portico.hf_compat import safe_globals
 
 if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer

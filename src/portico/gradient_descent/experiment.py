@@ -16,8 +16,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from portico.cli.experiment import Experiment, Placement, group, print_scores
+from portico.cli.settings import GroupSchema, Setting, documentation, schema_of, setting
 from portico.errors import InputError
-from portico.experiment import Experiment, Placement, group, print_scores
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,
@@ -31,7 +32,6 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
-from portico.settings import GroupSchema, Setting, documentation, schema_of, setting
 
 _log = logging.getLogger(__name__)
 

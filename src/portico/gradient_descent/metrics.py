@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from portico.compat.transformers import denumpify_detensorize
+from portico.compat.tree import map_tensors
 from portico.gradient_descent.checkpointer import replace_file
 from portico.gradient_descent.construction import ConfigurationError
-from portico.hf_compat import denumpify_detensorize
-from portico.tree import map_tensors
 
 logger = logging.getLogger(__name__)
 

@@ -54,6 +54,8 @@ from typing_extensions import override
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import set_rng_states
+from portico.compat.lightning import continue_from, end_epoch_after
+from portico.compat.transformers import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.gradient_descent.arguments import check_world_size
 from portico.gradient_descent.batches import (
     EpochPlan,
@@ -66,11 +68,9 @@ from portico.gradient_descent.batches import (
 from portico.gradient_descent.checkpointer import restore_callbacks
 from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
-from portico.hf_compat import EvalLoopOutput, TrainOutput, denumpify_detensorize
-from portico.lightning_compat import continue_from, end_epoch_after
 from portico.loop.evaluation import EvaluationSession
+from portico.loop.model_setup import prepared_for_training
 from portico.loop.run import TrainingRun, fresh_state
-from portico.model_setup import prepared_for_training
 from portico.plan import ResumePoint
 from portico.trainer import Trainer
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from portico.compat.transformers import find_batch_size
 from portico.gradient_descent.construction import ConfigurationError, Registrable
-from portico.hf_compat import find_batch_size
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

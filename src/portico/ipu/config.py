@@ -13,9 +13,9 @@ from typing import Any, Literal, Self, get_args, get_origin
 
 import torch
 
+from portico.compat.transformers import cached_file
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError
-from portico.hf_compat import cached_file
 from portico.ipu import backend
 
 logger = logging.getLogger(__name__)

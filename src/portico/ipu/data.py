@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from portico.annotations import Examples, Loader
+from portico.compat.annotations import Examples, Loader
+from portico.compat.lightning import plain_batch_sampler
+from portico.compat.tree import map_tensors
 from portico.errors import InputError
 from portico.ipu import backend
-from portico.lightning_compat import plain_batch_sampler
-from portico.tree import map_tensors
 
 # Loaders
 

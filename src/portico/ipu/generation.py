@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from portico.annotations import Nested
-from portico.hf_compat import BaseModelOutput, Seq2SeqLMOutput
+from portico.compat.annotations import Nested
+from portico.compat.transformers import BaseModelOutput, Seq2SeqLMOutput
 from portico.ipu import backend
 from portico.ipu.data import num_rows, pad_rows, select_rows
 from portico.ipu.program import DeviceProgram, ProgramPool

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from portico.annotations import Batch
+from portico.compat.annotations import Batch
+from portico.compat.transformers import TrainOutput
 from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
-from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
 from portico.ipu.optim import rebind_schedule

@@ -8,8 +8,9 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding
 
+from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group
+from portico.cli.settings import GroupSchema, Setting, documentation
 from portico.errors import InputError
-from portico.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import ATTRIBUTES, IPUConfig
 from portico.ipu.pipelining.report import pipeline_picture
@@ -19,7 +20,6 @@ from portico.mrc.experiment import MRCExperiment
 from portico.mrc.inference import Inference
 from portico.mrc.models.loading import ModelAndTokenizer, head_of
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import GroupSchema, Setting, documentation
 
 
 class IPUMRCTrainer(IPUMixin, MRCTrainer):

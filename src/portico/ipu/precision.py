@@ -9,10 +9,10 @@ from lightning.pytorch.plugins.precision import HalfPrecision, MixedPrecision, P
 from torch import Tensor, nn
 from typing_extensions import override
 
-from portico.annotations import Nested
+from portico.compat.annotations import Nested
+from portico.compat.lightning import run_closure
+from portico.compat.tree import map_tensors
 from portico.errors import InputError
-from portico.lightning_compat import run_closure
-from portico.tree import map_tensors
 
 PRECISIONS = ("32-true", "16-mixed", "16-true")
 

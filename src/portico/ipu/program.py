@@ -8,10 +8,10 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from portico.annotations import Nested
+from portico.compat.annotations import Nested
+from portico.compat.tree import map_tensors
 from portico.errors import InputError
 from portico.ipu import backend
-from portico.tree import map_tensors
 
 LossFunction = Callable[[Any, Any], Any]
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from portico.annotations import Nested
+from portico.compat.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IPUConfig

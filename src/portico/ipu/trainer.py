@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from portico.annotations import (
+from portico.compat.annotations import (
     Batch,
     Callbacks,
     ComputeMetrics,
@@ -23,8 +23,9 @@ from portico.annotations import (
     Optimizers,
     ProcessingClass,
 )
+from portico.compat.transformers import TrainOutput, has_length
+from portico.compat.tree import map_tensors
 from portico.errors import InputError
-from portico.hf_compat import TrainOutput, has_length
 from portico.ipu import backend
 from portico.ipu.arguments import IPUTrainingArguments, resolve_config
 from portico.ipu.config import IPUConfig
@@ -52,7 +53,6 @@ from portico.ipu.precision import IPUPrecision
 from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
-from portico.tree import map_tensors
 
 logger = logging.getLogger(__name__)
 

@@ -10,24 +10,24 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
-from portico.corrections import EvaluationLoss
-from portico.data.datamodule import EvaluationFeed
-from portico.data.loaders import DataLoaderShard
-from portico.distributed.processes import begin_call, kill_children_on_error
-from portico.errors import InputTypeError
-from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
-from portico.lightning_compat import (
+from portico.compat.lightning import (
     can_nest_evaluation,
     exit_on_sigterm,
     keep_gradients,
     quiet_lightning,
     run_nested_evaluation,
 )
+from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
+from portico.data.datamodule import EvaluationFeed
+from portico.distributed.loaders import DataLoaderShard
+from portico.distributed.processes import begin_call, kill_children_on_error
+from portico.errors import InputTypeError
+from portico.loop.corrections import EvaluationLoss
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 
 if TYPE_CHECKING:
-    from portico.annotations import Batch, Loader, Nested
+    from portico.compat.annotations import Batch, Loader, Nested
     from portico.trainer import Trainer
 
 

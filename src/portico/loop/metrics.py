@@ -12,12 +12,12 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.text import Perplexity
 from transformers import EvalPrediction
 
-from portico import hf_compat
+from portico.compat import transformers as hf_compat
+from portico.compat.tree import map_tensors
 from portico.errors import InputError, InputTypeError
-from portico.tree import map_tensors
 
 if TYPE_CHECKING:
-    from portico.annotations import Nested
+    from portico.compat.annotations import Nested
     from portico.trainer import Trainer
 
 _TORCH_METRICS = (Metric, MetricCollection, dict)

@@ -14,17 +14,17 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
-from portico import lightning_compat
+from portico.compat import lightning as lightning_compat
+from portico.compat.transformers import logger, nested_detach
 from portico.errors import InputError
-from portico.hf_compat import logger, nested_detach
-from portico.model_setup import describe_model, model_like
+from portico.loop.model_setup import describe_model, model_like
 from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from portico.annotations import Batch, Nested, NumItems, ProcessingClass
+    from portico.compat.annotations import Batch, Nested, NumItems, ProcessingClass
     from portico.loop.evaluation import EvaluationSession, LoopEvaluation
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
@@ -231,7 +231,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         with lightning_compat.without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
-    # A prediction runs in Lightning's test loop (`portico.lightning_compat.run_nested_evaluation` says why).
+    # A prediction runs in Lightning's test loop (`portico.compat.lightning.run_nested_evaluation` says why).
     test_step = validation_step
 
     def predict_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> Any:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from portico.compat.tree import map_tensors, named_tensors
 from portico.errors import InputError, InputRuntimeError
-from portico.tree import map_tensors, named_tensors
 
 if TYPE_CHECKING:
-    from portico.annotations import Nested
+    from portico.compat.annotations import Nested
 
 # On other systems a map cannot grow, and is copied instead.
 _GROWS_IN_PLACE = sys.platform == "linux"

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 
-from portico import lightning_compat
+from portico.compat import lightning as lightning_compat
+from portico.compat.transformers import logger
 from portico.data.datamodule import TrainFeed
 from portico.distributed.precision import autocast_forward
 from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
-from portico.hf_compat import logger
+from portico.loop.model_setup import prepared_for_training
 from portico.loop.run import EventBridge
-from portico.model_setup import prepared_for_training
 from portico.plan import RunPlan
 
 if TYPE_CHECKING:
-    from portico.annotations import Loader
     from portico.arguments import TrainingArguments
+    from portico.compat.annotations import Loader
     from portico.loop.module import TrainerModule
     from portico.trainer import Trainer
 

@@ -80,7 +80,6 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
-from portico import lightning_compat
 from portico.checkpoint.resume import (
     load_stream_position,
     portable_rng_states,
@@ -89,18 +88,19 @@ from portico.checkpoint.resume import (
     set_rng_states,
 )
 from portico.checkpoint.writer import export_callbacks, exportable_callbacks, reserve_copies
-from portico.data.loaders import DataLoaderShard, skip_first_batches
+from portico.compat import lightning as lightning_compat
+from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
+from portico.distributed.loaders import DataLoaderShard, skip_first_batches
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
-from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
-    from portico.annotations import Batch, Loader, NumItems, Trial
     from portico.arguments import TrainingArguments
-    from portico.corrections import BatchShare
+    from portico.compat.annotations import Batch, Loader, NumItems, Trial
+    from portico.loop.corrections import BatchShare
     from portico.loop.module import TrainerModule
     from portico.trainer import Trainer
 

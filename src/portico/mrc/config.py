@@ -20,11 +20,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
 
+from portico.cli.experiment import TARGET, import_target
+from portico.cli.settings import check_values, further_keys, schema_of, setting, without_further_keys
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
-from portico.experiment import TARGET, import_target
-from portico.from_scratch import check_unshaped, fields_of
-from portico.model_setup import set_attention
+from portico.loop.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.datasets import read_examples, read_hub
@@ -38,13 +38,13 @@ from portico.mrc.generative import (
     load_generator,
     new_generator,
 )
+from portico.mrc.models.from_scratch import check_unshaped, fields_of
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
 from portico.mrc.models.small_bert import SMALL_BERT, new_reader
 from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.settings import check_values, further_keys, schema_of, setting, without_further_keys
 
 _RECORD_KEYS = ("id", "question", "context", "answers")
 

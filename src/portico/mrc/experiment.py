@@ -10,8 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portico.errors import InputError, naming
-from portico.experiment import (
+from portico.cli.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
@@ -21,6 +20,8 @@ from portico.experiment import (
     path_of,
     print_scores,
 )
+from portico.cli.settings import shown_settings
+from portico.errors import InputError, naming
 from portico.mrc.config import (
     PREPROCESS_KEYS,
     EncoderModel,
@@ -48,7 +49,6 @@ from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import shown_settings
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from transformers import (
     T5Config,
 )
 
+from portico.compat.transformers import EvalLoopOutput
 from portico.errors import loading_pretrained
-from portico.from_scratch import explained_fields, train_generator_tokenizer
-from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
+from portico.mrc.models.from_scratch import explained_fields, train_generator_tokenizer
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.trainer import AnswerSession, MRCTrainer

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from transformers import PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
+from portico.cli.settings import check_values, schema_of, setting
 from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
@@ -29,7 +30,6 @@ from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
 from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.report.page import asset, render
-from portico.settings import check_values, schema_of, setting
 
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""

@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from portico.compat.transformers import QuestionAnsweringModelOutput
 from portico.errors import InputError
-from portico.hf_compat import QuestionAnsweringModelOutput
 from portico.mrc.collators import PackingCollator
 from portico.mrc.models.loading import PLAIN_HEAD, head_of
 

@@ -13,8 +13,8 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
 from transformers import EvalPrediction
 
+from portico.compat.transformers import PredictionOutput, has_length
 from portico.errors import InputError
-from portico.hf_compat import PredictionOutput, has_length
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
 from portico.mrc.collators import by_columns

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from portico.compat.transformers import make_deberta_traceable
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import make_deberta_traceable
-from portico.lazy import garbage_collection_paused
+from portico.imports import garbage_collection_paused
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config, mark_static

@@ -14,8 +14,8 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Stra
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 
+from portico.compat.lightning import set_root_device
 from portico.errors import InputError
-from portico.lightning_compat import set_root_device
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, restore, running_in_torch
 from portico.ort.report import Report

@@ -11,9 +11,9 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from typing_extensions import override
 
+from portico.compat.transformers import PredictionOutput, TrainOutput
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import PredictionOutput, TrainOutput
 from portico.loop.run import TrainingRun
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, running_in_torch
@@ -25,7 +25,7 @@ from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
-    from portico import annotations
+    from portico.compat import annotations
 
 
 class ModuleWithLoss(nn.Module):

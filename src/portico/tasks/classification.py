@@ -19,8 +19,8 @@ from transformers import (
     default_data_collator,
 )
 
+from portico.cli.settings import setting
 from portico.errors import InputError
-from portico.settings import setting
 from portico.tasks import corpus
 from portico.tasks.task import Features, Record, Task, best_class, first, rows, value_of
 

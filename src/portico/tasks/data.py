@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from portico.cli.settings import setting
 from portico.data.defects import Defects
 from portico.data.sources import entries, import_datasets, open_text, paths_of
 from portico.errors import InputError
-from portico.settings import setting
 from portico.tasks.task import Record, Task
 
 # Draws for each record to evaluate on that is not among those to train on.

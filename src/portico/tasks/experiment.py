@@ -19,8 +19,9 @@ from typing import Any
 
 from transformers import EvalPrediction
 
+from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
+from portico.cli.settings import shown_settings
 from portico.errors import InputError
-from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
 from portico.report.charts import Series, curve, line_chart
 from portico.report.page import (
     REPORT_PAGE,
@@ -33,7 +34,6 @@ from portico.report.page import (
     settings_panels,
     write_text,
 )
-from portico.settings import shown_settings
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert

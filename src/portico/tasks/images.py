@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset
 from transformers import AutoModelForImageClassification, EvalPrediction, default_data_collator
 
+from portico.cli.settings import setting
 from portico.errors import InputError, MissingPackageError
-from portico.settings import setting
 from portico.tasks import corpus
 from portico.tasks.task import Record, Task, best_class, value_of
 

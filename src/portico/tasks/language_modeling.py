@@ -14,8 +14,8 @@ from transformers import (
     default_data_collator,
 )
 
+from portico.cli.settings import setting
 from portico.errors import InputError
-from portico.settings import setting
 from portico.tasks import corpus
 from portico.tasks.classification import IGNORED, multiple_of
 from portico.tasks.task import Features, Record, Task, first, perplexity, rows

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, BertConfig, GPT2Config, T5Config, ViTConfig
 
+from portico.cli.settings import further_keys
 from portico.errors import loading_pretrained
-from portico.from_scratch import (
+from portico.loop.model_setup import set_attention
+from portico.mrc.models.from_scratch import (
     check_unshaped,
     explained_fields,
     fields_of,
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
-from portico.model_setup import set_attention
-from portico.settings import further_keys
 from portico.tasks.task import Task
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import numpy as np
 from torchmetrics.text import SacreBLEUScore
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, EvalPrediction
 
+from portico.cli.settings import setting
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.metrics.rouge import sentence_splitter
-from portico.settings import setting
 from portico.tasks import corpus
 from portico.tasks.classification import IGNORED, multiple_of
 from portico.tasks.task import Features, Record, Task, first, value_of

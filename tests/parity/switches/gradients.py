@@ -1,7 +1,7 @@
 """Controls of gradients, optimizer steps, schedules and the sum of losses."""
 
 import portico
-from portico.lightning_compat import UnnormalizedLoss
+from portico.compat.lightning import UnnormalizedLoss
 from portico.loop.module import TrainerModule
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer

@@ -5,8 +5,8 @@ import functools
 import torch
 
 import portico
+from portico.compat.transformers import logger
 from portico.gradient_descent import GradientDescentTrainer
-from portico.hf_compat import logger
 
 
 def all_errors_alike(patch):

@@ -4,9 +4,9 @@ import itertools
 
 from torch.utils.data import DataLoader, RandomSampler
 
-from portico.corrections import Corrections
 from portico.data.datamodule import TrainFeed
-from portico.data.loaders import DataLoaderShard, SeedableRandomSampler
+from portico.distributed.loaders import DataLoaderShard, SeedableRandomSampler
+from portico.loop.corrections import Corrections
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 

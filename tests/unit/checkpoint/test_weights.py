@@ -5,9 +5,9 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM
 
 from models import Line
-from portico.checkpoint import spread, weights
+from portico.checkpoint import weights
 from portico.checkpoint import weights as adapters
-from portico.checkpoint.spread import load_weight_slices, save_weight_shards, stored_tensors
+from portico.checkpoint.sharded import load_weight_slices, save_weight_shards, stored_tensors
 from portico.checkpoint.weights import fill, load_weights, save_weights, warn_about_key_mismatch
 from portico.errors import InputError, InputRuntimeError
 
@@ -163,7 +163,7 @@ def test_a_model_on_the_meta_device_needs_a_folder_with_weights(tmp_path):
 def test_files_of_weights_are_those_of_save_pretrained(size, tmp_path, monkeypatch):
     model = tiny_masked_lm()
     model.save_pretrained(tmp_path / "theirs", max_shard_size=size)
-    monkeypatch.setattr(spread, "MAX_SHARD_SIZE", size)
+    monkeypatch.setattr(sharded, "MAX_SHARD_SIZE", size)
     (tmp_path / "ours").mkdir()
     save_weight_shards(model, stored_tensors(model), tmp_path / "ours", is_writer=True)
     for file in (tmp_path / "ours").iterdir():

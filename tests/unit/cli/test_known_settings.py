@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import portico.experiment
+import portico.cli.experiment
 from fresh_process import assert_runs_anew
 from portico.cli import known_settings
 from portico.cli.compose import compose
@@ -43,7 +43,7 @@ def unread(monkeypatch):
     def refuse(settings):
         raise AssertionError("the classes were read")
 
-    return lambda: monkeypatch.setattr(portico.experiment, "schema_of_experiment", refuse)
+    return lambda: monkeypatch.setattr(portico.cli.experiment, "schema_of_experiment", refuse)
 
 
 def refusals(schema, settings):
@@ -95,7 +95,7 @@ assert not {{"torch", "transformers", "lightning", "numpy"}} & sys.modules.keys(
 @pytest.mark.parametrize("experiment", ["mrc", "gradient_descent", "mrc_ort"])
 def test_settings_that_come_with_portico_are_those_of_the_classes(experiment, cache, unread):
     settings = compose(experiment=experiment)
-    fresh = portico.experiment.schema_of_experiment(settings)
+    fresh = portico.cli.experiment.schema_of_experiment(settings)
     unread()
     stored = schema_for(settings)
     assert list(cache.iterdir()) == []

@@ -23,7 +23,7 @@ from portico.distributed.strategies import (
     sharded_strategy,
 )
 from portico.errors import InputError
-from portico.model_setup import enable_activation_checkpointing
+from portico.loop.model_setup import enable_activation_checkpointing
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from portico.compat.transformers import has_length
 from portico.gradient_descent import ConfigurationError
 from portico.gradient_descent.batches import count_epochs, set_epoch, share_batches, steps_per_epoch
-from portico.hf_compat import has_length
 
 
 def shares(loader, world_size=2):

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader
 
 from portico.cli import compose
 from portico.cli.compose import experiment_of
+from portico.cli.experiment import Placement
+from portico.cli.settings import schema_of
 from portico.errors import InputError
-from portico.experiment import Placement
 from portico.gradient_descent import ConfigurationError, GradientDescentTrainer
 from portico.gradient_descent.experiment import GradientDescentExperiment
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, VOCABULARY, TopicData, make_sentences
-from portico.settings import schema_of
 from unit.gradient_descent.plain_training import Net, NoisyPoints
 
 

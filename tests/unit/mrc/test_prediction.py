@@ -4,8 +4,8 @@ import json
 import pytest
 
 from mrc_records import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
+from portico.cli.experiment import build_experiment
 from portico.errors import InputError
-from portico.experiment import build_experiment
 from portico.mrc import AnswerCalibration
 from portico.mrc.datasets.reader import read_questions
 

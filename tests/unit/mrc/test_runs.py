@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from portico import InputError
-from portico.experiment import build_experiment
+from portico.cli.experiment import build_experiment
 from portico.mrc import ModelForDownstreamTasks
 from portico.mrc.config import load_sources
 from unit.mrc.small_readers import QUIET, SHAPE

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from transformers import GradientCheckpointingLayer
 
-from portico.annotations import Nested
+from portico.compat.annotations import Nested
+from portico.compat.tree import map_tensors
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.pipelining.serialization import Piece, remove_serialization
-from portico.tree import map_tensors
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Answers to scores, by the rules of the datasets' official scripts."""
 
-from portico.lazy import lazy_exports
+from portico.imports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, GenerationMixin, PreTrainedConfig
 
+from portico.compat.transformers import BaseModelOutput
 from portico.errors import InputError, InputKeyError
-from portico.hf_compat import BaseModelOutput
 from portico.mrc.models.task_model import ModelByConfig, pretrained_class
 
 # The head is the language model head of the encoder-decoder itself.

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from portico.errors import InputError
-from portico.hf_compat import (
+from portico.compat.transformers import (
     ModelOutput,
     RobertaClassificationHead,
     XLMSQuADHead,
     XLNetForQuestionAnsweringOutput,
 )
+from portico.errors import InputError
 from portico.mrc.features.labels import TargetType
 
 BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, PreTrainedTokenizerBase
 
+from portico.compat.transformers import BertEmbeddings, BertSelfAttention
 from portico.errors import InputError
-from portico.from_scratch import explained_fields, train_wordpiece_tokenizer
-from portico.hf_compat import BertEmbeddings, BertSelfAttention
+from portico.mrc.models.from_scratch import explained_fields, train_wordpiece_tokenizer
 from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, question_answering_model
 
 SMALL_BERT = {

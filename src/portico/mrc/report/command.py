@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
+from portico.cli.experiment import TARGET, path_of
+from portico.cli.settings import check_values, schema_of
 from portico.data.defects import shorten
 from portico.errors import InputError, ends_with_its_reader
-from portico.experiment import TARGET, path_of
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
@@ -22,7 +23,6 @@ from portico.mrc.report.explorer import MAX_MEGABYTES
 from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD, write_report
 from portico.report.page import GENERATOR, REPORT_PAGE
-from portico.settings import check_values, schema_of
 
 # Our pages have `GENERATOR` within this many bytes.
 _HEAD = 1000

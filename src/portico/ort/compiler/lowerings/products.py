@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from portico.hf_compat import products_of_experts
+from portico.compat.transformers import products_of_experts
 from portico.ort.compiler.graph import MICROSOFT, Graph, Value, same_shape
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import lowers

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from portico.hf_compat import products_of_experts
+from portico.compat.transformers import products_of_experts
 from unit.ort.compiler.lowerings.cases import Call, case
 from unit.ort.compiler.lowerings.values import FLOATS, MODERATE, UNUSUAL, tensors
 

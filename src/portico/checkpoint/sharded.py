@@ -1,0 +1,387 @@
+"""Weights and optimizer of a model that is spread over processes: written shard by shard, read slice by slice.
+
+The weights are files of safetensors that ``from_pretrained`` reads; the optimizer's state is a folder of
+``torch.distributed.checkpoint``, by the names of the parameters, so that any number of processes reads it.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import split_state_dict_into_shards_factory
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn.modules.module import _IncompatibleKeys
+from transformers import WEIGHTS_NAME, PreTrainedModel
+
+from portico.checkpoint.manifest import of_another_model, reading
+from portico.compat import transformers as hf_compat
+from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
+from portico.distributed.model_parallel import free_whole_weights, is_empty, whole
+from portico.errors import InputError
+
+OPTIMIZER_FOLDER = "optimizer_0"
+# What `transformers.Trainer` writes under FSDP, with either `state_dict_type`.
+FSDP_WEIGHTS_FILE, FSDP_WEIGHTS_FOLDER, FSDP_OPTIMIZER_FILE = (
+    *("pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
+    "optimizer.bin",
+)
+MAX_SHARD_SIZE = "5GB"
+_Optimizer = torch.optim.Optimizer
+
+
+# ---- Weights ----
+
+
+def save_weight_shards(
+    model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path, *, is_writer: bool
+) -> None:
+    """Write the :func:`stored_tensors` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
+
+    All processes call this; those with ``is_writer`` write and hold one file in memory, the others one tensor.
+    """
+    plan = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.numel() * tensor.element_size(),
+        get_storage_id=lambda tensor: None,
+        filename_pattern=SAFE_WEIGHTS_NAME.replace(".", "{suffix}."),
+        max_shard_size=MAX_SHARD_SIZE,
+    )
+    files: dict[str, str] = {}
+    size = 0
+    for file, names in plan.filename_to_tensors.items():
+        gathered: dict[str, torch.Tensor] = {}
+        for name in names:
+            tensor = whole(tensors[name].detach())
+            if is_writer:
+                gathered[name] = tensor.cpu().contiguous()
+            del tensor
+        if not is_writer:
+            continue
+        if isinstance(model, PreTrainedModel):
+            # One file at a time, as transformers does for weights that are offloaded to a disk.
+            gathered = hf_compat.revert_weight_conversion(model, gathered)
+        save_file(gathered, folder / file, metadata={"format": "pt"})
+        files |= dict.fromkeys(gathered, file)
+        size += sum(tensor.nbytes for tensor in gathered.values())
+    if is_writer and plan.is_sharded:
+        count = sum(parameter.numel() for parameter in model.parameters())
+        index = {"metadata": {"total_parameters": count, "total_size": size}, "weight_map": files}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
+
+
+def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors, still spread, that a file of weights holds: of tied ones the first."""
+    left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
+
+
+def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
+    """Load into each process's part of ``model`` what ``folder`` holds of it; return missing and unexpected keys.
+
+    Weights on the meta device get memory first. ``InputError`` is raised for weights of another model.
+    """
+    was_empty = is_empty(model)
+    if was_empty:
+        _allocate(model)
+    present = model.state_dict()
+    if (folder / FSDP_WEIGHTS_FOLDER).is_dir():
+        with reading(folder / FSDP_WEIGHTS_FOLDER, into_model=True):
+            _read({"model": present}, FileSystemReader(folder / FSDP_WEIGHTS_FOLDER))
+        return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+    stored = _stored_weights(folder)
+    missing = [name for name in present if name not in stored]
+    unexpected = [name for name in stored if name not in present]
+    wrong = [name for name in present if name in stored and stored[name].shape != list(present[name].shape)]
+    if wrong or len(missing) == len(present):
+        what = "none of its weights is there"
+        if wrong:
+            shapes = f"{stored[wrong[0]].shape} there and {list(present[wrong[0]].shape)} here"
+            what = f"`{wrong[0]}` has the shape {shapes}"
+        raise of_another_model(folder, "weights", model, what)
+    with torch.no_grad(), reading(folder, into_model=True):
+        for name, tensor in present.items():
+            if name in stored:
+                target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                target.copy_(stored[name].read(partial(_own_part, tensor)))
+    if was_empty and isinstance(model, PreTrainedModel):
+        _initialise_rest(model, present.keys() - set(missing))
+        tied = set(model.all_tied_weights_keys)
+        missing = [name for name in missing if name not in tied]
+    return _IncompatibleKeys(missing_keys=missing, unexpected_keys=unexpected)
+
+
+@contextmanager
+def taking_whole_tensors(model: nn.Module) -> Iterator[None]:
+    """Inside the block, let ``load_state_dict`` of spread modules take whole tensors: each process its part."""
+
+    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            if (key := prefix + name) in state_dict:
+                state_dict[key] = _as_spread(parameter, state_dict[key])
+
+    hooks = [module.register_load_state_dict_pre_hook(cut) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _allocate(model: nn.Module) -> None:
+    meshes = [parameter.device_mesh for parameter in model.parameters() if isinstance(parameter, DTensor)]
+    kind = meshes[0].device_type
+    model.to_empty(
+        device=torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index())
+    )
+    if isinstance(model, PreTrainedModel):
+        model.tie_weights(recompute_mapping=False)
+
+
+def _initialise_rest(model: PreTrainedModel, loaded: set[str]) -> None:
+    """Initialise what no file holds, such as tables of positions, as ``from_pretrained`` does."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensor._is_hf_initialized = name in loaded or name in model.all_tied_weights_keys
+    model.initialize_weights()
+
+
+@dataclass(frozen=True)
+class _StoredWeight:
+    """A weight in a file; ``read`` calls a function with the whole tensor, or with what reads a part when indexed."""
+
+    shape: list[int]
+    read: Callable[[Callable[[Any], torch.Tensor]], torch.Tensor]
+
+
+def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
+    for name, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
+        parts = [folder / name] if (folder / name).is_file() else []
+        if not parts and (folder / index).is_file():
+            with reading(folder / index):
+                listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
+            parts = [folder / file for file in dict.fromkeys(listed.values())]
+        if parts:
+            return {key: weight for part in parts for key, weight in _in_file(part).items()}
+    if (folder / FSDP_WEIGHTS_FILE).is_file():
+        return _in_file(folder / FSDP_WEIGHTS_FILE)
+    raise InputError(
+        f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
+        "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+    )
+
+
+def _in_file(file: Path) -> dict[str, _StoredWeight]:
+    with reading(file):
+        if file.suffix != ".safetensors":
+            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            return {
+                name: _StoredWeight(list(tensor.shape), partial(_read_tensor, tensor))
+                for name, tensor in tensors.items()
+            }
+        with safe_open(file, framework="pt") as opened:
+            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    return {name: _StoredWeight(shape, partial(_read_slice, file, name)) for name, shape in shapes.items()}
+
+
+def _read_tensor(tensor: torch.Tensor, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    return read(tensor)
+
+
+def _read_slice(file: Path, name: str, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    # Opened for each weight: what has been read of a file is resident until it is closed.
+    with safe_open(file, framework="pt") as opened:
+        return read(opened.get_slice(name))
+
+
+def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
+    """Return the part of ``source``, a whole tensor or a slice of a file, that this process has of ``like``."""
+    if isinstance(like, DTensor):
+        part: torch.Tensor = hf_compat.shard_operation(like).shard_tensor(source)
+        return part
+    return source if isinstance(source, torch.Tensor) else source[...]
+
+
+# ---- The optimizer ----
+
+
+def save_optimizer_shards(state: dict[str, Any], folder: Path, group: Any = None) -> None:
+    """Write each process's part of the optimizer's :func:`optimizer_by_name`; all processes of ``group`` call this."""
+    save({"optimizer": state}, checkpoint_id=folder / OPTIMIZER_FOLDER, process_group=group)
+
+
+def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]:
+    """Return state and options of every parameter under ``state.NAME.KEY`` and ``param_groups.NAME.KEY``.
+
+    These are the keys of ``transformers.distributed.save_optimizer_distributed``.
+    """
+    names = _names(model)
+    saved, flat = optimizer.state_dict(), {}
+    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        options = {key: value for key, value in group.items() if key != "params"}
+        for index, parameter in zip(group["params"], own["params"], strict=True):
+            name = names.get(parameter, f"parameters.{index}")
+            flat.update({f"param_groups.{name}.{key}": value for key, value in options.items()})
+            state = saved["state"].get(index, {})
+            flat.update({f"state.{name}.{key}": _in_one_piece(value) for key, value in state.items()})
+    return flat
+
+
+def holds_named_optimizer(folder: Path) -> bool:
+    """Return whether ``folder`` holds an optimizer's state by the names of the parameters."""
+    return (folder / OPTIMIZER_FOLDER).is_dir() or (folder / FSDP_OPTIMIZER_FILE).is_file()
+
+
+def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
+    """Return what ``folder`` holds of the parameters of ``optimizer``, as its ``load_state_dict`` takes it."""
+    names = _names(model)
+    parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
+    if (folder / FSDP_OPTIMIZER_FILE).is_file():
+        saved = torch.load(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
+        options = {name: group for group in saved["param_groups"] for name in group["params"]}
+        _check_names(model, parameters, saved["state"], options, folder)
+        return _state_dict(optimizer, names, saved["state"], options)
+    reader = FileSystemReader(folder / OPTIMIZER_FOLDER)
+    wanted: dict[str, Any] = {}
+    owners: set[str] = set()
+    for key, stored in reader.read_metadata().state_dict_metadata.items():
+        section, _, rest = key.removeprefix("optimizer.").partition(".")
+        owner = rest.rpartition(".")[0]
+        owners.update([owner] * (section == "state"))
+        # transformers' `fsdp` keeps the options of a group under its number, and its `params` are names.
+        if owner in parameters or (section == "param_groups" and owner.isdigit()):
+            wanted[f"{section}.{rest}"] = _template(stored, parameters.get(owner))
+    _read({"optimizer": wanted}, reader)
+    found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
+    for key, value in wanted.items():
+        section, _, rest = key.partition(".")
+        name, _, entry = rest.rpartition(".")
+        found[section].setdefault(name, {})[entry] = value
+    for group in list(found["param_groups"].values()):
+        found["param_groups"].update(dict.fromkeys(group.get("params", ()), group))
+    _check_names(model, parameters, owners, found["param_groups"], folder)
+    return _state_dict(optimizer, names, found["state"], found["param_groups"])
+
+
+def _check_names(
+    model: nn.Module, present: Iterable[str], saved: Iterable[str], options: Mapping[str, Any], folder: Path
+) -> None:
+    """Raise ``InputError`` unless ``folder`` has ``options`` of the parameters that are ``present`` and no others."""
+    missing = [name for name in present if name not in options]
+    others = sorted(name for name in set(saved) - set(present) if not name.startswith("parameters."))
+    if missing or others:
+        what = f"`{missing[0]}` is missing there" if missing else f"`{others[0]}` is trained only there"
+        raise of_another_model(folder, "optimizer", model, what)
+
+
+def spread_optimizer_state(
+    model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Return this process's part of a whole optimizer state, ``saved`` in ``folder`` by a run without sharding."""
+    names = _names(model)
+    order = {parameter: place for place, parameter in enumerate(names)}
+    groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
+    sizes = [len(group["params"]) for group in saved["param_groups"]]
+    # Parameters of one group that are spread differently are in groups of their own here, one after another.
+    merged: list[list[Any]] = []
+    for size in sizes:
+        merged.append([])
+        while groups and len(merged[-1]) < size:
+            merged[-1] += groups.pop(0)
+    if [len(group) for group in merged] != sizes or groups:
+        present = [len(group["params"]) for group in optimizer.param_groups]
+        raise of_another_model(folder, "optimizer", model, f"it has groups of {sizes} parameters, not {present}")
+    state, options = {}, {}
+    for group, own in zip(saved["param_groups"], merged, strict=True):
+        for index, parameter in zip(group["params"], sorted(own, key=order.__getitem__), strict=True):
+            state[names[parameter]] = saved["state"].get(index, {})
+            options[names[parameter]] = group
+    return _state_dict(optimizer, names, state, options)
+
+
+def _names(model: nn.Module) -> dict[torch.Tensor, str]:
+    free_whole_weights(model)
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def _state_dict(
+    optimizer: _Optimizer, names: Mapping[Any, str], state: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return states and options by name in the form of ``optimizer.state_dict()``, in the parts of this process."""
+    present = optimizer.state_dict()
+    for group, own in zip(present["param_groups"], optimizer.param_groups, strict=True):
+        indices = group["params"]
+        for index, parameter in zip(indices, own["params"], strict=True):
+            name = names.get(parameter, f"parameters.{index}")
+            if name not in options:
+                raise ValueError(f"`{name}` is missing")
+            entries = state.get(name, {})
+            present["state"][index] = {key: _as_spread(parameter, value) for key, value in entries.items()}
+            if not entries:
+                del present["state"][index]
+            # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
+            saved = {key: value for key, value in options[name].items() if key != "params"}
+            group.clear()
+            group.update(saved, params=indices)
+    return present
+
+
+def _as_spread(parameter: torch.Tensor, value: Any) -> Any:
+    """Return ``value`` spread as ``parameter`` is, if it is a tensor of that shape."""
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    if isinstance(value, DTensor):
+        return value.redistribute(placements=parameter.placements)
+    part = hf_compat.shard_operation(parameter).shard_tensor(value).contiguous()
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(
+        part.to(parameter.to_local().device), mesh, placements, shape=parameter.shape, stride=parameter.stride()
+    )
+
+
+def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
+    """Fill the tensors of ``state``; each process reads its part by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        try:
+            load(state, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            # It is no `Exception`, and holds the errors of the processes, of which this is the only one.
+            raise ValueError(str(next(iter(error.failures.values()))[0])) from error
+
+
+def _template(stored: Any, parameter: torch.Tensor | None) -> Any:
+    if not isinstance(stored, TensorStorageMetadata):
+        return None
+    dtype = stored.properties.dtype
+    if parameter is not None and stored.size == parameter.shape:
+        return _in_one_piece(torch.empty_like(parameter, dtype=dtype, requires_grad=False))
+    return torch.empty(stored.size, dtype=dtype)
+
+
+def _in_one_piece(value: Any) -> Any:
+    """Return a tensor that is sharded twice along a dimension so that each process has one stretch of it.
+
+    ``torch.distributed.checkpoint`` describes a process's part by its offset and size, which FSDP2 over tensor
+    parallelism does not have (`_StridedShard`).
+    """
+    if not isinstance(value, DTensor) or all(place.is_shard() or place.is_replicate() for place in value.placements):
+        return value
+    pieces: list[Any] = list(value.placements)
+    return value.redistribute(
+        placements=[place if isinstance(place, Replicate) else Shard(place.dim) for place in pieces]
+    )

@@ -1,0 +1,388 @@
+"""An experiment: what a configuration describes and ``train.py`` runs.
+
+The protocol, which holds for every experiment:
+
+* The root of a configuration names the class of the experiment (``_target_``); its fields are the groups.
+* A group's ``_target_`` names the class that the group builds; without it, the default of the field does. The other
+  keys of the group are arguments of that class, which also says what they may be (:mod:`portico.cli.settings`).
+* ``trainer`` and ``args`` are not built but kept as partials: a trainer needs what all other groups build, and
+  training arguments need the folder of the run and the strategy.
+* A class of the user's own takes the place of ours if it has the methods named by the field (``needs``), or derives
+  from the class named there (``base``).
+* ``MODES`` names the methods that ``mode=...`` calls. Each writes its files and returns metrics.
+"""
+
+import dataclasses
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from lightning.pytorch import Callback
+from rich.console import Console
+from rich.table import Table
+from transformers import EarlyStoppingCallback, set_seed
+
+from portico.arguments import TrainingArguments
+from portico.cli.settings import TARGET as TARGET
+from portico.cli.settings import (
+    ExperimentSchema,
+    GroupSchema,
+    KnownGroup,
+    is_plain,
+    plain_value,
+    schema_of,
+    without_further_keys,
+)
+from portico.errors import InputError, MissingPackageError, naming_the_extra
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+# Arguments of a trainer that the experiment passes itself; settings cannot set them.
+RESERVED_TRAINER_ARGUMENTS = (
+    *("model", "args", "train_dataset", "eval_dataset", "eval_examples", "data_collator", "processing_class"),
+    *("post_process_function", "compute_metrics", "callbacks", "loggers", "tokenizer", "teacher", "distillation"),
+    *("ipu_config", "eval_data_collator"),
+)
+
+
+@dataclass(kw_only=True)
+class Placement:
+    """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
+
+    strategy: str | None = None
+    """Lightning strategy, such as ddp; null: Lightning's choice."""
+    accelerator: str | None = None
+    """Lightning accelerator: cpu, gpu, ort, ...; null: the best one present."""
+    devices: int | str | list[int] | None = None
+    """Devices of this machine, one process each; null: 1, or what torchrun started."""
+    num_nodes: int | None = None
+    """Machines; null: 1, or what torchrun says."""
+    precision: str | int | None = None
+    """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
+
+
+# What only a training does.
+NOT_WITHOUT_TRAINING = {
+    **{"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False},
+    "train_sampling_strategy": "random",  # group_by_length would also reorder what is predicted
+}
+
+RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
+"""Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """How a group of the configuration becomes a field of an experiment; see :func:`group`.
+
+    The default of the field is the class that is built if the group names none. Where it is a partial, the group is
+    kept as one: the experiment builds it.
+    """
+
+    # Another class than the default must have this method, which the default documents, ...
+    needs: str | None = None
+    # ... and derive from this class or one of several; without `needs` from the default.
+    base: type | tuple[type, ...] | None = None
+    decided: Sequence[str] = ()  # arguments of the class that the experiment gives, and no setting
+    settings: Callable[[Any], GroupSchema] = schema_of  # returns the keys that a class takes
+
+    def schema_of(self, target: Any) -> GroupSchema:
+        """Return the keys that a class in this group takes."""
+        found = self.settings(target)
+        return GroupSchema({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
+
+    def check_class(self, name: str, target: Any, default: Any) -> None:
+        """Refuse a class that does not fit; ``name`` is the key that names it."""
+        bases = self.base or (object if self.needs else default)
+        if not (inspect.isclass(target) and issubclass(target, bases)):
+            listed = " or ".join(map(path_of, bases if isinstance(bases, tuple) else (bases,)))
+            raise InputError(f"`{name}={path_of(target)}` does not derive from {listed}; set it to a class that does.")
+        if self.needs and not any(self.needs in vars(owner) for owner in target.__mro__):
+            raise InputError(
+                f"`{name}={path_of(target)}` has no method `{self.needs}`, which {path_of(default)} has; add it, or "
+                f"set {name} to another class."
+            )
+
+
+def group(**options: Any) -> dict[str, Any]:
+    """Return the field metadata of a configuration group; the options are the arguments of :class:`GroupSpec`."""
+    return {"group": GroupSpec(**options)}
+
+
+def key_of_group(name: str, default: Any) -> Any:
+    """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
+    return field(default=default, metadata={"key_of": name})
+
+
+@dataclass(kw_only=True)
+class Experiment(ABC):
+    """What every experiment has; a subclass adds its groups."""
+
+    MODES: ClassVar[Sequence[str]] = ("train",)
+
+    # Makes the training arguments.
+    args: Callable[..., Any] = field(
+        default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
+    )
+    strategy: Any = field(default_factory=Placement, metadata=group())
+    callbacks: Sequence[Any] = ()  # of Hugging Face or Lightning
+    logger: Sequence[Any] = ()  # of Lightning
+    output_dir: str  # folder of the run
+
+    @abstractmethod
+    def train(self) -> dict[str, float]:
+        """Train, write everything into the folder of the run, and return the metrics."""
+
+    def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
+        """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
+
+    def intermediate_metrics(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the metrics of an evaluation during training by the names that :meth:`train` gives them."""
+        return metrics
+
+    def placement(self) -> dict[str, Any]:
+        """Return the training arguments that the strategy sets."""
+        return {name: value for name, value in vars(self.strategy).items() if value is not None}
+
+
+@dataclass(kw_only=True)
+class TrainerExperiment(Experiment):
+    """An experiment with a :class:`~portico.trainer.Trainer`; a subclass says how it is made."""
+
+    MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
+
+    @abstractmethod
+    def make_trainer(self, args: Any, *, training: bool = True) -> "Trainer":
+        """Load the data, make the model and return their trainer; without ``training`` only for an evaluation."""
+
+    def callback_arguments(self, trainer: Any) -> dict[str, Any]:
+        """Return the arguments of a trainer that hold the callbacks of both libraries and the loggers."""
+        of_lightning = [one for one in self.callbacks if isinstance(one, Callback)]
+        set_already = getattr(trainer, "keywords", {}).get("lightning_callbacks") or ()
+        return {
+            "callbacks": [one for one in self.callbacks if one not in of_lightning],
+            "lightning_callbacks": [*set_already, *of_lightning],
+            "loggers": list(self.logger),
+        }
+
+    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Show and write what ``trainer`` reached; called in the first process, by default nothing.
+
+        ``metrics`` are those of training and evaluation, and ``seconds`` the wall time of the whole run.
+        """
+
+    def train(self) -> dict[str, float]:
+        """Train, evaluate, write everything into the folder of the run, and return the metrics of both.
+
+        A setting or a file that cannot be used is refused before training.
+        """
+        started = time.time()
+        args = self.training_arguments()
+        check_early_stopping(self.callbacks, args)
+        set_seed(args.seed)
+        trainer = self.make_trainer(args)
+        train_dataset: Any = trainer.train_dataset
+        trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+        trainer.save_model()
+        train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
+        trainer.save_metrics("train", train_metrics)
+        eval_metrics = self.evaluated(trainer)
+        trainer.save_metrics("eval", eval_metrics)
+        trainer.save_state()
+        metrics = {**train_metrics, **eval_metrics}
+        if trainer.is_world_process_zero():
+            self.report(trainer, metrics, seconds=time.time() - started)
+        return metrics
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the trained model of ``model.name_or_path``, write the results and return the metrics."""
+        started = time.time()
+        args = self.arguments_without_training()
+        trainer = self.make_trainer(args, training=False)
+        metrics = self.evaluated(trainer)
+        trainer.save_metrics("eval", metrics)
+        if trainer.is_world_process_zero():
+            self.report(trainer, metrics, seconds=time.time() - started)
+        return metrics
+
+    @abstractmethod
+    def predict(self) -> dict[str, float]:
+        """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
+
+    def evaluated(self, trainer: Any) -> dict[str, float]:
+        """Evaluate and return the metrics."""
+        return {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
+
+    def arguments_without_training(self) -> Any:
+        """Return the training arguments for an evaluation or prediction, which needs a trained model; seed the run."""
+        if getattr(getattr(self, "model", None), "name_or_path", "") is None:
+            raise InputError(
+                "`mode=evaluate` and `mode=predict` use a trained model, but `model.name_or_path=null`; set it to the "
+                "folder of a run, or to a hub name."
+            )
+        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
+        set_seed(args.seed)
+        return args
+
+    def training_arguments(self, **changes: Any) -> Any:
+        """Return the training arguments, some of them changed; refuse those that do not fit together."""
+        try:
+            return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
+        except (TypeError, ValueError, ImportError) as error:
+            raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
+
+
+def print_scores(
+    title: str, heading: str, scores: Mapping[str, str], *, files: Mapping[str, str], seconds: float
+) -> None:
+    """Print scores by name, the time of the whole run and where its files are."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(heading)
+    table.add_column("", justify="right")
+    for name, value in scores.items():
+        table.add_row(name, value)
+    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
+    console = Console()
+    console.print(table)
+    for what, path in files.items():
+        # Long paths must stay whole, so that they can be clicked and copied.
+        console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+
+
+def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
+    """Refuse early stopping without the evaluations that it compares."""
+    if not any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks):
+        return
+    if args.eval_strategy == "no":
+        raise InputError(
+            "Early stopping compares evaluations, but `args.eval_strategy=no` makes none during training; set it to "
+            "steps or epoch, or leave `callbacks=early_stopping` out."
+        )
+    if args.metric_for_best_model is None:
+        raise InputError(
+            "Early stopping compares evaluations, but no metric was chosen; set `args.metric_for_best_model`, for "
+            "example to f1, or leave `callbacks=early_stopping` out."
+        )
+
+
+# ------------------------------------------------------------------------------------ from settings to an experiment
+
+
+def path_of(target: Any) -> str:
+    """Return the dotted path of a class or function."""
+    return f"{target.__module__}.{target.__qualname__}"
+
+
+def import_target(name: str, path: Any) -> Any:
+    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is."""
+    if callable(path):
+        return path
+    module, _, attribute = str(path).rpartition(".")
+    try:
+        with naming_the_extra(f"`{name}={path}`"):
+            target = getattr(import_module(module), attribute)
+    except MissingPackageError:
+        raise
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
+            "class, such as my_package.my_module.MyClass, in a package that Python finds (PYTHONPATH)."
+        ) from error
+    if not callable(target):
+        raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")
+    return target
+
+
+def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
+    """Return the class of the experiment that settings describe."""
+    found = import_target(TARGET, settings[TARGET])
+    if not (inspect.isclass(found) and issubclass(found, Experiment)):
+        raise InputError(
+            f"`{TARGET}={settings[TARGET]}` is not an experiment; set it to a class that derives from "
+            f"{path_of(Experiment)}, such as that of +experiment=mrc."
+        )
+    return found
+
+
+class ConfiguredGroup(NamedTuple):
+    """A group as settings describe it: the class it builds, its values, and all keys that it may have."""
+
+    name: str
+    target: Any
+    values: dict[str, Any]
+    settings: GroupSchema
+    is_partial: bool
+
+
+def configured_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
+    """Yield the groups of an experiment, each with its class and the keys that this class takes."""
+    found = experiment_class(settings)
+    own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
+    for one in dataclasses.fields(found):
+        if "group" in one.metadata:
+            spec: GroupSpec = one.metadata["group"]
+            values = dict(settings.get(one.name) or {})
+            is_partial = isinstance(one.default, partial)
+            default: Any = getattr(one.default, "func", one.default_factory)
+            target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)
+            spec.check_class(f"{one.name}.{TARGET}", target, default)
+            taken = spec.schema_of(target)
+            known = {key: schema_of(found).known[key] for key, of in own.items() if of == one.name}
+            taken = GroupSchema({**taken.known, **known}, taken.is_open)
+            yield ConfiguredGroup(one.name, target, values, taken, is_partial)
+
+
+def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
+    """Return the fields that stand in the root of the configuration."""
+    names = {one.name for one in dataclasses.fields(experiment_class(settings)) if not one.metadata}
+    return names - {"output_dir"}
+
+
+def schema_of_experiment(settings: Mapping[str, Any]) -> ExperimentSchema:
+    """Return all that may be set of the experiment that settings describe."""
+    groups = {one.name: KnownGroup(path_of(one.target), one.settings) for one in configured_groups(settings)}
+    return ExperimentSchema(experiment_class(settings).MODES, sorted(_plain_fields(settings)), groups)
+
+
+def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the defaults of the groups that name their class: they describe the run completely.
+
+    Training arguments and trainers are left as they are; the trainer saves its more than a hundred arguments itself.
+    """
+    complete = dict(settings)
+    for one in configured_groups(settings):
+        if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
+            defaults = {key: each.default for key, each in one.settings.known.items()}
+            plain = {key: plain_value(default) for key, default in defaults.items() if is_plain(default)}
+            complete[one.name] = {**plain, **settings[one.name]}
+    return complete
+
+
+def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+    """Return the experiment that settings describe, checked and with all its groups built.
+
+    ``callbacks`` and ``logger`` are objects already. What does not exist or does not fit raises ``InputError``.
+    """
+    schema_of_experiment(settings).check(settings)
+    own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
+    parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
+    for one in configured_groups(settings):
+        parts |= {key: value for key, value in one.values.items() if key in own}
+        rest = {key: value for key, value in one.values.items() if key not in own}
+        make = partial(one.target, **without_further_keys(one.target, rest))
+        try:
+            parts[one.name] = make if one.is_partial else make()
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}); change its keys."
+            ) from error
+    return experiment_class(settings)(**parts, output_dir=output_dir)

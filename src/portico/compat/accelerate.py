@@ -1,0 +1,183 @@
+"""The state that accelerate keeps for a whole process, set as the run is where accelerate is installed.
+
+Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states themselves, and all of them
+read what an ``accelerate.Accelerator`` wrote when it was made. Portico makes none and needs none; it writes the same
+facts. Every private name of accelerate is used here and nowhere else.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from portico.compat.lightning import launches_workers
+
+try:
+    # No longer import: `transformers.TrainingArguments` has imported it.
+    from accelerate import state as _accelerate
+    from accelerate.utils import TorchDynamoPlugin
+except ImportError:
+    _accelerate = None
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
+
+    from portico.distributed.loaders import DataLoaderShard
+
+
+def distributed_type(strategy: "Strategy") -> str:
+    """Return the value that ``accelerate.DistributedType`` has for a run, which compares equal to it."""
+    if num_processes(strategy) == 1:
+        return "NO"
+    return "MULTI_GPU" if strategy.root_device.type == "cuda" else "MULTI_CPU"
+
+
+def num_processes(strategy: "Strategy") -> int:
+    """Return the processes of a run; one between calls for a strategy that launches workers for each call."""
+    world_size = int(getattr(strategy, "world_size", 1))
+    return 1 if world_size == 1 or launches_workers(strategy) else world_size
+
+
+def mixed_precision(strategy: "Strategy") -> str:
+    """Return ``"bf16"``, ``"fp16"`` or ``"no"``."""
+    return {"bf16-mixed": "bf16", "16-mixed": "fp16"}.get(str(strategy.precision_plugin.precision), "no")
+
+
+def share_processes(strategy: "Strategy") -> None:
+    """Write the device and the processes of ``strategy`` into accelerate's ``PartialState``."""
+    if _accelerate is None:
+        return
+    connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+    state = _accelerate.PartialState._shared_state
+    state |= {
+        "_cpu": strategy.root_device.type == "cpu",
+        "backend": torch.distributed.get_backend() if connected else None,
+        "debug": state.get("debug", False),
+        "device": strategy.root_device,
+        "distributed_type": _accelerate.DistributedType(distributed_type(strategy)),
+        "fork_launched": False,
+        "local_process_index": int(getattr(strategy, "local_rank", 0)),
+        "num_processes": num_processes(strategy),
+        "process_index": int(getattr(strategy, "global_rank", 0)),
+    }
+    if _accelerate.is_initialized():
+        _accelerate.AcceleratorState._shared_state |= state
+
+
+def share_precision(mixed_precision: str) -> None:
+    """Write the precision into accelerate's ``AcceleratorState``, with the processes that were shared before.
+
+    Its plugins remain empty: the Lightning strategy does what they would configure.
+    """
+    if _accelerate is not None:
+        plugins = dict.fromkeys(("deepspeed_plugins", "device_mesh", "parallelism_config", "torch_tp_plugin"))
+        _accelerate.AcceleratorState._shared_state |= {
+            **_accelerate.PartialState._shared_state,
+            **plugins,
+            "dynamo_plugin": TorchDynamoPlugin(),
+            "_mixed_precision": mixed_precision,
+        }
+
+
+def forget_precision() -> None:
+    """Empty accelerate's ``AcceleratorState``, as transformers does when it makes arguments."""
+    if _accelerate is not None:
+        _accelerate.AcceleratorState._reset_state()
+
+
+def difference_of_states(strategy: "Strategy") -> str | None:
+    """Return a clause that says what accelerate's state has other than a run on ``strategy``, ``None`` if nothing."""
+    state = (
+        {}
+        if _accelerate is None
+        else _accelerate.PartialState._shared_state | (_accelerate.AcceleratorState._shared_state)
+    )
+    if not state:
+        return "there is none"
+    run = {
+        "device": strategy.root_device.type,
+        "num_processes": num_processes(strategy),
+        "process_index": int(getattr(strategy, "global_rank", 0)),
+        "mixed_precision": mixed_precision(strategy),
+    }
+    configured = {**state, "device": state["device"].type, "mixed_precision": state.get("_mixed_precision", "no")}
+    differing = [
+        f"its `{name}` is {configured[name]!r} and not {run[name]!r}" for name in run if configured[name] != run[name]
+    ]
+    return " and ".join(differing) or None
+
+
+_GRADIENTS: dict[str, Any] = {} if _accelerate is None else _accelerate.GradientState._shared_state
+
+
+class GradientState:
+    """Where the process is in an accumulation window and in its loaders, as in ``accelerate.state.GradientState``.
+
+    All instances share one state, which is that of accelerate where it is installed.
+
+    Attributes:
+        sync_gradients: Whether the batch being trained on closes its accumulation window.
+        plugin_kwargs: The accumulation settings in ``accelerator_config``, with ``num_steps`` of accelerate itself: 1,
+            since the trainer counts the windows.
+    """
+
+    sync_gradients: bool
+    plugin_kwargs: dict[str, Any]
+    _dataloader_references_ref: list[Any]
+    is_xla_gradients_synced = False
+    initialized = True
+
+    def __init__(self, plugin_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.__dict__ = _GRADIENTS
+        if not _GRADIENTS:
+            state = {"sync_gradients": True, "_dataloader_references_ref": [None], "plugin_kwargs": {"num_steps": 1}}
+            _GRADIENTS.update({**state, "_is_xla_gradients_synced": False})
+        if plugin_kwargs is not None:
+            self.plugin_kwargs = {**plugin_kwargs, "num_steps": 1}
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.plugin_kwargs.get("num_steps", 1))
+
+    @property
+    def adjust_scheduler(self) -> bool:
+        return bool(self.plugin_kwargs.get("adjust_scheduler", False))
+
+    @property
+    def sync_with_dataloader(self) -> bool:
+        return bool(self.plugin_kwargs.get("sync_with_dataloader", True))
+
+    def _set_sync_gradients(self, sync_gradients: bool) -> None:
+        self.sync_gradients = sync_gradients
+
+    @property
+    def dataloader_references(self) -> list[Any]:
+        """``None``, then the loaders that are being iterated; the last one is the innermost."""
+        return [reference and reference() for reference in self._dataloader_references_ref]
+
+    @property
+    def active_dataloader(self) -> Any:
+        innermost = self._dataloader_references_ref[-1]
+        return innermost and innermost()
+
+    @property
+    def in_dataloader(self) -> bool:
+        return self.active_dataloader is not None
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        loader = self.active_dataloader
+        return loader is not None and loader.end_of_dataloader
+
+    @property
+    def remainder(self) -> int:
+        loader = self.active_dataloader
+        return -1 if loader is None else int(loader.remainder)
+
+    def _add_dataloader(self, loader: "DataLoaderShard") -> None:
+        self._dataloader_references_ref = [*self._dataloader_references_ref, weakref.ref(loader)]
+
+    def _remove_dataloader(self, loader: "DataLoaderShard") -> None:
+        reference = weakref.ref(loader)
+        self._dataloader_references_ref = [one for one in self._dataloader_references_ref if one != reference]

@@ -1,0 +1,65 @@
+"""Nested tensors: map over them, name them, pad them across processes."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from portico.compat.annotations import Nested
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
+    """Apply ``function`` to every tensor of a nested tuple, list or mapping, keeping the containers' types."""
+    if isinstance(data, torch.Tensor):
+        return function(data)
+    # The type first: the look at an abstract class costs as much as the rest.
+    if type(data) is dict or isinstance(data, Mapping):
+        return type(data)({key: map_tensors(function, value) for key, value in data.items()})  # type: ignore[call-arg]
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(map_tensors(function, value) for value in data))
+    if isinstance(data, list | tuple):
+        return type(data)(map_tensors(function, value) for value in data)
+    return data
+
+
+def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
+    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`."""
+    if isinstance(data, torch.Tensor):
+        return {name: data}
+    if isinstance(data, Mapping):
+        parts = data.items()
+    elif isinstance(data, list | tuple):
+        parts = dict(enumerate(data)).items()
+    else:
+        raise TypeError(
+            f"Unsupported type {type(data).__name__} among the outputs of an evaluation{name and f', at {name}'}: "
+            "only tensors can be gathered, in any nest of tuples, lists and mappings. Let `prediction_step` return "
+            "tensors, or name the output in `ignore_keys`."
+        )
+    return {path: leaf for key, value in parts for path, leaf in named_tensors(value, f"{name}[{key!r}]").items()}
+
+
+def pad_to_longest(
+    all_gather: Callable[[torch.Tensor], torch.Tensor], data: "Nested", *, dim: int, pad_index: int, pad_first: bool
+) -> Any:
+    """Pad every tensor along ``dim``, where it has that dimension, to the longest of all processes.
+
+    The padding is ``pad_index``, at the start with ``pad_first``; ``all_gather`` stacks a tensor of every process.
+    """
+
+    def pad_one(tensor: torch.Tensor) -> torch.Tensor:
+        if not -tensor.dim() <= dim < tensor.dim():
+            return tensor
+        own = tensor.shape[dim]
+        longest = int(all_gather(torch.tensor(own, device=tensor.device)).max())
+        if longest == own:
+            return tensor
+        shape = list(tensor.shape)
+        shape[dim] = longest
+        # Addition promotes types that cannot hold the padding, such as booleans.
+        padded = tensor.new_zeros(shape) + pad_index
+        padded.narrow(dim, longest - own if pad_first else 0, own).copy_(tensor)
+        return padded
+
+    return map_tensors(pad_one, data)

@@ -1,0 +1,509 @@
+"""Data loaders with the order and the random draws of ``transformers.Trainer``.
+
+Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
+it fetches **one batch ahead** of the batch it yields, so datasets and collators that draw random numbers do so at the
+same moments. Both are accelerate's (``data_loader.py``), which ``transformers.Trainer`` uses.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from tqdm.auto import tqdm
+
+from portico.compat.transformers import find_batch_size, has_length, logger
+from portico.compat.tree import map_tensors
+from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
+from portico.errors import InputError
+
+if TYPE_CHECKING:
+    from portico.compat.annotations import Batch, Examples, Loader, Nested
+
+_CARRIED_OPTIONS = (
+    *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
+    *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
+)
+_END = object()
+# Indices of a random order that are numbers of Python at a time.
+_DRAWN_TOGETHER = 4096
+
+
+class SeedableRandomSampler(RandomSampler):
+    """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
+
+    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name). The seed is by
+    default that of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
+    """
+
+    def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
+        super().__init__(data_source, **options)
+        self.seed = torch.random.initial_seed() if seed is None else seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.generator is None:
+            self.generator = torch.Generator()
+        self.generator.manual_seed(self.seed + self.epoch)
+        yield from super().__iter__() if self.replacement else self._permutations()
+        self.epoch += 1
+
+    def _permutations(self) -> Iterator[int]:
+        """Yield the order of ``RandomSampler``, which holds it as a list, in a tenth of the memory."""
+        size = len(self.data_source)
+        # The numbers do not depend on the type.
+        dtype = torch.int32 if size < 2**31 else torch.int64
+        # `RandomSampler` draws once more where nothing is left over, which the state of the generator shows.
+        for start in range(0, self.num_samples + 1, size):
+            order = torch.randperm(size, generator=self.generator, dtype=dtype)
+            for part in order[: self.num_samples - start].split(_DRAWN_TOGETHER):
+                yield from part.tolist()
+
+
+class SkipBatchSampler(BatchSampler):
+    """A batch sampler without its first batches: their indices are drawn, but their data not loaded."""
+
+    def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
+        self.batch_sampler = batch_sampler
+        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.num_processes = getattr(batch_sampler, "num_processes", 1)
+        self.split_batches = getattr(batch_sampler, "split_batches", False)
+        self.num_batches = num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from islice(self.batch_sampler, self.num_batches, None)
+
+    def __len__(self) -> int:
+        return max(len(self.batch_sampler) - self.num_batches, 0)
+
+
+class DataLoaderShard(DataLoader[Any]):
+    """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
+
+    Attributes:
+        end_of_dataloader: Whether the batch yielded last is the final one.
+        remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
+        num_positions_kept: Of how many of the last batches :meth:`position_after` knows the end in a stream.
+        announce: Context entered for each iteration, so that the accelerator knows which loader is active.
+    """
+
+    def __init__(
+        self,
+        dataset: "Examples",
+        *,
+        config: DataLoaderConfig,
+        num_batches_to_skip: int = 0,
+        keeps_remainder: bool = True,
+        epoch: int = 0,
+        shared_generator: torch.Generator | None = None,
+        stateful: "Loader | None" = None,
+        position: Mapping[str, Any] | None = None,
+        shows_progress: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dataset, **options)
+        self.config = config
+        self.num_batches_to_skip = num_batches_to_skip  # fetched but not yielded, for data without indices
+        self.stateful = stateful  # the user's loader, which reads the data if it can say how far it has read
+        self.position = position  # in the stream, where the next iteration starts
+        self.shows_progress = shows_progress  # while batches are skipped
+        self.num_positions_kept = 0
+        self._positions: deque[tuple[int, Any]] = deque()
+        self.keeps_remainder = keeps_remainder  # whether the last, smaller batch is yielded
+        self.epoch = epoch  # of the next iteration
+        self.shared_generator = shared_generator  # takes the first process's state at the start of each iteration
+        self.end_of_dataloader = False
+        self.remainder = -1
+        self.announce: Callable[[DataLoaderShard], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def total_batch_size(self) -> int:
+        """Examples in a full batch, over all processes."""
+        batches: Any = self.sampler if isinstance(self.sampler, BatchSampler) else self.batch_sampler
+        size = int(getattr(batches, "batch_size", None) or 1)
+        return size if getattr(batches, "split_batches", False) else size * getattr(batches, "num_processes", 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of ``epoch`` in every sampler, and in the dataset if it cares."""
+        self.epoch = epoch
+        # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
+        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        while sampler is not None:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            inner = getattr(sampler, "batch_sampler", None)
+            sampler = inner if inner is not None else getattr(sampler, "sampler", None)
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        with self.announce(self):
+            if self.shared_generator is not None:
+                self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
+            self.end_of_dataloader = False
+            examples: Examples = self.dataset
+            is_known = self.keeps_remainder and has_length(examples)
+            self.remainder = len(examples) % self.total_batch_size if is_known else -1
+            self.set_epoch(self.epoch)
+            # The only `iter()` of this pass: each one draws a base seed from the global generator.
+            fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
+            batches = chain(self._positioned(self._batches(fetched)), [_END])
+            to_skip = self.num_batches_to_skip
+            progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
+            # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
+            for index, (batch, upcoming) in enumerate(pairwise(batches)):
+                is_last = upcoming is _END
+                prepared = self._prepared(batch, is_last)
+                self.end_of_dataloader = is_last
+                if index >= to_skip:
+                    progress.close()
+                    yield prepared
+                else:
+                    progress.update()
+            progress.close()
+            self.epoch += 1
+
+    def _positioned(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, and note after each where the stream stands."""
+        source = self._seekable() if self.num_positions_kept else None
+        self._positions = deque(maxlen=self.num_positions_kept)
+        before = self.position["num_batches"] if self.position else 0
+        for num_batches, batch in enumerate(batches, start=before + 1):
+            if source is not None:
+                self._positions.append((num_batches, source.state_dict()))
+            yield batch
+
+    def _seekable(self) -> Any:
+        """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
+        # The state of a dataset in worker processes is there, and only a loader that asks them knows it.
+        source = self.stateful if self.stateful is not None else None if self.num_workers else self.dataset
+        is_stream = isinstance(self.dataset, IterableDataset) and _keeps_state(source)
+        return source if is_stream and not _forgets_examples(self.dataset) else None
+
+    def position_after(self, num_batches: int) -> dict[str, Any] | None:
+        """Return where the stream stood after so many batches of the epoch, for :func:`skip_first_batches`."""
+        state = dict(self._positions).get(num_batches)
+        if state is None:
+            return None
+        return {"num_batches": num_batches, "num_processes": self.config.num_processes, "source": state}
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return batches
+
+    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
+        """Return this process's part of a fetched batch, on its device."""
+        data = self.dataset
+        if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
+            # Workers count in processes of their own.
+            self.remainder = data.num_examples % (data.batch_size * data.num_processes)
+        return self._on_device(batch)
+
+    def _on_device(self, batch: "Batch") -> Any:
+        if self.config.device is None:
+            return batch
+        return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
+
+
+def given_batch_size(data: Any) -> int | None:
+    """Return the batch size of ``data`` if it is a loader that the user made, and knows it."""
+    if not isinstance(data, DataLoader):
+        return None
+    batches: Any = data.sampler if isinstance(data.sampler, BatchSampler) else data.batch_sampler
+    return data.batch_size or getattr(batches, "batch_size", None)
+
+
+def _keeps_state(source: object) -> bool:
+    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+
+
+def _forgets_examples(dataset: Any) -> bool:
+    """Return whether a stream of the ``datasets`` library shuffles in a buffer, which its state leaves out.
+
+    The library documents so (``IterableDataset.state_dict``), and has no public name for it.
+    """
+    parts = [getattr(dataset, "_ex_iterable", None)]
+    while parts:
+        part = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        if part is not None:
+            parts += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
+    return False
+
+
+def skip_first_batches(
+    loader: "Loader", num_batches: int, position: Mapping[str, Any] | None = None, *, shows_progress: bool = False
+) -> Any:
+    """Return a loader that starts after ``num_batches``.
+
+    It finds the place by index where there are indices, else by :meth:`DataLoaderShard.position_after` of these
+    batches, else by fetching them.
+    """
+    if not isinstance(loader, DataLoader):
+        return _SkippedIterable(loader, num_batches)
+    options = _options_of(loader)
+    by_index = not isinstance(loader.dataset, IterableDataset)
+    for name in ("sampler", "batch_sampler"):
+        if by_index and name in options:
+            options[name] = SkipBatchSampler(options[name], num_batches)
+    if isinstance(loader, DataLoaderShard):
+        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
+        options |= {name: getattr(loader, name) for name in own}
+        # A copy, so that this dataset starts at its start when it is iterated again.
+        dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
+        to_skip = 0 if by_index or position is not None else num_batches
+        options |= {"num_batches_to_skip": to_skip, "position": position, "shows_progress": shows_progress}
+        rest = type(loader)(dataset, **options)
+        source = rest._seekable()
+        if position is not None and source is not None and position["source"] is not None:
+            source.load_state_dict(position["source"])
+        rest.announce, rest.num_positions_kept = loader.announce, loader.num_positions_kept
+        return rest
+    plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
+    return plain if by_index else _SkippedIterable(plain, num_batches)
+
+
+def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
+    """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
+    if type(data) is dict and set(map(type, data.values())) == {torch.Tensor}:  # the usual batch
+        return {name: value.to(device, non_blocking=non_blocking) for name, value in data.items()}
+    if type(data) is not dict and isinstance(data, Mapping) and hasattr(data, "to"):
+        # A `BatchEncoding` has more than its tensors.
+        return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)
+
+
+@dataclass(eq=False)
+class _SkippedIterable:
+    """Any iterable of batches without its first ones."""
+
+    batches: Iterable[Any]
+    num_batches: int
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from islice(self.batches, self.num_batches, None)
+
+
+def _options_of(loader: "Loader") -> dict[str, Any]:
+    """Return the options with which ``loader`` was made."""
+    options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
+    if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
+        options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        # Where the sampler yields whole batches, the loader does not batch.
+        return options | ({"sampler": loader.sampler} if isinstance(loader.sampler, BatchSampler) else {})
+    return options | {"batch_sampler": loader.batch_sampler}
+
+
+class StreamShardsLoader(DataLoaderShard):
+    """Each process reads files of its own of a stream, until one has no more; accelerate would wait for that one.
+
+    Attributes:
+        must_be_even: Whether all processes must have equally many examples, as to gather what a model predicts.
+    """
+
+    must_be_even = False
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in chain(batches, [None]):
+            num_examples = 0 if batch is None else find_batch_size(batch) or 1
+            sizes = self.config.gather([num_examples])
+            if self.must_be_even and len(set(sizes)) > 1:
+                raise InputError(
+                    "The processes read files of their own of the stream, and their next batches have "
+                    f"{', '.join(map(str, sizes))} examples, which cannot be gathered; leave `dispatch_batches` of "
+                    "`accelerator_config` out, so that the first process reads for all."
+                )
+            if not all(sizes):
+                if any(sizes):
+                    logger.warning(
+                        "The epoch ends with the files of the shortest process; the others have more examples: "
+                        "distribute them evenly over the files, or leave `dispatch_batches` out."
+                    )
+                return
+            yield batch
+
+
+class DataLoaderDispatcher(DataLoaderShard):
+    """A loader whose batches the first process reads and broadcasts, a batch for each process at a time.
+
+    Data without indices are read once this way, and in one order. The last joint batch is completed with examples of
+    the first, so that all processes get equally many.
+    """
+
+    def __len__(self) -> int:
+        rounds = super().__len__() / (1 if self.config.split_batches else self.config.num_processes)
+        return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
+
+    def position_after(self, num_batches: int) -> dict[str, Any] | None:
+        position = super().position_after(num_batches)
+        # The last batch may be completed with examples of the first.
+        return position and {**position, "first": _in_plain_containers(self._first)}
+
+    def _seekable(self) -> Any:
+        # The other processes have the stream too, and do not read it.
+        return super()._seekable() if self.config.process_index == 0 else None
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        first = self.position["first"] if self.position else None
+        self._first: Any = None if first is None else self._on_device(first)
+        self.remainder = -1
+        # Every process has made an iterator, and drawn its seed; only the first one advances it.
+        joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
+        num_batches = 0
+        while (batch := self.config.broadcast(next(joint, None))) is not None:
+            num_batches += 1
+            yield batch
+        if num_batches == 0:
+            raise InputError(
+                f"The dataset (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
+                "is iterated, and training iterates a stream until `max_steps`: pass one that starts over with "
+                "each `iter()`, set `max_steps` to the number it has, or set `accelerator_config="
+                "{'dispatch_batches': False}`, with which training ends with the data."
+            )
+
+    def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the joined batches of all processes."""
+        count = 1 if self.config.split_batches else self.config.num_processes
+        while collected := list(islice(batches, count)):
+            if len(collected) == count or self.keeps_remainder:
+                yield _concatenated(collected)
+
+    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
+        config, count = self.config, self.config.num_processes
+        batch = super()._prepared(batch, is_last)
+        num_examples = find_batch_size(batch)
+        if is_last:
+            # Of a stream the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
+            self.remainder = num_examples or -1
+        if count == 1 or num_examples is None:
+            return batch
+        if self.keeps_remainder and self._first is None:
+            # A stream may be shorter than the number of processes (accelerate then fails in the model).
+            rows = torch.arange(count, device=config.device) % num_examples
+            self._first = map_tensors(lambda tensor: tensor[rows], batch)
+        size, left_over = divmod(num_examples, count)
+        if is_last and left_over and self.keeps_remainder:
+            batch = _concatenated([batch, self._first])
+            size += 1
+        start = config.process_index * size
+        return map_tensors(lambda tensor: tensor[start : start + size], batch)
+
+
+def _in_plain_containers(batch: Any) -> Any:
+    """Return ``batch`` on the CPU, in dicts and lists: checkpoints are read without the classes of collators."""
+    if isinstance(batch, torch.Tensor):
+        return batch.cpu()
+    if isinstance(batch, Mapping):
+        return {key: _in_plain_containers(value) for key, value in batch.items()}
+    return [_in_plain_containers(value) for value in batch] if isinstance(batch, list | tuple) else batch
+
+
+def _concatenated(batches: list[Any]) -> Any:
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        try:
+            return torch.cat(batches)
+        except RuntimeError as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batches)
+            raise RuntimeError(
+                f"The first process reads the batches of all and joins them, but theirs have the shapes {shapes}; pad "
+                "them to one length in the collator, or set `dispatch_batches=False` (every process reads the data) "
+                "or `split_batches=True` in `accelerator_config`."
+            ) from error
+    if isinstance(first, Mapping):
+        columns = {key: _concatenated([batch[key] for batch in batches]) for key in first}
+        return type(first)(columns)  # type: ignore[call-arg]
+    if isinstance(first, list | tuple):
+        values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+    raise TypeError(
+        f"A batch holds a {type(first).__name__}, which cannot be joined with that of the next process; let the "
+        "collator return tensors, or set `dispatch_batches=False` in `accelerator_config`."
+    )
+
+
+def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
+    """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
+
+    A random sampler becomes a seeded one. A batch size that cannot be split as ``config`` says is refused.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
+        return loader
+    batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
+    count, batch_size = config.num_processes, loader.batch_size or getattr(batches, "batch_size", None)
+    if config.split_batches and (batch_size is None or batch_size % count):
+        raise InputError(
+            f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
+            f"leaves unequal parts; set the batch size to a multiple of {count}, or `split_batches=False`."
+        )
+    options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
+    sampler = getattr(batches, "sampler", None)
+    if (
+        config.use_seedable_sampler
+        and isinstance(sampler, RandomSampler)
+        and not isinstance(sampler, SeedableRandomSampler)
+    ):
+        drawn = {"replacement": sampler.replacement, "num_samples": sampler._num_samples}
+        batches.sampler = SeedableRandomSampler(
+            sampler.data_source, seed=config.data_seed, generator=sampler.generator, **drawn
+        )
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    dispatches = is_stream if config.dispatch_batches is None else config.dispatch_batches
+    if is_stream and _keeps_state(loader) and (dispatches or config.num_processes == 1):
+        # As torchdata's `StatefulDataLoader`, which knows where each of its workers stands.
+        options["stateful"] = loader
+    if dispatches:
+        options.pop("generator", None)
+        return DataLoaderDispatcher(loader.dataset, **options)
+    generator = _shared_generator(loader, batches, config)
+    if config.num_processes > 1:
+        if config.split_batches and options.get("batch_size"):
+            options["batch_size"] //= config.num_processes
+        for name in options.keys() & {"sampler", "batch_sampler"}:
+            options[name] = BatchSamplerShard(options[name], config)
+    examples = _own_examples(loader, config)
+    has_own_files = (
+        config.num_processes > 1
+        and isinstance(examples, IterableDataset)
+        and not isinstance(examples, IterableDatasetShard)
+    )
+    kind = StreamShardsLoader if has_own_files else DataLoaderShard
+    return kind(examples, shared_generator=generator, **options)
+
+
+def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
+    """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
+    dataset: Examples = loader.dataset
+    if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
+        return dataset
+    if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
+        # A stream of the `datasets` library: every process reads different files.
+        return dataset.shard(num_shards=config.num_processes, index=config.process_index)
+    return IterableDatasetShard(dataset, config, batch_size=loader.batch_size or 1, drop_last=loader.drop_last)
+
+
+def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
+    """Return the generator from which all processes must draw the same order."""
+    if config.num_processes == 1:
+        return None
+    if isinstance(loader.dataset, IterableDataset):
+        return getattr(loader.dataset, "generator", None)
+    sampler: Any = getattr(batches, "sampler", None)
+    if config.use_seedable_sampler or not hasattr(sampler, "generator"):
+        return None
+    if sampler.generator is None:
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        sampler.generator = torch.Generator().manual_seed(seed)
+    generator: torch.Generator = sampler.generator
+    return generator

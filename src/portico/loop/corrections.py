@@ -1,0 +1,442 @@
+"""Where ``transformers.Trainer`` is wrong: a name for each deviation, a warning where it bites, and the correction.
+
+Without ``corrections`` every number is that of transformers. ``docs/corrections.md`` shows what each deviation does.
+
+Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :class:`Corrections`, which the trainer
+asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from portico.compat.transformers import find_batch_size, logger
+from portico.compat.tree import map_tensors
+from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.distributed.sharding import IterableDatasetShard
+from portico.errors import InputError, InputRuntimeError
+from portico.loop.module import count_labels
+
+if TYPE_CHECKING:
+    from portico.compat.annotations import Batch, Loader, Nested, NumItems
+    from portico.plan import RunPlan
+    from portico.trainer import Trainer
+
+CORRECTIONS: Mapping[str, str] = {
+    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
+    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
+    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
+    "train_loss": "the final `train_loss` is that of all processes",
+    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
+    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
+    "nan_losses": "a loss that is NaN or infinite is logged as it is",
+    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+}
+
+
+def correction_names(value: str | Sequence[str] | None) -> list[str]:
+    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
+
+    Raises:
+        InputError: If a name is unknown.
+    """
+    given = value.split(",") if isinstance(value, str) else list(value or [])
+    names = [str(name).strip() for name in given]
+    for name in names:
+        if name not in CORRECTIONS and name != "all":
+            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
+            raise InputError(
+                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
+                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
+            )
+    return [name for name in CORRECTIONS if name in names or "all" in names]
+
+
+@dataclass(frozen=True)
+class BatchShare:
+    """What the batch of a process contributes to a mean over several batches.
+
+    Args:
+        num_items: Labels that its loss is a mean of, or examples where it has no labels; a scalar.
+        num_examples: Examples in it, without those that only complete it.
+        weight: Factor that makes the mean over the processes one over all items.
+    """
+
+    num_items: torch.Tensor
+    num_examples: int
+    weight: torch.Tensor | float = 1.0
+
+    def of(self, loss: torch.Tensor) -> torch.Tensor:
+        # The mean over no label is NaN, and NaN times a weight of zero too.
+        return torch.where(self.num_items > 0, loss * self.weight, 0.0)
+
+
+class Corrections:
+    """The corrections of a trainer, and the warnings about deviations that are not corrected.
+
+    Args:
+        trainer: Its arguments name the corrections.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self._names = frozenset(correction_names(trainer.args.corrections))
+        self._warned: set[str] = set()
+        self._begun: set[str] = set()
+        # Of the batch whose loss is being computed; `None` if the loss is that of transformers.
+        self.share: BatchShare | None = None
+        self._factor = 1  # of the loss that is being computed
+        self._watched: WatchedCount | None = None
+        self._has_watched = self._has_diverged = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def is_first(self, watch: str) -> bool:
+        """Return whether this is the first time that ``watch`` begins, and note that it does."""
+        is_first = watch not in self._begun
+        self._begun.add(watch)
+        return is_first
+
+    def warn(self, name: str, message: str, advice: str = "") -> None:
+        """Warn once, from the first process, about a deviation that is not corrected."""
+        if name not in self._names | self._warned and self._trainer.args.process_index == 0:
+            logger.warning(f"{message}; {advice}set `corrections=['{name}']`.")
+        self._warned.add(name)
+
+    # The loss of a batch
+
+    def applied(
+        self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None
+    ) -> AbstractContextManager[Any]:
+        """Compute a loss: a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them."""
+        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+            return nullcontext(inputs)
+        return self._applied(share, num_summed, inputs)
+
+    def _is_alone(self, num_batches: int) -> bool:
+        """Return whether one process makes a step of one batch, so that there is nothing to add up."""
+        return num_batches == 1 and self._trainer.accelerator.data_parallel_size == 1
+
+    @contextmanager
+    def _applied(self, share: BatchShare | None, num_summed: int, inputs: Any) -> Iterator[Any]:
+        before, self.share, self._watched, self._factor = self.share, share, None, 1
+        try:
+            yield inputs
+            if self._watched is not None and not (self._watched.uses or WatchedCount.traced):
+                self._explain(num_summed, self._factor)
+        finally:
+            self.share, self._watched = before, None
+
+    def count_for_loss(self, num_items: "NumItems", *, num_summed: int = 1) -> "NumItems":
+        """Return the count that a loss is computed with: that of its batch, so that it is a mean in any case."""
+        if self.share is not None:
+            return self.share.num_items.clamp(min=1)
+        trainer = self._trainer
+        is_nested = trainer.is_in_train and trainer.module.evaluation is not None
+        is_multiplied = num_summed * trainer.accelerator.data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
+        if self._has_watched or is_nested or not is_multiplied:
+            return num_items
+        if num_items is None:
+            # There are no labels to count, so it cannot be but a mean.
+            self._explain(num_summed, 1)
+        elif isinstance(num_items, torch.Tensor):
+            self._has_watched = True
+            if not is_compiled(trainer.model_wrapped):
+                num_items = self._watched = num_items.as_subclass(WatchedCount)
+                self._watched.uses = []
+        return num_items
+
+    def process_factor(self) -> int:
+        """Return what ``compute_loss`` multiplies a loss by that is divided by the labels of all processes."""
+        self._factor = 1 if self.share is not None else self._trainer.accelerator.data_parallel_size
+        return self._factor
+
+    def _explain(self, num_summed: int, num_processes: int) -> None:
+        if num_summed * num_processes == 1:
+            return
+        trainer = self._trainer
+        own: Any = None if type(trainer).compute_loss.__module__.startswith("portico.") else type(trainer)
+        owner = own or trainer.compute_loss_func or type(trainer.accelerator.unwrap_model(trainer.model))
+        counts = {"batches": num_summed, "processes": num_processes}
+        over = " and ".join(f"{count} {unit}" for unit, count in counts.items() if count > 1)
+        self.warn(
+            "loss_scale",
+            f"The loss of `{getattr(owner, '__name__', owner)}` is a mean already, yet transformers adds it up over "
+            f"{over}: the logged loss and its gradients are {num_summed * num_processes} times too large",
+        )
+
+    # Training
+
+    def shared_out(
+        self, window: Sequence["Batch"], loader: "Loader", *, is_summed: bool
+    ) -> tuple[list["Batch"], list[BatchShare | None]]:
+        """Return the batches of a window just fetched from ``loader`` as they are trained on, and the share of each.
+
+        Transformers adds up their losses if ``is_summed``, and averages them otherwise.
+        """
+        if not self._names and self._is_alone(len(window)):
+            return list(window), [None]
+        batches, sizes = list(window), [find_batch_size(batch) or 1 for batch in window]
+        if not batches:
+            return batches, []
+        num_own, num_repeated = own_and_repeated(sizes[-1], loader)
+        if num_repeated:
+            self.warn(
+                "train_duplicates",
+                "The last batches of an epoch are completed from its start, so transformers trains on "
+                f"{num_repeated} of its examples twice",
+            )
+        if "train_duplicates" in self and num_own < sizes[-1]:
+            batches[-1], sizes[-1] = with_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
+        if self._names & {"loss_scale", "train_duplicates"} and not self._trainer.loss_is_scaled_for_ga:
+            return batches, self._shares(batches, sizes)
+        if not is_summed and len(set(sizes)) > 1:
+            self.warn(
+                "loss_scale",
+                f"A step gives its batches of {min(sizes)} and of {max(sizes)} examples the same weight, so an "
+                f"example of the smaller one counts {max(sizes) / min(sizes):.3g} times as much",
+            )
+        return batches, [None] * len(batches)
+
+    def _shares(self, batches: Sequence["Batch"], sizes: Sequence[int]) -> list[BatchShare | None]:
+        trainer, num_averaged = self._trainer, 1
+        counts = [self.num_items(batch, size) for batch, size in zip(batches, sizes, strict=True)]
+        total = torch.stack(counts).sum()
+        if trainer.args.average_tokens_across_devices:
+            num_averaged = trainer.accelerator.data_parallel_size
+            total = trainer.accelerator.gather(total).sum()
+        weights = [count * num_averaged / total.clamp(min=1) for count in counts]
+        return [BatchShare(*share) for share in zip(counts, sizes, weights, strict=True)]
+
+    def num_items(self, batch: "Batch", num_examples: int) -> torch.Tensor:
+        """Return the number of labels in a batch, or of examples if it has none that can be counted."""
+        count, device = None, self._trainer.args.device
+        if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
+            count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
+        return torch.as_tensor(num_examples if count is None else count, dtype=torch.float32, device=device)
+
+    @property
+    def filters_losses(self) -> bool:
+        """Whether losses that are NaN or infinite are left out of the logs."""
+        return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self
+
+    def filters(self, loss: torch.Tensor) -> bool:
+        """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
+        if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
+            return False
+        self._has_diverged = True
+        if self._trainer.accelerator.data_parallel_size == 1:
+            self.stop_if_diverged()
+        if self.filters_losses:
+            self.warn(
+                "nan_losses",
+                f"The loss of step {self._trainer.state.global_step + 1} is {loss.item()}, and transformers logs the "
+                "mean of the losses since the last log in its place, 0.0 if there are none",
+                "lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log it ",
+            )
+        return self.filters_losses
+
+    def stop_if_diverged(self) -> None:
+        """Raise an error in every process if ``stop_on_nan`` is set and a loss of any was NaN or infinite."""
+        trainer = self._trainer
+        if not trainer.args.stop_on_nan:
+            return
+        step, found = trainer.state.global_step, torch.tensor(float(self._has_diverged), device=trainer.args.device)
+        if trainer.accelerator.gather(found).any():
+            raise InputRuntimeError(
+                f"The loss of step {step + 1} is NaN or infinite, so training stops before that step, with the "
+                f"weights of step {step} (`stop_on_nan=True`); lower `learning_rate` or `max_grad_norm`, use "
+                "`bf16` instead of `fp16`, or look for such values in the batch."
+            )
+
+    def warn_of_renamed_weights(self, checkpoint: str, num_missing: int) -> None:
+        """Warn that the model keeps the values it had for weights that the checkpoint holds under other names."""
+        self.warn(
+            "renamed_weights",
+            f"{num_missing} weights of the model keep the values they had, because `save_pretrained` wrote them into "
+            f"{checkpoint} under other names and transformers' trainer does not translate them",
+        )
+
+    def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
+        """Return the sum of the losses since the last log: of all processes, or as transformers of this one."""
+        own, mean = tr_loss.item(), self._trainer.accelerator.gather(tr_loss).mean().item()
+        # Sums that look alike are of no concern to the reader.
+        if self._trainer.accelerator.data_parallel_size > 1 and f"{own:.4g}" != f"{mean:.4g}":
+            self.warn(
+                "train_loss",
+                "`train_loss` takes the losses since the last log from the first process alone: their sum is "
+                f"{own:.4g}, and that of all processes {mean:.4g}",
+            )
+        return mean if "train_loss" in self else own
+
+    def after_last_step(self, plan: "RunPlan", point: tuple[int, int]) -> tuple[int, int]:
+        """Return where a run continues whose last step lies inside an epoch: nowhere, or as transformers."""
+        self.warn(
+            "resume_at_max_steps",
+            f"The checkpoint is of step {self._trainer.state.global_step}, and the run ends at step "
+            f"{plan.max_steps}, yet transformers makes one more",
+        )
+        return (plan.num_train_epochs, 0) if "resume_at_max_steps" in self else point
+
+
+class EvaluationLoss:
+    """The mean loss of an evaluation.
+
+    Args:
+        trainer: The trainer that evaluates.
+        loader: Batches of the evaluation.
+    """
+
+    def __init__(self, trainer: "Trainer", loader: "Loader") -> None:
+        self._trainer = trainer
+        self._loader = loader
+        names = ("loss_scale", "eval_duplicates", "eval_batch_means")
+        self._is_corrected = any(name in trainer.corrections for name in names)
+        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
+        self._watches = trainer.accelerator.data_parallel_size == 1 and trainer.corrections.is_first(
+            "eval_batch_means"
+        )
+        self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
+        self._num_repeated = 0
+        self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
+        self._share: BatchShare | None = None
+        self._batches: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # loss, items and examples of each
+        self._watched = [0.0, 0.0]  # sums of loss x items, and of items
+
+    def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
+        """Compute the loss of a batch inside; the context is its examples without those that only complete it."""
+        corrections = self._trainer.corrections
+        labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
+        watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
+        if self._is_idle and not watches:
+            self._share = None
+            return nullcontext(inputs)
+        size = find_batch_size(inputs) or 1
+        num_own, self._num_repeated = own_and_repeated(size, self._loader)
+        evaluated = num_own or size if "eval_duplicates" in corrections else size
+        self._sizes = (evaluated, size)
+        inputs = with_rows(inputs, size, evaluated)
+        needs_share = self._is_corrected or watches
+        self._share = BatchShare(corrections.num_items(inputs, num_own), num_own) if needs_share else None
+        return corrections.applied(self._share if self._is_corrected else None, inputs=inputs)
+
+    def completed(self, outputs: "Nested") -> Any:
+        """Return the outputs of a batch with as many rows as other processes have, the last one repeated."""
+        return with_rows(outputs, *self._sizes)
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Add the mean loss of the batch."""
+        if self._share is not None and self._is_corrected:
+            self._batches.append((loss.detach().mean(), self._share.num_items, self._share.num_examples))
+        elif self._share is not None:
+            items = self._share.num_items.item()
+            self._watched = [self._watched[0] + items * loss.mean().item(), self._watched[1] + items]
+
+    def mean(self, reported: float) -> float:
+        """Return the mean loss: ``reported``, which is that of transformers, unless it is corrected."""
+        corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
+        if self._num_repeated:
+            corrections.warn(
+                "eval_duplicates",
+                "The last batches of the evaluation are completed from its start, so transformers counts "
+                f"{self._num_repeated} of its examples twice",
+            )
+        if self._watched[1]:
+            mean = self._watched[0] / self._watched[1]
+            if abs(mean - reported) > 0.01 * abs(mean):
+                corrections.warn(
+                    "eval_batch_means",
+                    f"`eval_loss` is {reported:.4g}, which depends on the size of the batches, since it is the mean "
+                    f"of their means; the mean over all labels is {mean:.4g}",
+                )
+        if not self._batches:
+            return reported
+        losses, items, examples = map(list, zip(*self._batches, strict=True))
+        columns = torch.stack(losses), torch.stack(items), torch.tensor(examples, device=items[0].device)
+        table_1B3 = torch.stack([column.float() for column in columns], dim=-1)[None]
+        return self._mean_of(accelerator.gather(table_1B3), by_label="eval_batch_means" in corrections)
+
+    def _mean_of(self, table_PB3: torch.Tensor, *, by_label: bool) -> float:
+        """Return the mean of the losses of ``P`` processes and ``B`` batches each."""
+        loss_PB, items_PB, examples_PB = np.moveaxis(table_PB3.cpu().double().numpy(), -1, 0)
+        counts_PB = items_PB > 0
+        finite_PB = counts_PB & np.isfinite(loss_PB)
+        if self._trainer.corrections.filters_losses and finite_PB.any():
+            counts_PB = finite_PB
+        items_PB = np.where(counts_PB, items_PB, 0)
+        items_B = items_PB.sum(0)
+        mean_B = (np.where(counts_PB, loss_PB, 0) * items_PB).sum(0) / np.maximum(items_B, 1)
+        # As in transformers the mean of each round of batches counts once per example.
+        weight_B = items_B if by_label else np.where(items_B > 0, examples_PB.sum(0), 0)
+        return float(np.average(mean_B, weights=weight_B)) if weight_B.any() else float("nan")
+
+
+def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
+    """Return how many of ``size`` examples in the batch fetched last are not repeated ones, and how many are in all.
+
+    The last batches of several processes are completed with examples from the start of the data.
+    """
+    if not isinstance(loader, DataLoaderShard) or not loader.end_of_dataloader or loader.remainder <= 0:
+        return size, 0
+    config, total = loader.config, size * loader.config.num_processes
+    by_index = config.even_batches and not isinstance(loader.dataset, IterableDataset)
+    by_all = isinstance(loader.dataset, IterableDatasetShard) and loader.dataset.batch_size == size
+    in_turns = by_index and loader.total_batch_size == total
+    if not isinstance(loader, DataLoaderDispatcher) and not by_all and not in_turns:
+        return size, 0
+    num_own = loader.remainder - size * config.process_index
+    return min(max(num_own, 0), size), max(total - loader.remainder, 0)
+
+
+def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
+    """Return a nest of tensors of ``size`` rows with ``num_rows``: cut off, or the last one repeated."""
+    if num_rows == size:
+        return data
+    rows = [min(row, size - 1) for row in range(num_rows)]
+    return map_tensors(lambda tensor: tensor[rows] if tensor.dim() and len(tensor) == size else tensor, data)
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Return whether a part of ``model`` is compiled, and would be once more for a tensor of another class."""
+    marks = ("_orig_mod", "_compiled_call_impl")
+    return any(getattr(module, mark, None) is not None for module in model.modules() for mark in marks)
+
+
+class WatchedCount(torch.Tensor):
+    """A count of labels that notes its uses; the results are those of a plain tensor.
+
+    A signature does not tell whether a loss is divided by the count, since most models pass keyword arguments on to
+    layers that ignore them. A second forward pass would, but it draws random numbers and calls the user's code again.
+    """
+
+    uses: list[str]
+    traced: ClassVar[list[str]] = []  # calls that were compiled, so that nothing is known of them
+    # Functions that return the value as something other than a tensor.
+    _reading = frozenset({"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"})
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_compiling():
+            cls.traced.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+        tensors: list[torch.Tensor] = []
+        map_tensors(tensors.append, [args, kwargs or {}])
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        watched = [tensor for tensor in tensors if isinstance(tensor, cls) and "uses" in tensor.__dict__]
+        if watched and (len(watched) < len(tensors) or func.__name__ in cls._reading):
+            watched[0].uses.append(func.__name__)
+        elif watched and isinstance(result, torch.Tensor):
+            # Moved to another device, or divided by the number of batches: still the count.
+            result = result.as_subclass(cls)
+            result.uses = watched[0].uses
+        return result

@@ -1,0 +1,209 @@
+"""Setting up a trainer: traits of the model, changes that arguments make to it, and built-in callbacks."""
+
+import inspect
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import (
+    DataCollatorWithPadding,
+    DefaultFlowCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+    SequenceFeatureExtractor,
+    TrainerCallback,
+    default_data_collator,
+)
+
+from portico.compat import transformers as hf_compat
+from portico.compat.lightning import is_fast_dev_run
+from portico.errors import InputError, InputRuntimeError
+
+if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
+    from portico.trainer import Trainer
+
+
+def accepts_loss_kwargs(model: nn.Module) -> bool:
+    """Return whether ``model`` takes ``num_items_in_batch``, by its attribute or its signature, as in transformers."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return bool(getattr(model, "accepts_loss_kwargs", takes_kwargs))
+
+
+def loss_shifts_labels(model: nn.Module) -> bool:
+    """Return whether the loss of ``model`` leaves out the first label position."""
+    is_causal = hf_compat.LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is hf_compat.ForCausalLMLoss
+    return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+def is_spread(model: nn.Module, device: torch.device) -> bool:
+    """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
+    layers: Any = getattr(model, "hf_device_map", None) or {}
+    devices = {place for place in layers.values() if place not in ("cpu", "disk")}
+    return len(devices) > 1 or any(torch.device(place) != device for place in devices)
+
+
+def set_attention(model: Any, implementation: str | None) -> None:
+    """Set how a transformers model computes attention, by the key ``model.attn_implementation``; None leaves it."""
+    if implementation is None:
+        return
+    try:
+        model.set_attn_implementation(implementation)
+    except (ImportError, ValueError) as error:
+        raise InputError(
+            f"`model.attn_implementation={implementation}` cannot be used by {type(model).__name__} "
+            f"({' '.join(str(error).split())}); set it to eager or sdpa, or to null for the model's own choice."
+        ) from error
+
+
+def describe_model(model: nn.Module) -> dict[str, Any] | None:
+    """Return class and configuration of a model of transformers, as plain values; ``None`` for another model."""
+    config: Any = getattr(model, "config", None)
+    if not isinstance(model, PreTrainedModel) or not hasattr(transformers, type(model).__name__):
+        return None
+    return {"class": type(model).__name__, "config": config.to_json_string(use_diff=False)}
+
+
+def model_like(description: Mapping[str, Any] | None) -> nn.Module:
+    """Return a model, with new weights, like the one that :func:`describe_model` described."""
+    if description is None:
+        raise InputError(
+            "The checkpoint does not say how to make its model, since it is not one of transformers; make it, and "
+            "give it to `TrainerModule.load_from_checkpoint(path, model=model)`."
+        )
+    model_class: Any = getattr(transformers, description["class"])
+    config = model_class.config_class(**json.loads(description["config"]))
+    model: nn.Module = model_class(config)
+    return model
+
+
+def default_collator(processing_class: Any) -> Any:
+    """Return the collator for data without one: it pads if ``processing_class`` can."""
+    pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
+    return DataCollatorWithPadding(processing_class) if pads else default_data_collator
+
+
+def label_smoother(args: "TrainingArguments", model: nn.Module) -> hf_compat.LabelSmoother | None:
+    """Return the smoother for ``label_smoothing_factor``, ``None`` if it is 0 or does not apply to the model."""
+    if args.label_smoothing_factor == 0:
+        return None
+    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+        warnings.warn(
+            "Label smoothing is not compatible with multi-label classification. Disabling label smoothing for this "
+            "training run. To silence this, leave `label_smoothing_factor` out.",
+            UserWarning,
+            stacklevel=3,
+        )
+        return None
+    return hf_compat.LabelSmoother(epsilon=args.label_smoothing_factor)
+
+
+@contextmanager
+def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterator[None]:
+    """Apply Liger kernels, activation checkpointing, overflow detection and NEFTune noise, as the arguments say.
+
+    The noise is removed afterwards, also when training fails. What the model does not support is refused.
+    """
+    # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
+    # only the older ones.
+    if args.use_liger_kernel:
+        hf_compat.apply_liger_kernel(model, args.liger_kernel_config)
+    if args.gradient_checkpointing:
+        options: Any = args.gradient_checkpointing_kwargs
+        enable_activation_checkpointing(model, options or {})
+    if hf_compat.DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        hf_compat.DebugUnderflowOverflow(model)
+    if args.neftune_noise_alpha is None:
+        yield
+        return
+    if not hasattr(model, "get_input_embeddings"):
+        raise InputError(
+            f"`neftune_noise_alpha={args.neftune_noise_alpha}` adds noise to embeddings, but {type(model).__name__} "
+            "has no `get_input_embeddings`; define it to return the embedding layer, or leave the argument out."
+        )
+    handle = hf_compat.activate_neftune(model, args.neftune_noise_alpha)
+    try:
+        yield
+    finally:
+        hf_compat.deactivate_neftune(model, handle)
+
+
+def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
+    """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
+    # `_orig_mod` marks the wrapper that `torch.compile` returns.
+    if not args.torch_compile or hasattr(model, "_orig_mod"):
+        return model
+    if getattr(wrapped, "_orig_mod", None) is model:
+        return wrapped
+    mode = None if args.torch_compile_mode == "default" else args.torch_compile_mode
+    backend: Any = args.torch_compile_backend
+    return torch.compile(model, backend=backend, mode=mode)
+
+
+def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
+    """Make ``model`` recompute activations in backward instead of keeping them.
+
+    ``options`` are ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
+    """
+    placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
+    rest = {name: value for name, value in options.items() if name not in placement} or None
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
+    elif hasattr(model, "gradient_checkpointing_enable"):
+        warnings.warn(
+            f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will no "
+            "longer be called in v6. Define `activation_checkpointing_enable` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=rest, **placement)
+    else:
+        raise InputError(
+            f"`activation_checkpointing=True`, but {type(model).__name__} has no `activation_checkpointing_enable`; "
+            "define it, or set `activation_checkpointing=False`."
+        )
+
+
+def apply_log_level(args: "TrainingArguments") -> None:
+    """Apply ``log_level`` to transformers and, unless it is ``"passive"``, to portico."""
+    level = args.get_process_log_level()
+    transformers.logging.set_verbosity(level)
+    if args.log_level != "passive":
+        logging.getLogger("portico").setLevel(level)
+
+
+def default_callbacks(trainer: "Trainer") -> list[Any]:
+    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
+    args = trainer.args
+    try:
+        kinds = hf_compat.get_reporting_integration_callbacks(args.report_to)
+        # A run of a few batches is not tracked, as under Lightning.
+        trackers = [] if is_fast_dev_run(trainer.lightning_trainer) else [tracker() for tracker in kinds]
+    except (ImportError, RuntimeError, ValueError) as error:
+        kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
+        raise kind(
+            f"`report_to={', '.join(args.report_to)}` cannot be used ({error}); install its package, name another "
+            "tracker, or set it to 'none'."
+        ) from error
+    # The deprecated argument; transformers' arguments have none.
+    folder = getattr(args, "logging_dir", None)
+    for tracker in trackers:
+        if folder is not None and hasattr(tracker, "logging_dir"):
+            tracker.logging_dir = folder
+    savers = [hf_compat.JITCheckpointCallback()] if args.enable_jit_checkpoint else []
+    for saver in savers:
+        saver.set_trainer(trainer)
+    return [DefaultFlowCallback, *trackers, *savers]
+
+
+def progress_callback() -> type[TrainerCallback]:
+    """Return the progress bar of transformers: a table in a notebook, a line in a terminal."""
+    return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback

@@ -1,0 +1,96 @@
+"""New small models: tokenizers trained on the corpus at hand, and configurations whose errors name the setting."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+
+from portico.cli.settings import NO_DEFAULT
+from portico.errors import InputError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def train_wordpiece_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 1600, lowercase: bool = True
+) -> BertTokenizer:
+    """Train a BERT tokenizer; the same texts give the same pieces in every process.
+
+    Every character of the texts becomes a piece, so unseen names are split into known pieces, and in the same way in
+    a question and in its passage. ``vocab_size`` includes special tokens and single characters. With ``lowercase``
+    case is folded and accents are stripped, as in uncased BERT.
+    """
+    distinct_texts = list(dict.fromkeys(texts))
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # The trainer numbers the pieces of one inner character in the order of a hash map, and breaks ties between merges
+    # by number. As special tokens they get fixed numbers; only the vocabulary is kept, so they do not stay special.
+    characters = set(normalizer.normalize_str("".join(sorted(set().union(*distinct_texts)))))
+    inner_characters = [f"##{character}" for character in sorted(characters) if character.isalnum()]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *inner_characters], show_progress=False
+    )
+    tokenizer.train_from_iterator(distinct_texts, trainer)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+
+
+def train_generator_tokenizer(
+    texts: Iterable[str], *, vocab_size: int, ends_sequences: bool = True
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer of models that write: it keeps case and joins the pieces of a word again.
+
+    With ``ends_sequences`` each sequence ends with a separator, as T5 expects; otherwise nothing is added, as GPT-2's.
+    """
+    backend = train_wordpiece_tokenizer(texts, vocab_size=vocab_size, lowercase=False).backend_tokenizer
+    end = ("[SEP]", backend.token_to_id("[SEP]"))
+    template = f"$A {end[0]}" if ends_sequences else "$A"
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=[end])
+    backend.decoder = decoders.WordPiece()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]")
+
+
+# Fields that follow from the tokenizer and the labels.
+_OF_THE_DATA = (
+    *("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("id2label", "label2id", "architectures"),
+)
+
+
+def fields_of(
+    config_class: type[PreTrainedConfig], small: Mapping[str, Any], open_fields: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the fields of a new small model, in alphabetical order: those of ``small``, else the class's defaults.
+
+    Those that follow from the data, and the ``open_fields``, are `NO_DEFAULT`.
+    """
+    fields = {**config_class().to_dict(), **small}
+    fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
+    return {name: fields[name] for name in sorted(fields) if not name.startswith("_")}
+
+
+@contextmanager
+def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
+    """Raise errors of making a model with these fields as an `InputError` that names them."""
+    try:
+        yield
+    except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:  # torch raises the last
+        listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
+        raise InputError(
+            f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave "
+            f"them out for the defaults of the small {kind}."
+        ) from error
+
+
+def check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> None:
+    """Refuse fields that would shape a new model when one is loaded."""
+    shaping = [f"`model.{name}={value}`" for name, value in config.items() if value is not None]
+    if shaping:
+        raise InputError(
+            f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
+            "it is; set one or the other, and null for the rest."
+        )

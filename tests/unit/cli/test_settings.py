@@ -1,0 +1,160 @@
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from portico import IPUTrainingArguments, TrainingArguments
+from portico.cli.settings import (
+    NO_DEFAULT,
+    Rule,
+    argument_rules,
+    check_values,
+    rule_of,
+    schema_of,
+    setting,
+    shown_settings,
+    suggestion,
+    without_further_keys,
+)
+from portico.errors import InputError
+from portico.gradient_descent.topics import BagOfWordsClassifier
+from portico.mrc import SquadV2
+from portico.mrc.config import EncoderModel, MRCData, SpanAnswers
+
+COUNT = Rule((int,), least=1)
+SHARE = Rule((float, type(None)), least=0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed", "refused"),
+    [
+        (COUNT, [1, 7], [0, -1, 1.5, 1.0, "1", True, None]),
+        (SHARE, [0, 0.5, 3, None], [-0.1, math.nan, "abc", False]),
+        (Rule((bool, type(None))), [True, False, None], ["maybe", 1]),
+        (Rule((str,)), ["a", ""], [3, None]),
+        (Rule((float,)), [-1.0, 2, math.inf], ["abc", None, math.nan]),
+        (Rule((float,), is_finite=True), [-1.0, 2], [math.inf, -math.inf, math.nan]),
+        (Rule((float,), choices=("best",)), [1.5, "best"], ["worst", None]),
+    ],
+)
+def test_a_rule_allows_its_types_within_its_range(rule, allowed, refused):
+    assert all(rule.allows(value) for value in allowed)
+    assert not any(rule.allows(value) for value in refused)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (COUNT, "an integer of 1 or more"),
+        (SHARE, "a number of 0 or more, or null"),
+        (Rule((bool,)), "true or false"),
+        (Rule((), choices=("top", "exhaustive")), "one of top, exhaustive"),
+    ],
+)
+def test_a_refused_value_is_named_with_what_is_allowed(rule, words):
+    with pytest.raises(InputError, match=rf"^`data\.size=many` cannot be used; set it to {words}\.$"):
+        check_values("data", {"other": 1, "size": "many"}, {"size": rule})
+
+
+def test_training_arguments_have_the_rules_of_their_annotations():
+    rules = argument_rules()
+    assert rules["max_steps"] == Rule((int,))
+    assert rules["learning_rate"] == Rule((float,), least=0, is_finite=True)
+    assert rules["max_grad_norm"].allows(math.inf)
+    assert rules["save_total_limit"] == Rule((int, type(None)))
+    assert rules["bf16"] == Rule((bool,))
+    assert not {"optim", "lr_scheduler_type", "resume_from_checkpoint", "report_to"} & set(rules)
+
+
+@pytest.mark.parametrize("name", ["seed", "per_device_train_batch_size", "gradient_accumulation_steps"])
+def test_numbers_that_would_fail_later_are_refused(name):
+    with pytest.raises(InputError, match=f"`args.{name}=-1` cannot be used"):
+        check_values("args", {name: -1}, argument_rules())
+
+
+@pytest.mark.parametrize(
+    ("annotation", "rule"),
+    [
+        (int, Rule((int,))),
+        (str | list[str] | None, Rule((str, list, type(None)))),
+        (Literal["a", "b"] | None, Rule((type(None),), choices=("a", "b"))),
+        (Any, None),
+        (dict[str, int] | None, None),
+    ],
+)
+def test_an_annotation_is_a_rule(annotation, rule):
+    assert rule_of(annotation) == rule
+
+
+@dataclass(kw_only=True)
+class Own:
+    """Settings as a user writes them."""
+
+    size: int = setting(3, least=1)
+    """Size of the thing, in tokens. It is read once."""
+    name: str
+    """What it is called."""
+
+
+def test_a_dataclass_says_everything_about_its_keys():
+    known = schema_of(Own).known
+    assert (known["size"].default, known["size"].rule, known["size"].help) == (
+        3,
+        Rule((int,), least=1),
+        "Size of the thing, in tokens",
+    )
+    assert known["name"].default is NO_DEFAULT
+    assert not schema_of(Own).is_open
+
+
+@pytest.mark.parametrize("target", [MRCData, EncoderModel, SpanAnswers])
+def test_every_field_of_a_group_is_documented(target):
+    assert [name for name, one in schema_of(target).known.items() if not one.help] == []
+
+
+def test_further_keys_are_collected():
+    assert {"hidden_size", "name_or_path"} <= set(schema_of(EncoderModel).known)
+    assert "config" not in schema_of(EncoderModel).known
+    values = without_further_keys(EncoderModel, {"head": "span", "hidden_size": 8})
+    assert values == {"head": "span", "config": {"hidden_size": 8}}
+    assert shown_settings(EncoderModel(**values))["hidden_size"] == 8
+
+
+def test_a_constructor_says_everything_about_its_keys():
+    known = schema_of(BagOfWordsClassifier).known
+    assert known["dropout"].default == 0.2
+    assert known["dropout"].rule == Rule((float,))
+    assert known["dropout"].help == "Part of the average that is dropped in training, 0 to 1"
+    assert known["vocab_size"].default is NO_DEFAULT
+
+
+def test_keyword_arguments_of_torch_are_no_settings():
+    assert {"no_answer_threshold", "average_precision"} == set(schema_of(SquadV2).known)
+    assert not schema_of(SquadV2).is_open
+    assert schema_of(lambda **kwargs: kwargs).is_open
+
+
+def test_training_arguments_are_documented_by_the_nearest_class():
+    known = schema_of(TrainingArguments).known
+    assert known["learning_rate"].help == "Peak learning rate"
+    assert known["evaluation_strategy"].help == "Renamed to eval_strategy"
+    assert schema_of(IPUTrainingArguments).known["lamb"].help == "Train with LAMB"
+    assert [name for name, one in schema_of(IPUTrainingArguments).known.items() if not one.help] == []
+
+
+@pytest.mark.parametrize(
+    ("unknown", "known", "end"),
+    [
+        ("args.sed", ["args.seed"], "; the nearest valid names are: args.seed."),
+        ("args.doc_stride", ["preprocess.doc_stride"], "; the nearest valid names are: preprocess.doc_stride."),
+        ("trainer.max_epochs", ["args.num_train_epochs"], "; use args.num_train_epochs."),
+        ("trainer.max_epochs", ["trainer.num_epochs"], "; use trainer.num_epochs."),
+        ("max_length", ["preprocess.max_seq_length"], "; use preprocess.max_seq_length."),
+        ("args.max_steps", ["args.qqqqqqqq"], "; those of args are: qqqqqqqq."),
+        ("qqq", ["args", "model"], "."),
+        ("metric.qqq", ["metric.average", "data.j"], "; those of metric are: average."),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_one_that_was_meant(unknown, known, end):
+    assert suggestion(unknown, known) == end

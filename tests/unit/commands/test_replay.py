@@ -1,0 +1,252 @@
+import math
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from fresh_process import environment
+from portico.commands import replay
+
+SCRIPT = """
+import torch
+from models import Line, Points, toy_arguments
+from portico import LossSpike  # before transformers, whose names it uses too
+from transformers import Trainer, TrainingArguments, TrainerCallback
+
+
+class Broken(Line):
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        # One point of the data costs far more than the others.
+        if labels is not None and (x[:, 0] == Points().x[3, 0]).any():
+            outputs["loss"] = outputs["loss"] * 50
+        return outputs
+
+
+args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3, learning_rate=0.001)
+Trainer(Broken(), args, train_dataset=Points()).train()
+print("the script goes on")
+"""
+
+
+def portico(*command, folder):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "portico", *command],
+        cwd=folder,
+        env=environment(COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay")
+    (folder / "script.py").write_text(SCRIPT)
+    ended = portico("run", "script.py", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_opens_the_step_of_the_spike(folder):
+    before = files(folder / "out")
+    ended = portico("replay", "script.py", "--from-spike", "--report", "step.html", folder=folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the script goes on" not in ended.stdout
+    assert files(folder / "out") == before
+    assert re.search(r"Step \d+\. Replayed from .*; the loss logged at step \d+ is the recorded one", ended.stdout)
+    index, loss, share = re.search(r"│ (\d+) +│ (\S+) +│ (\S+)% ", ended.stdout).groups()
+    assert index == "3"
+    assert float(share) > 80
+    assert math.isfinite(float(loss))
+    assert "│ linear │" in ended.stdout
+    assert "first output that is not finite: none" in ended.stdout
+    page = (folder / "step.html").read_text(encoding="utf-8")
+    assert "<td>3</td>" in page
+    assert "Training step" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step", "99"], "error: The training ended before step 99; its last step is 10."),
+        (["--step", "0"], "error: `--step 0` is not positive"),
+        ([], "error: `--step N` and `--from-spike` are both given, or neither; give one of them."),
+        (["--step", "5", "--report", "none/step.html"], "`--report none/step.html` cannot be written; name a file in"),
+    ],
+)
+def test_bad_input(arguments, message, folder):
+    ended = portico("replay", "script.py", *arguments, folder=folder)
+    assert ended.returncode == 1
+    assert message in ended.stderr
+
+
+@pytest.mark.slow
+def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
+    for step in (1, 5, 6, 10):
+        ended = portico("replay", "script.py", f"--step={step}", folder=folder)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert f"the loss logged at step {step} is the recorded one" in ended.stdout
+        assert len(re.findall(r"│ \d+ +│ \S+ +│ \S+% ", ended.stdout)) == 2
+
+
+NOT_FINITE = """
+import torch
+from models import Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+class Root(torch.nn.Module):
+    def forward(self, x):
+        return x.sqrt() if {condition} else x
+
+
+class Rooted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.root, self.last = torch.nn.Linear(3, 4), Root(), torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        y = self.last(self.root(self.first(x)))
+        return {{"loss": ((y - labels) ** 2).mean(), "logits": y}}
+
+
+torch.manual_seed(0)
+args = toy_arguments(
+    "out", TrainingArguments, save_strategy="steps", save_steps=2, gradient_accumulation_steps=2, learning_rate=0.01
+)
+Trainer(Rooted(), args, train_dataset=Points(24)).train()
+"""
+
+
+@pytest.mark.slow
+def test_names_the_first_module_with_an_output_that_is_not_finite(tmp_path):
+    (tmp_path / "script.py").write_text(NOT_FINITE.format(condition="(x < -1.5).any()"))
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--from-spike", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "first output that is not finite: root (Root)" in ended.stdout
+    # The example whose loss is not finite comes first.
+    assert re.search(r"│ (\d+) +│ (\S+) ", ended.stdout).group(2) == "nan"
+
+
+@pytest.mark.slow
+def test_opens_a_step_of_two_processes_with_accumulation(tmp_path):
+    (tmp_path / "script.py").write_text(NOT_FINITE.format(condition="False"))
+    options = ("--strategy", "ddp", "--devices", "2")
+    assert portico("run", *options, "script.py", folder=tmp_path).returncode == 0
+    before = files(tmp_path / "out")
+    ended = portico("replay", *options, "script.py", "--step", "5", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from out/checkpoint-4; the loss logged at step 5 is the recorded one" in ended.stdout
+    assert "examples: 8" in ended.stdout
+    indices = re.findall(r"│ (\d+) +│ \S+ +│ \S+% ", ended.stdout)
+    assert len(set(indices)) == 8
+    assert files(tmp_path / "out") == before
+
+
+ROLLED_BACK = """
+import torch
+from models import Line, Points, toy_arguments
+from portico import LossSpike
+from transformers import Trainer, TrainingArguments, TrainerCallback
+
+
+class Jumping(Line):
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        outputs["loss"] = outputs["loss"] * (1000 if trainer.state.global_step == 6 else 1)
+        return outputs
+
+
+args = toy_arguments("out", TrainingArguments, save_strategy="steps", learning_rate=0.001, {arguments})
+trainer = Trainer(Jumping(), args, train_dataset=Points(), callbacks=[LossSpike("rollback")])
+trainer.train()
+"""
+
+
+@pytest.mark.slow
+def test_repeats_a_rollback(tmp_path):
+    (tmp_path / "script.py").write_text(ROLLED_BACK.format(arguments="save_steps=5"))
+    ended = portico("run", "script.py", folder=tmp_path)
+    assert "Weights and optimizer are those of out/checkpoint-5 again" in ended.stderr, ended.stderr
+    before = files(tmp_path / "out")
+    ended = portico("replay", "script.py", "--step", "9", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from out/checkpoint-5; the loss logged at step 9 is the recorded one" in ended.stdout
+    # The checkpoint that it was rolled back to is gone: the replay writes it again.
+    shutil.rmtree(tmp_path / "out/checkpoint-5")
+    ended = portico("replay", "script.py", "--step", "9", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "since no checkpoint precedes it; the loss logged at step 9 is the recorded one" in ended.stdout
+    assert files(tmp_path / "out").items() <= before.items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["report", "rollback"])
+def test_compares_a_logged_mean_of_several_steps(action, tmp_path):
+    script = ROLLED_BACK.format(arguments="save_steps=2, logging_steps=3, max_steps=15")
+    (tmp_path / "script.py").write_text(script.replace("rollback", action))
+    ended = portico("run", "script.py", folder=tmp_path)
+    assert ("Weights and optimizer are those of out/checkpoint-6 again" in ended.stderr) == (action == "rollback")
+    # Checkpoint 10 is nearer, but the loss logged at step 12 is the mean from step 10 on.
+    ended = portico("replay", "script.py", "--step", "11", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    start = {"report": 8, "rollback": 6}[action]
+    assert f"from out/checkpoint-{start}; the loss logged at step 12 is the recorded one" in ended.stdout
+    # No checkpoint precedes the first logged loss.
+    shutil.rmtree(tmp_path / "out/checkpoint-4")
+    ended = portico("replay", "script.py", "--step", "3", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = {"report": "the run recorded no loss of the replayed steps alone", "rollback": "step 3 is the recorded one"}
+    assert told[action] in ended.stdout
+
+
+@pytest.mark.slow
+def test_opens_a_step_of_a_folder_of_train(tmp_path):
+    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 1, "eval_strategy": "no"}
+    changes["load_best_model_at_end"] = False
+    overrides = [f"++args.{name}={value}" for name, value in changes.items()]
+    ended = portico("train", "+experiment=causal_lm", *overrides, "paths.output_dir=run", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    before = files(tmp_path / "run")
+    ended = portico("replay", "run", "--step", "5", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from run/checkpoint-4; the loss logged at step 5 is the recorded one" in ended.stdout
+    assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "naming"),
+    [
+        ("os.system", "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}"),
+        ("portico.commands.replay.os.system", "callbacks: {one: {_target_: portico.commands.replay.os.system}}"),
+        ("portico.cli.experiment.import_module", "model: {_target_: portico.cli.experiment.import_module}"),
+        ("os.system", "trainer: {optimizer: {type: os.system}}"),
+        ("theirs.jsonnet", "allennlp_config: theirs.jsonnet"),
+    ],
+)
+def test_calls_nothing_that_a_configuration_names_unless_trusted(name, naming, tmp_path, monkeypatch, capsys):
+    (tmp_path / "config.yaml").write_text(f"args: {{_target_: portico.TrainingArguments}}\npaths: {{}}\n{naming}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        replay.main([".", "--step", "1"])
+    assert ended.value.code == 1
+    assert f"config.yaml names {name}, which would be imported and called; if you trust the" in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text("[]")
+    with pytest.raises(SystemExit):
+        replay.main([".", "--step", "1"])
+    assert (
+        "config.yaml: no configuration of `portico train`; give the folder of one of its runs."
+        in capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit):
+        replay.main(["--devices", "2", ".", "--step", "1"])
+    assert "a folder is replayed as its config.yaml says" in capsys.readouterr().err

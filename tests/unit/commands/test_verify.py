@@ -1,0 +1,70 @@
+"""`portico verify`, with recorded runs in place of processes."""
+
+import pytest
+
+from portico.commands import verify
+from portico.commands.comparison import RecordedRun
+from portico.commands.script import Script
+
+
+def training(loss):
+    step = {
+        "step": 1,
+        "batches": [1],
+        "losses": [loss],
+        "learning_rate": [0.1],
+        "gradients": {},
+        "gradient_norm": loss,
+    }
+    step |= {"weights": {}, "weights_hash": 1, "random": {}}
+    whole = {"initial_weights": 1, "steps": [step], "events": [["on_save", 1]], "draws": {}, "calls": {}}
+    return {**whole, "log_history": [], "final_weights": {}}
+
+
+@pytest.fixture
+def verified(tmp_path, monkeypatch, capsys):
+    """Verify a script whose runs have these losses, in order; return exit code, names of the runs, and output."""
+
+    def verified(*losses, **options):
+        labels, waiting = [], list(losses)
+
+        def recorded(self, label, settings):
+            labels.append(label)
+            return RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))], operators=["put_"])
+
+        monkeypatch.setattr(verify.Verification, "_recorded", recorded)
+        ended = verify.Verification(Script("script.py"), tmp_path, None)
+        code = ended.run(tmp_path / "page.html", **{"is_once": False, **options})
+        return code, labels, capsys.readouterr().out
+
+    return verified
+
+
+def test_transformers_runs_twice_first(verified):
+    code, labels, out = verified(0.5, 0.5, 0.5)
+    assert (code, labels) == (0, ["transformers", "transformers again", "portico"])
+    assert out.endswith("identical for 1 step, 1 checkpoint, 0 evaluations\n")
+    assert "Not reproducible" not in out
+
+
+def test_says_what_is_not_reproducible_at_all(verified, tmp_path):
+    code, labels, out = verified(0.5, 0.25, 0.5, 0.5)
+    assert (code, labels) == (1, ["transformers", "transformers again", "operators", "portico"])
+    told = "in two runs under transformers:\n  loss at step 1: 0.5 and 0.25\n  gradient norm at step 1: 0.5 and 0.25\n"
+    assert told in out
+    assert "an operator is not deterministic (torch names put_)" in out
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Not reproducible under transformers itself" in page
+    assert "<td>0.25</td>" in page
+
+
+def test_a_difference_of_portico_is_not_the_script_s(verified):
+    code, _, out = verified(0.5, 0.5, 0.25)
+    assert code == 1
+    assert "First difference: loss at step 1: 0.5 and 0.25" in out
+    assert "Not reproducible" not in out
+
+
+def test_once_runs_transformers_again_only_on_a_difference(verified):
+    assert verified(0.5, 0.5, is_once=True)[:2] == (0, ["transformers", "portico"])
+    assert verified(0.5, 0.25, 0.5, is_once=True)[:2] == (1, ["transformers", "portico", "transformers again"])

@@ -1,0 +1,543 @@
+"""Each deviation of transformers in one process: its warning, and the numbers with and without the correction."""
+
+import json
+import logging
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.utils.data import DataLoader
+
+import portico
+from models import (
+    Line,
+    Pairs,
+    Points,
+    PointStream,
+    Sequences,
+    ToyDataset,
+    pad_everything,
+    tiny_bert,
+    tiny_gpt2,
+    tiny_t5,
+    tiny_tokenizer,
+    toy_arguments,
+    toy_trainer,
+)
+from parity.curves import Plain, WithColumns, span
+from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
+from portico.errors import InputError
+from portico.loop.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
+
+DOCS = Path(__file__).parents[2] / "docs" / "corrections.md"
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """Return the warnings about deviations so far."""
+    caplog.set_level(logging.WARNING)
+    return lambda: [line for record in caplog.records if "corrections=[" in (line := record.getMessage())]
+
+
+def logged(trainer, key="loss"):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def bert_trainer(folder, trainer_class=None, parts=None, **changes):
+    options = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4, "max_steps": 2, **changes}
+    parts = {"model": tiny_bert(), "train_dataset": ToyDataset(), "eval_dataset": None, **(parts or {})}
+    return toy_trainer(folder, trainer_class, parts, **options)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        (None, []),
+        ([], []),
+        ("nan_losses, loss_scale", ["loss_scale", "nan_losses"]),
+        (["nan_losses"], ["nan_losses"]),
+        ("all", list(CORRECTIONS)),
+        (["all"], list(CORRECTIONS)),
+    ],
+)
+def test_corrections_are_named(value, names, tmp_path):
+    assert correction_names(value) == names
+    assert toy_arguments(tmp_path, corrections=value).corrections == names
+
+
+def test_unknown_correction_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(
+        InputError, match=r"'loss_scal' in `corrections`; the nearest is 'loss_scale', and all are"
+    ) as told:
+        toy_arguments(tmp_path, corrections=["loss_scal"])
+    assert all(repr(name) in str(told.value) for name in CORRECTIONS)
+
+
+def test_command_line_takes_names_with_commas(tmp_path):
+    parser = transformers.HfArgumentParser(portico.TrainingArguments)
+    options = ["--output_dir", str(tmp_path), "--corrections", "loss_scale,nan_losses", "--stop_on_nan"]
+    (args,) = parser.parse_args_into_dataclasses(options)
+    assert (args.corrections, args.stop_on_nan) == (["loss_scale", "nan_losses"], True)
+    assert json.loads(args.to_json_string())["corrections"] == ["loss_scale", "nan_losses"]
+
+
+def test_arguments_of_transformers_correct_nothing(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"args": toy_arguments(tmp_path, transformers.TrainingArguments)})
+    assert not any(name in trainer.corrections for name in CORRECTIONS)
+
+
+def test_saved_arguments_are_those_of_transformers(tmp_path):
+    trainer = toy_trainer(tmp_path, corrections="all", stop_on_nan=True)
+    trainer.save_model()
+    saved = torch.load(tmp_path / "training_args.bin", weights_only=False)
+    assert type(saved) is transformers.TrainingArguments
+    assert not {"corrections", "stop_on_nan"} & vars(saved).keys()
+
+
+def test_every_correction_has_a_row_and_every_row_a_correction():
+    rows = re.findall(r"^\| `(\w+)` \|", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert rows == list(CORRECTIONS)
+
+
+# Losses that transformers adds up
+
+
+class WeightedLoss(portico.Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        outputs = model(**inputs)
+        loss = nn.functional.cross_entropy(outputs["logits"], inputs["labels"], weight=torch.tensor([1.0, 2.0, 1.0]))
+        return (loss, outputs) if return_outputs else loss
+
+
+def mean_loss(outputs, labels, num_items_in_batch=None):
+    return nn.functional.cross_entropy(outputs["logits"], labels)
+
+
+def span_loss(outputs, labels, num_items_in_batch=None):
+    return outputs["logits"].square().mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "trainer_class", "parts"),
+    [
+        ("BertForSequenceClassification", None, {}),
+        ("WeightedLoss", WeightedLoss, {}),
+        ("mean_loss", None, {"compute_loss_func": mean_loss}),
+        # Without `labels` in the batch there is no count at all.
+        ("span_loss", None, {"compute_loss_func": span_loss, "train_dataset": WithColumns(span, 24)}),
+    ],
+)
+def test_mean_that_is_added_up_warns_once(name, trainer_class, parts, tmp_path, warnings_of):
+    trainer = bert_trainer(tmp_path, trainer_class, parts)
+    trainer.train()
+    trainer.train()
+    assert warnings_of() == [
+        f"The loss of `{name}` is a mean already, yet transformers adds it up over 4 batches: the logged loss and its "
+        "gradients are 4 times too large; set `corrections=['loss_scale']`."
+    ]
+
+
+def sum_over_count(outputs, labels, num_items_in_batch):
+    return nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
+
+
+def sum_over_number(outputs, labels, num_items_in_batch):
+    return nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / int(num_items_in_batch.item())
+
+
+@torch.compile(backend="eager")
+def compiled_loss(outputs, labels, num_items_in_batch):
+    return sum_over_count(outputs, labels, num_items_in_batch)
+
+
+@pytest.mark.parametrize(
+    "parts", [{"compute_loss_func": sum_over_count}, {"compute_loss_func": sum_over_number}, {"model": tiny_gpt2}]
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_that_uses_the_count_does_not_warn(parts, smoothing, tmp_path, warnings_of):
+    if "model" in parts:
+        parts = {"model": tiny_gpt2(), "train_dataset": Sequences(24), "data_collator": pad_everything}
+    trainer = bert_trainer(tmp_path, None, parts, label_smoothing_factor=smoothing)
+    trainer.train()
+    assert warnings_of() == []
+
+
+def test_nothing_warns_without_accumulation_or_with_the_correction(tmp_path, warnings_of):
+    bert_trainer(tmp_path, gradient_accumulation_steps=1).train()
+    bert_trainer(tmp_path, corrections="loss_scale").train()
+    assert warnings_of() == []
+
+
+def test_count_is_watched_without_a_trace_in_the_numbers():
+    count, loss = torch.tensor(7.0), torch.tensor(3.0)
+    watched = count.as_subclass(WatchedCount)
+    watched.uses = []
+    moved = (watched.to("cpu") / 2).unsqueeze(0)
+    assert watched.uses == []
+    assert (watched.device, watched.dim(), str(moved.dtype)) == (count.device, 0, "torch.float32")
+    quotient = loss / moved
+    assert type(quotient) is torch.Tensor
+    assert torch.equal(quotient, loss / (count / 2).unsqueeze(0))
+    assert watched.uses
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_loss_is_not_judged(tmp_path, warnings_of):
+    bert_trainer(tmp_path, None, {"compute_loss_func": compiled_loss}).train()
+    WatchedCount.traced.clear()
+    assert warnings_of() == []
+
+
+def test_overridden_training_step_receives_the_count_of_the_window(tmp_path):
+    class Own(portico.Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            counts.append(int(num_items_in_batch))
+            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.accelerator.backward(loss)
+            return loss.detach()
+
+    counts = []
+    bert_trainer(tmp_path, Own, corrections="all").train()
+    assert set(counts) == {12}
+
+
+class Balanced(nn.Module):
+    """A sum over the count of labels, and next to it a mean, as the routing loss of a mixture of experts."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids, labels=None, num_items_in_batch=None, **kwargs):
+        logits = self.head(self.embedding(input_ids).mean(1))
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss = nn.functional.cross_entropy(logits, labels, reduction=reduction)
+        loss = loss if num_items_in_batch is None else loss / num_items_in_batch
+        return {"loss": loss + logits.square().mean(), "logits": logits}
+
+
+def test_loss_that_uses_the_count_in_part_is_a_mean_too(tmp_path):
+    def losses(num_batches, **changes):
+        sizes = {"per_device_train_batch_size": 12 // num_batches, "gradient_accumulation_steps": num_batches}
+        trainer = bert_trainer(tmp_path, None, {"model": Balanced()}, **{**sizes, **changes, "max_steps": 3})
+        trainer.train()
+        return logged(trainer)
+
+    right = losses(1)
+    assert losses(4)[0] > 1.01 * right[0]
+    assert losses(4, corrections="loss_scale") == pytest.approx(right, rel=1e-5)
+
+
+def test_short_batch_in_a_window_warns(tmp_path, warnings_of):
+    parts = {"train_dataset": Points(7), "eval_dataset": None}
+    sizes = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3, "num_train_epochs": 1}
+    toy_trainer(tmp_path, parts=parts, **sizes).train()
+    (warning,) = warnings_of()
+    assert "batches of 1 and of 3 examples the same weight, so an example of the smaller one counts 3 times" in warning
+    corrected = toy_trainer(tmp_path, parts={**parts, "model": Line()}, corrections="loss_scale", **sizes)
+    corrected.train()
+    model, data = Line(), Points(7)
+    assert logged(corrected) == pytest.approx([model(data.x, data.y)["loss"].item()], rel=1e-5)
+
+
+def test_batch_without_labels_weighs_nothing(tmp_path):
+    data = [
+        {"input_ids": torch.tensor([row + 1]), "labels": torch.tensor([-100, 1, -100, 2][row])} for row in range(4)
+    ]
+    found = []
+    for size in (4, 2, 1):
+        sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 4 // size, "max_steps": 2}
+        trainer = bert_trainer(tmp_path, None, {"model": Plain(), "train_dataset": data}, corrections="all", **sizes)
+        trainer.train()
+        found.append(logged(trainer) + logged(trainer, "grad_norm"))
+    assert found == [pytest.approx(found[0], rel=1e-5)] * 3
+
+
+# Streams
+
+
+def test_end_of_a_stream_makes_a_step(tmp_path, warnings_of):
+    def run(size, num_batches, **changes):
+        parts = {"train_dataset": PointStream(), "eval_dataset": None}
+        sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": num_batches, "max_steps": 5}
+        trainer = toy_trainer(tmp_path, parts=parts, **sizes, **changes)
+        trainer.train()
+        return logged(trainer), logged(trainer, "grad_norm")
+
+    # 10 points: a window of 8, and 2 that are left over.
+    right = run(8, 1)
+    assert warnings_of() == []
+    losses, _ = run(2, 4)
+    assert losses[1] > 1.5 * right[0][2]
+    assert warnings_of() == [
+        "The last accumulation window of the stream has 1 of 4 batches, and transformers adds their loss and "
+        "gradients to the next step; set `corrections=['stream_leftover']`."
+    ]
+    corrected = run(2, 4, corrections="stream_leftover")
+    assert corrected[0] == pytest.approx(right[0], rel=1e-4)
+    assert corrected[1] == pytest.approx(right[1], rel=1e-4)
+
+
+# Several processes, without starting them
+
+
+@pytest.mark.parametrize("options", [{}, {"split_batches": True}, {"dispatch_batches": True}, {"even_batches": False}])
+@pytest.mark.parametrize("num_skipped", [0, 1])
+@pytest.mark.parametrize("size", [1, 7, 8, 13])
+def test_every_example_is_the_own_one_of_one_process(options, size, num_skipped):
+    # A resumed run skips batches.
+    num_skipped = min(num_skipped, (size - 1) // 4)
+    batch_size = 4 if options.get("split_batches") else 2
+    seen, repeated = [], set()
+    for process in range(2):
+        config = DataLoaderConfig(num_processes=2, process_index=process, **options)
+        if options.get("dispatch_batches"):
+            config = DataLoaderConfig(
+                num_processes=2, process_index=process, broadcast=Broadcast(size, num_skipped), **options
+            )
+        loader = prepare_data_loader(DataLoader(range(size), batch_size=batch_size), config)
+        loader = skip_first_batches(loader, num_skipped) if num_skipped else loader
+        count = 0
+        for batch in loader:
+            num_own, count = own_and_repeated(len(batch), loader)
+            seen += batch[:num_own].tolist()
+        repeated.add(count)
+    assert sorted(seen) == list(range(4 * num_skipped, size))
+    assert options.get("even_batches") is False or len(repeated) == 1
+
+
+class Broadcast:
+    """What the first process sends to the second one: batches of four."""
+
+    def __init__(self, size, num_skipped):
+        self.batches = iter([*torch.arange(size).split(4)[num_skipped:], None])
+
+    def __call__(self, batch):
+        return next(self.batches)
+
+
+def test_rows_are_cut_and_completed():
+    data = {"a": torch.arange(3), "b": [torch.tensor(1.0), torch.ones(3, 2)], "c": "name", "d": torch.ones(2)}
+    cut = with_rows(data, 3, 2)
+    assert cut["a"].tolist() == [0, 1]
+    assert [tuple(part.shape) for part in cut["b"]] == [(), (2, 2)]
+    assert with_rows(cut["a"], 2, 4).tolist() == [0, 1, 1, 1]
+    assert with_rows(data, 3, 3) is data
+
+
+# Evaluation
+
+
+def mean_over_all_labels(model, data, collate):
+    model.eval()
+    total = count = 0
+    for index in range(len(data)):
+        batch = collate([data[index]])
+        num_labels = int(batch["labels"].ne(-100).sum())
+        with torch.no_grad():
+            total, count = total + model(**batch).loss.item() * num_labels, count + num_labels
+    return total / count
+
+
+def test_evaluation_loss_does_not_depend_on_the_size_of_batches(tmp_path, warnings_of):
+    model = tiny_t5()
+    collate = transformers.DataCollatorForSeq2Seq(tiny_tokenizer())
+    parts = {"model": model, "eval_dataset": Pairs(13), "data_collator": collate}
+    right = mean_over_all_labels(model, Pairs(13), collate)
+    theirs, ours = [], []
+    for size in (1, 4, 13):
+        options = {"per_device_eval_batch_size": size}
+        theirs.append(toy_trainer(tmp_path, parts=parts, **options).evaluate()["eval_loss"])
+        ours.append(
+            toy_trainer(tmp_path, parts=parts, corrections="eval_batch_means", **options).evaluate()["eval_loss"]
+        )
+    assert ours == pytest.approx([right] * 3, rel=1e-5)
+    assert np.abs(np.array(theirs) / right - 1).max() > 1e-3
+
+
+class MeanLabel(nn.Module):
+    """Its loss is the mean of the labels, which reach it as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, labels=None):
+        return {"loss": self.scale * labels[labels != -100].float().mean()}
+
+
+def rows_of(*labels):
+    return [{"x": torch.zeros(1), "labels": torch.tensor(row)} for row in labels]
+
+
+def test_distant_mean_of_batches_warns(tmp_path, warnings_of):
+    parts = {"model": MeanLabel(), "eval_dataset": rows_of([1, -100, -100], [3, 3, 3])}
+    trainer = toy_trainer(tmp_path, parts=parts, per_device_eval_batch_size=1)
+    assert trainer.evaluate()["eval_loss"] == 2.0
+    assert warnings_of() == [
+        "`eval_loss` is 2, which depends on the size of the batches, since it is the mean of their means; the mean "
+        "over all labels is 2.5; set `corrections=['eval_batch_means']`."
+    ]
+    trainer = toy_trainer(tmp_path, parts=parts, per_device_eval_batch_size=1, corrections="eval_batch_means")
+    assert trainer.evaluate()["eval_loss"] == 2.5
+
+
+def test_seq2seq_evaluation_counts_the_last_batch_in_full(tmp_path):
+    model = tiny_t5()
+    collate = transformers.DataCollatorForSeq2Seq(tiny_tokenizer())
+
+    def loss(**changes):
+        options = {
+            "per_device_eval_batch_size": 4,
+            "predict_with_generate": True,
+            "generation_max_length": 4,
+            **changes,
+        }
+        args = toy_arguments(tmp_path, portico.Seq2SeqTrainingArguments, **options)
+        parts = {"model": model, "args": args, "eval_dataset": Pairs(5), "data_collator": collate}
+        return toy_trainer(tmp_path, portico.Seq2SeqTrainer, parts).evaluate()["eval_loss"]
+
+    def loss_of(data):
+        parts = {"model": model, "eval_dataset": data, "data_collator": collate}
+        return toy_trainer(tmp_path, parts=parts, per_device_eval_batch_size=4).evaluate()["eval_loss"]
+
+    first, second = loss_of([Pairs(5)[index] for index in range(4)]), loss_of([Pairs(5)[4]])
+    assert loss() == pytest.approx((first + second) / 2, rel=1e-5)
+    assert loss(corrections="eval_duplicates") == pytest.approx((4 * first + second) / 5, rel=1e-5)
+
+
+# Losses that are not finite
+
+
+def diverging(folder, **changes):
+    parts = {"model": MeanLabel(), "train_dataset": rows_of([1.0], [2.0], [math.nan], [3.0]), "eval_dataset": None}
+    sizes = {"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential", "num_train_epochs": 1}
+    return toy_trainer(folder, parts=parts, learning_rate=0.0, **sizes, **changes)
+
+
+def test_nan_warns_once_and_is_logged_as_zero(tmp_path, warnings_of):
+    trainer = diverging(tmp_path)
+    trainer.train()
+    assert logged(trainer)[2] == 0.0
+    (warning,) = warnings_of()
+    assert warning == (
+        "The loss of step 3 is nan, and transformers logs the mean of the losses since the last log in its place, 0.0 "
+        "if there are none; lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log "
+        "it set `corrections=['nan_losses']`."
+    )
+
+
+def test_corrected_nan_is_logged(tmp_path, warnings_of):
+    trainer = diverging(tmp_path, corrections="nan_losses")
+    trainer.train()
+    assert [math.isnan(loss) for loss in logged(trainer)[:3]] == [False, False, True]
+    assert warnings_of() == []
+
+
+@pytest.mark.parametrize("corrections", [None, "nan_losses", "all"])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_training_stops_at_nan(corrections, filtered, tmp_path):
+    trainer = diverging(tmp_path, corrections=corrections, stop_on_nan=True, logging_nan_inf_filter=filtered)
+    with pytest.raises(InputError, match=r"The loss of step 3 is NaN or infinite, .* weights of step 2 .*lower"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+    assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("corrections", "is_nan"), [(None, False), ("nan_losses", True), ("eval_batch_means", False), ("all", True)]
+)
+def test_nan_in_an_evaluation(corrections, is_nan, tmp_path):
+    parts = {"model": MeanLabel(), "eval_dataset": rows_of([1.0], [math.nan], [3.0])}
+    trainer = toy_trainer(tmp_path, parts=parts, per_device_eval_batch_size=1, corrections=corrections)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(math.nan if is_nan else 2.0, nan_ok=True)
+
+
+# Resuming after the last step
+
+
+@pytest.mark.parametrize("changes", [{}, {"ignore_data_skip": True}, {"parts": {"train_dataset": PointStream()}}])
+def test_run_at_its_last_step_makes_no_more(changes, tmp_path, warnings_of):
+    def resume(**more):
+        trainer = toy_trainer(tmp_path, max_steps=3, **{**changes, **more})
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+        return trainer.state.global_step, trainer.model.state_dict()
+
+    trainer = toy_trainer(tmp_path, max_steps=3, save_strategy="steps", save_steps=3, **changes)
+    trainer.train()
+    saved = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    assert resume()[0] == 4
+    assert warnings_of() == [
+        "The checkpoint is of step 3, and the run ends at step 3, yet transformers makes one more; set "
+        "`corrections=['resume_at_max_steps']`."
+    ]
+    steps, weights = resume(corrections="resume_at_max_steps")
+    assert steps == 3
+    assert all(torch.equal(weights[name], tensor) for name, tensor in saved.items())
+
+
+# Names of weights
+
+
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {"pixel_values": torch.randn(3, 8, 8, generator=generator), "labels": torch.tensor(index % 3)}
+        for index in range(12)
+    ]
+
+
+def vit_trainer(library, folder, **changes):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    options = {"max_steps": 4, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 2, **changes}
+    args = toy_arguments(folder, library.TrainingArguments, **options)
+    return library.Trainer(
+        model=transformers.ViTForImageClassification(config),
+        args=args,
+        train_dataset=pictures(),
+        eval_dataset=pictures(),
+    )
+
+
+def losses(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
+    whole = vit_trainer(transformers, tmp_path)
+    whole.train()
+    resumed = {}
+    for name, library, changes in (
+        ("transformers", transformers, {}),
+        ("portico", portico, {}),
+        ("corrected", portico, {"corrections": "renamed_weights"}),
+    ):
+        caplog.clear()
+        trainer = vit_trainer(library, tmp_path, **changes)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        resumed[name] = losses(trainer)
+        warned = "16 weights of the model keep the values they had" in caplog.text
+        assert warned == (name == "portico")
+    assert resumed["corrected"] == losses(whole)
+    assert resumed["portico"] == resumed["transformers"] != losses(whole)
+
+
+def test_renamed_weights_of_the_best_model_are_found(tmp_path):
+    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "greater_is_better": True}
+    trainer = vit_trainer(portico, tmp_path, **best, learning_rate=1.0, corrections="renamed_weights")
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+    saved = transformers.ViTForImageClassification.from_pretrained(trainer.state.best_model_checkpoint)
+    for name, weight in saved.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], weight, rtol=0, atol=0)
