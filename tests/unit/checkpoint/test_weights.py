@@ -5,7 +5,7 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM
 
 from models import Line
-from portico.checkpoint import weights
+from portico.checkpoint import sharded, weights
 from portico.checkpoint import weights as adapters
 from portico.checkpoint.sharded import load_weight_slices, save_weight_shards, stored_tensors
 from portico.checkpoint.weights import fill, load_weights, save_weights, warn_about_key_mismatch
