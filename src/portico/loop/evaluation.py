@@ -12,7 +12,6 @@ from transformers import EvalPrediction
 
 from portico.compat.lightning import (
     can_nest_evaluation,
-    exit_on_sigterm,
     keep_gradients,
     quiet_lightning,
     run_nested_evaluation,
@@ -21,6 +20,7 @@ from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, f
 from portico.data.datamodule import EvaluationFeed
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
+from portico.distributed.signals import exit_on_sigterm
 from portico.errors import InputTypeError
 from portico.loop.corrections import EvaluationLoss
 from portico.loop.metrics import batch_metrics

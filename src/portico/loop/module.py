@@ -17,6 +17,7 @@ from torch import nn
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger, nested_detach
 from portico.errors import InputError
+from portico.loop.lean import FastModule, step_optimizer
 from portico.loop.model_setup import describe_model, model_like
 from portico.optim import scheduler_config
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
 
 
-class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
+class TrainerModule(FastModule, pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
     A ``lightning.Trainer`` of the user's runs it too (:mod:`portico.loop.plain_trainer`), and
@@ -191,7 +192,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             optimizer_closure()
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)
-        lightning_compat.step_optimizer(self.trainer, steppable, optimizer_closure)
+        step_optimizer(self.trainer, steppable, optimizer_closure)
         accelerator = self.hf_trainer.accelerator
         accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.scaler is not None
         run.after_optimizer_step()

@@ -94,7 +94,9 @@ from portico.distributed.loaders import DataLoaderShard, skip_first_batches
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
+from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm, stop_between_batches
 from portico.errors import InputError
+from portico.loop.lean import NullProfiler, use_lean_loops
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -502,7 +504,7 @@ def build_lightning_trainer(
     are the user's arguments, of which :func:`~portico.validation.check_lightning_kwargs` leaves those used here.
     """
     options: dict[str, Any] = {
-        "profiler": lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
+        "profiler": NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
         # A sanity check runs the evaluation loader, which takes time, and reads a stream from its start.
         "num_sanity_val_steps": 0,
         "enable_model_summary": False,
@@ -533,7 +535,7 @@ def build_lightning_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             **options,
         )
-    lightning_compat.use_lean_loops(trainer)
+    use_lean_loops(trainer)
     if lightning_compat.is_fast_dev_run(trainer):
         # Lightning would end the run by batches, and validate at its end.
         trainer.fit_loop.epoch_loop.max_steps, trainer.check_val_every_n_epoch = -1, sys.maxsize
@@ -541,9 +543,9 @@ def build_lightning_trainer(
     if inside_worker():
         lightning_compat.drop_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
-        lightning_compat.disable_sigterm_handler(trainer)
+        disable_sigterm_handler(trainer)
     else:
-        lightning_compat.stop_between_batches(trainer, on_sigterm=kill_children)
+        stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
 
 
@@ -568,7 +570,7 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
             kill_children_on_error(),
             lightning_compat.quiet_lightning(),
             autocast_forward(module.model, strategy),
-            lightning_compat.exit_on_sigterm(pl_trainer),
+            exit_on_sigterm(pl_trainer),
         ):
             begin_call(strategy, "train")
             pl_trainer.fit(module, datamodule=datamodule)

@@ -16,7 +16,6 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from models import toy_trainer
 from portico.compat import lightning as lightning_internals
 from portico.compat.lightning import (
-    NullProfiler,
     UnnormalizedLoss,
     continue_from,
     end_epoch_after,
@@ -24,6 +23,7 @@ from portico.compat.lightning import (
     quiet_lightning,
 )
 from portico.data.datamodule import TrainFeed
+from portico.loop.lean import NullProfiler
 
 
 def test_checked_version_is_installed():

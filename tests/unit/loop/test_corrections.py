@@ -34,7 +34,7 @@ from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, s
 from portico.errors import InputError
 from portico.loop.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
 
-DOCS = Path(__file__).parents[2] / "docs" / "corrections.md"
+DOCS = Path(__file__).parents[3] / "docs" / "corrections.md"
 
 
 @pytest.fixture
