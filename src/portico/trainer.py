@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -59,17 +59,10 @@ from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
+from portico.loop.batches import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.corrections import Corrections
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation, run_evaluation
-from portico.loop.module import (
-    TrainerModule,
-    count_labels,
-    count_tokens,
-    labels_of,
-    logits_of,
-    loss_of,
-    set_training,
-)
+from portico.loop.module import TrainerModule
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.run import (
     EventBridge,
@@ -213,6 +206,11 @@ class Trainer:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
+    # An older name, defined by `with_older_names`.
+    prediction_loop: Callable[..., EvalLoopOutput]
+    # Of overrides written for older versions of transformers; settled when a subclass is made.
+    _omitted_by_compute_loss: frozenset[str] = frozenset()
+    _overrides_prediction_loop = False
     # Whether metrics get what the model returns, and not what post-processing makes of it.
     _scores_logits = True
     current_flos: float = 0
@@ -280,6 +278,8 @@ class Trainer:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         deprecated.adapt_overrides(cls, Trainer)
+        cls._omitted_by_compute_loss = deprecated.omitted_arguments(cls.compute_loss)
+        cls._overrides_prediction_loop = cls.prediction_loop is not Trainer.prediction_loop
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -655,13 +655,10 @@ class Trainer:
         self._use_lightning_trainer(run)
         self.module.set_model(self.model)
         self.module.run = self.datamodule.run = run
-        before = self.accelerator.backward_now
-        self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            with self.module.staying_on_device():
+            with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
-            self.accelerator.backward_now = before
             with contextlib.suppress(Exception):
                 # A run that failed still completes its last checkpoint; its own error is raised.
                 self._background.wait()
@@ -769,8 +766,7 @@ class Trainer:
         elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
-        # Deferred: Lightning runs backward right after this method. If a subclass overrides `training_step`, backward
-        # runs here, because the override may use the gradients.
+        # Here or right after this method: `portico.loop.backward` says which, and why.
         self.accelerator.backward(loss)
         return loss.detach()
 
@@ -847,19 +843,24 @@ class Trainer:
         """Return an empty context: :mod:`portico.distributed.precision` casts inside the model's forward instead."""
         return contextlib.nullcontext()
 
-    @deprecated.accept_missing_grad_norm
     def _maybe_log_save_evaluate(
         self,
         tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        model: nn.Module,
-        trial: "Trial",
-        epoch: float,
-        ignore_keys_for_eval: list[str] | None,
+        grad_norm: "torch.Tensor | float | nn.Module | None" = None,
+        model: "nn.Module | Trial" = None,
+        trial: "Trial" = None,
+        epoch: float | list[str] | None = None,
+        ignore_keys_for_eval: list[str] | None = None,
         start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
+        if isinstance(grad_norm, nn.Module):
+            # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
+            ignore_keys_for_eval = cast("list[str] | None", epoch)
+            model, trial, grad_norm = grad_norm, model, None
+        if grad_norm is None and self.module.run is not None:
+            grad_norm = self.module.run.grad_norm
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             loss_sum = self.accelerator.gather(tr_loss).mean().item()
             # In place: the caller holds the same tensor and keeps adding to it.
@@ -906,7 +907,7 @@ class Trainer:
     def _get_num_items_in_batch(self, batch_samples: list["Batch"], device: torch.device) -> "NumItems":
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         # An override that does not take the count returns the mean of its batch, to be divided by the window.
-        wanted = wanted and not deprecated.omits_argument(self.compute_loss, "num_items_in_batch")
+        wanted = wanted and "num_items_in_batch" not in self._omitted_by_compute_loss
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)
@@ -1044,7 +1045,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = deprecated.evaluation_loop_in_use(self)(
+        output = self._evaluation_loop_in_use(
             loader,
             description="Evaluation",
             # Without metrics the predictions are not used.
@@ -1102,6 +1103,12 @@ class Trainer:
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
+    @property
+    def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
+        """``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for its own."""
+        is_older = self._overrides_prediction_loop and self.args.use_legacy_prediction_loop
+        return self.prediction_loop if is_older else self.evaluation_loop
+
     def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
 
@@ -1141,7 +1148,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = deprecated.evaluation_loop_in_use(self)(
+        output = self._evaluation_loop_in_use(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)
@@ -1197,7 +1204,7 @@ class Trainer:
     def _loss_and_outputs(
         self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
-        if deprecated.omits_argument(self.compute_loss, "return_outputs"):
+        if "return_outputs" in self._omitted_by_compute_loss:
             # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
             outputs = model(**inputs)
             return self.compute_loss(model, inputs), outputs
@@ -1608,11 +1615,12 @@ class Trainer:
     # ---- Lightning ----
 
     @property
-    def _runs_own_backward(self) -> bool:
-        """Whether a subclass overrides ``training_step``, so that backward runs where its code calls it."""
+    def runs_backward_in_step(self) -> bool:
+        """Whether backward runs inside ``training_step``: where a subclass overrides it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
-    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run backward on ``loss`` through the strategy, at once."""
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:

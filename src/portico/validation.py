@@ -386,7 +386,7 @@ def check_parts(trainer: "Trainer") -> None:
             "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
             "`dataset` as `train_dataset`, or leave the argument out."
         )
-    if trainer._runs_own_backward:
+    if trainer.runs_backward_in_step:
         refuse_own_backward(trainer.lightning_trainer.strategy)
     strategy, even_batches = trainer.lightning_trainer.strategy, trainer.accelerator.dataloader_config.even_batches
     check_model(strategy, trainer.model, even_batches=even_batches)

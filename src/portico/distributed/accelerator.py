@@ -158,7 +158,7 @@ class Accelerator:
     Attributes:
         dataloader_config: How loaders are prepared from now on; may be changed.
         optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
-        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning runs backward.
+        run_backward: What :meth:`backward` calls: ``torch.Tensor.backward`` outside a training run.
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
@@ -178,9 +178,8 @@ class Accelerator:
     def __init__(self, strategy: "Callable[[], Strategy]", dataloader_config: DataLoaderConfig | None = None) -> None:
         self._strategy = strategy
         self.dataloader_config = dataloader_config or DataLoaderConfig()
-        self._deferred: torch.Tensor | None = None
         self.flag_tensor: torch.Tensor | None = None
-        self.backward_now: Callable[..., None] | None = torch.Tensor.backward
+        self.run_backward: Callable[..., None] = torch.Tensor.backward
         self.optimizer_step_was_skipped = False
 
     def start(self, accumulation: Mapping[str, Any] | None) -> None:
@@ -536,28 +535,9 @@ class Accelerator:
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss``: deferred to Lightning in a run; at once outside, or in an overridden step."""
-        if self.gradient_accumulation_steps != 1:
-            loss = loss / self.gradient_accumulation_steps
-        if self.backward_now is not None:
-            self.backward_now(loss, **kwargs)
-        elif self._deferred is not None:
-            raise RuntimeError(
-                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
-                "subclass to run several backward passes."
-            )
-        else:
-            self._deferred = loss
-
-    def take_deferred_loss(self) -> torch.Tensor:
-        """Hand the loss of the last :meth:`backward` to Lightning, which runs backward through the strategy."""
-        loss, self._deferred = self._deferred, None
-        if loss is None:
-            raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
-                "`self.accelerator.backward(loss)` in it."
-            )
-        return loss
+        """Run backward on ``loss``; in a training run as :class:`portico.loop.backward.BackwardPass` says."""
+        num_steps = self.gradient_state.num_steps
+        self.run_backward(loss if num_steps == 1 else loss / num_steps, **kwargs)
 
     def clip_grad_norm_(
         self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2

@@ -393,12 +393,12 @@ class LoopTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     @property
-    def _runs_own_backward(self) -> bool:
+    def runs_backward_in_step(self) -> bool:
         return bool(self.gd_trainer.backward_callbacks)
 
-    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
-            super()._backward_now(loss, **kwargs)
+            super().run_backward(loss, **kwargs)
 
     # Evaluation
 

@@ -22,7 +22,7 @@ from portico.compat.tree import map_tensors
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.sharding import IterableDatasetShard
 from portico.errors import InputError, InputRuntimeError
-from portico.loop.module import count_labels
+from portico.loop.batches import count_labels
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems

@@ -71,7 +71,7 @@ class PlainTrainerBridge(EventBridge):
 
     def _prepare_fit(self, pl_trainer: pl.Trainer) -> None:
         trainer, args = self.hf_trainer, self.hf_trainer.args
-        if trainer._runs_own_backward:
+        if trainer.runs_backward_in_step:
             refuse_own_backward(pl_trainer.strategy)
         _check_settings(pl_trainer, args)
         self._set(pl_trainer, "accumulate_grad_batches", args.gradient_accumulation_steps)
@@ -84,6 +84,7 @@ class PlainTrainerBridge(EventBridge):
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
         self.run = trainer._set_up_run(plan, loader)
         self.run.is_lightnings = True
+        self._contexts.enter_context(self.run.backward.serving(trainer.accelerator))
         self.module.run = trainer.datamodule.run = self.run
         if given is not None:
             lightning_compat.use_train_loader(pl_trainer, TrainFeed(plan.steps_in_epoch, self.run.batches))
@@ -155,7 +156,6 @@ def _use(trainer: "Trainer", pl_trainer: pl.Trainer) -> None:
 @contextmanager
 def _training(trainer: "Trainer") -> Iterator[None]:
     trainer.is_in_train = True
-    trainer.accelerator.backward_now = trainer._backward_now if trainer._runs_own_backward else None
     try:
         with prepared_for_training(trainer.model, trainer.args):
             yield

@@ -96,6 +96,7 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm, stop_between_batches
 from portico.errors import InputError
+from portico.loop.backward import BackwardPass
 from portico.loop.lean import NullProfiler, use_lean_loops
 from portico.plan import ResumePoint, RunPlan
 
@@ -190,7 +191,9 @@ class TrainingRun:
         self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
         self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
-        self.pending_backward: tuple[torch.Tensor, Batch] | None = None  # loss and inputs of the current batch
+        self.backward = BackwardPass(self.trainer.run_backward, inside_step=self.trainer.runs_backward_in_step)
+        # Loss and inputs of a batch until its backward pass is done.
+        self.step_to_count: tuple[torch.Tensor, Batch] | None = None
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
@@ -354,7 +357,7 @@ class TrainingRun:
             self.tr_loss += loss
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
-        self.pending_backward = None
+        self.step_to_count = None
 
     def before_optimizer_step(self) -> None:
         trainer = self.trainer
