@@ -61,7 +61,7 @@ from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTy
 from portico.loop import model_setup
 from portico.loop.batches import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.corrections import Corrections
-from portico.loop.evaluation import EvaluationSession, LoopEvaluation, run_evaluation
+from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.run import (
@@ -298,7 +298,7 @@ class Trainer:
         self.place_model_on_device = is_whole if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
-            self._place_model()
+            self.place_model()
         self.model_wrapped = self.model
         # Below PEFT's adapters: their own signature and class name say nothing of labels.
         base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
@@ -306,7 +306,7 @@ class Trainer:
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
         self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
-        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
+        self.loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
 
@@ -424,10 +424,20 @@ class Trainer:
             given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
             given.own_batch_size = given_batch_size(dataset) or 0
             return given
-        loader = self.datamodule.build_loader(
+        loader = self._build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
         return self.accelerator.prepare(loader)
+
+    def _build_loader(self, dataset: "Examples", *, description: str, **options: Any) -> "DataLoader[Any]":
+        """Return a loader that is not prepared yet, over the columns of ``dataset`` that the model takes."""
+        collator = self.data_collator
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
+            dataset = self._remove_unused_columns(dataset, description=description)
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description=description)
+        dataset, collator = self._batched_alike(dataset, collator)
+        return self.datamodule.build_loader(dataset, description=description, collate_fn=collator, **options)
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -449,7 +459,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return self.datamodule.remove_unused_columns(dataset, description)
+        return self.datamodule.remove_unused_columns(dataset, description, taken=self._signature_columns or [])
 
     def _get_collator_with_removed_columns(
         self, data_collator: "DataCollator", description: str | None = None
@@ -457,7 +467,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        return self.datamodule.removing_collator(data_collator, description)
+        return self.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
 
     def _batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
         """Return data and collator for a loader; a subclass may return others that make the same batches faster."""
@@ -529,7 +539,7 @@ class Trainer:
             rate = scheduler.get_last_lr()[0]
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
-    def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None:
+    def renew_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make both for a new run, and show them to the callbacks."""
         if self._created_lr_scheduler:
             # The scheduler of an earlier run counts that run's steps.
@@ -599,7 +609,7 @@ class Trainer:
             # Every run starts from the same weights.
             self._seed_everything()
             self.model = self.call_model_init(trial)
-            self._place_model()
+            self.place_model()
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -619,9 +629,9 @@ class Trainer:
         loader = self.get_train_dataloader()
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        return self._fit(self._set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
+        return self._fit(self.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
 
-    def _set_up_run(
+    def set_up_run(
         self,
         plan: RunPlan,
         loader: "Loader",
@@ -648,7 +658,8 @@ class Trainer:
         self.model_wrapped = model_setup.compiled_for_training(
             self._wrap_model(self.model), self.model_wrapped, self.args
         )
-        log_training_start(self, run.plan, run.resume_point if checkpoint is not None else None)
+        resume_point = run.resume_point if checkpoint is not None else None
+        log_training_start(self, plan, resume_point, batch_size=self._train_batch_size)
         return run
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
@@ -686,8 +697,7 @@ class Trainer:
         resumed = resume.read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
         point = ResumePoint()
         if resumed is not None:
-            self.state = resumed
-            self._load_callback_state()
+            self.adopt_state(resumed)
             point = ResumePoint.after(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
@@ -747,11 +757,11 @@ class Trainer:
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        is_summed = self._is_scaled_for_accumulation(num_items_in_batch)
+        is_summed = self.sums_losses(num_items_in_batch)
         share = None if self.module.run is None else self.module.run.share
         num_summed = self.current_gradient_accumulation_steps if is_summed else 1
-        with self.compute_loss_context_manager(), self.corrections.applied(share, num_summed=num_summed):
-            count = self.corrections.count_for_loss(num_items_in_batch, num_summed=num_summed)
+        counting = self.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
+        with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
@@ -766,11 +776,11 @@ class Trainer:
         elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
-        # Here or right after this method: `portico.loop.backward` says which, and why.
+        # Here or right after this method: `BackwardPass` in `portico.loop.module` says which.
         self.accelerator.backward(loss)
         return loss.detach()
 
-    def _is_scaled_for_accumulation(self, num_items_in_batch: "NumItems") -> bool:
+    def sums_losses(self, num_items_in_batch: "NumItems") -> bool:
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
         by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
@@ -910,7 +920,7 @@ class Trainer:
         wanted = wanted and "num_items_in_batch" not in self._omitted_by_compute_loss
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
-        count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)
+        count = count_labels(batch_samples, shifts_labels=self.loss_shifts_labels)
         if not isinstance(count, torch.Tensor):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
@@ -919,7 +929,7 @@ class Trainer:
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
-        return move_to_device(data, self.args.device)
+        return move_to_device(data, self.accelerator.device)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":
         inputs = self._prepare_input(inputs)
@@ -997,12 +1007,18 @@ class Trainer:
         tokens = count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
         self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
+    def clip_gradients(self) -> torch.Tensor | float:
+        """Scale the gradients down to ``args.max_grad_norm``, and return the norm that they had."""
+        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
+        norm = self._clip_grad_norm(self.model) if self.args.max_grad_norm > 0 else None
+        return self._get_grad_norm(self.model, grad_norm=norm)
+
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         # In the order of the model's parameters, not of the optimizer's groups: a norm is a float sum, whose last bits
         # depend on the order of its terms.
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
         if grad_norm is not None:
             return grad_norm
         # An infinite limit measures without clipping.
@@ -1328,6 +1344,16 @@ class Trainer:
         if checkpoint is not None:
             resume.load_scaler(self, checkpoint)
 
+    def adopt_state(self, state: TrainerState) -> None:
+        """Continue from the state of a checkpoint, and from the callback states in it."""
+        self.state = state
+        self._load_callback_state()
+
+    def restore_optimizer(self, checkpoint: str) -> None:
+        """Restore optimizer, scheduler and gradient scaler from the folder of a checkpoint."""
+        self._load_optimizer_and_scheduler(checkpoint)
+        self._load_scaler(checkpoint)
+
     def _load_callback_state(self) -> None:
         writer.restore_callbacks(self)
 
@@ -1377,14 +1403,14 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        numbers = self._record(logs)
+        numbers = self.record_logs(logs)
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
             lightning_logger.save()
 
-    def _record(self, logs: dict[str, float]) -> dict[str, float]:
+    def record_logs(self, logs: dict[str, float]) -> dict[str, float]:
         """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
@@ -1636,16 +1662,13 @@ class Trainer:
             self.lightning_trainer.num_sanity_val_steps = 0
         self.args.lightning_strategy = self.lightning_trainer.strategy
 
-    def _plain_trainer_callbacks(self, module: TrainerModule) -> list[Callback]:
+    def lightning_callbacks_of(self, module: TrainerModule) -> list[Callback]:
         """Return the callbacks for a ``lightning.Trainer`` that runs ``module`` and is not this trainer's."""
         if "lightning_trainer" not in self.__dict__:
             # In a worker, into which that trainer pickled the module.
             self._use_lightning_trainer()
         is_own = module.trainer.strategy is self.lightning_trainer.strategy
         return [] if is_own else [PlainTrainerBridge(module, self)]
-
-    def _begin_loop_evaluation(self, loaders: Any, prefix: str) -> LoopEvaluation:
-        return LoopEvaluation(self, loaders, prefix=prefix)
 
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
@@ -1662,7 +1685,7 @@ class Trainer:
         if fill and is_empty(self.model):
             weights.fill(self.model)
 
-    def _place_model(self) -> None:
+    def place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
         # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
         is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
@@ -1674,7 +1697,7 @@ class Trainer:
         """Set this trainer up in a process that the strategy launched."""
         self._use_lightning_trainer()
         connect(self.lightning_trainer.strategy)
-        self._place_model()
+        self.place_model()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self.state.is_local_process_zero = self.is_local_process_zero()
 

@@ -10,7 +10,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
@@ -102,17 +102,6 @@ def run_closure(
     Public: none; ``Precision.optimizer_step`` always steps.
     """
     return precision._wrap_closure(model, optimizer, closure)
-
-
-def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return a context that disables the autocast that Lightning puts around a whole step.
-
-    Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
-    """
-    plugin = strategy.precision_plugin
-    if isinstance(plugin, MixedPrecision):
-        return torch.autocast(plugin.device, enabled=False)
-    return nullcontext()
 
 
 @contextmanager

@@ -535,7 +535,7 @@ class Accelerator:
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss``; in a training run as :class:`portico.loop.backward.BackwardPass` says."""
+        """Run backward on ``loss``; in a training run as :class:`portico.loop.module.BackwardPass` says."""
         num_steps = self.gradient_state.num_steps
         self.run_backward(loss if num_steps == 1 else loss / num_steps, **kwargs)
 

@@ -259,7 +259,7 @@ class IPUMixin(_MixedInto):
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
-            loader = self.datamodule.build_loader(
+            loader = self._build_loader(
                 dataset,
                 description=description,
                 batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,

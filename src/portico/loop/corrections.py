@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
     from portico.plan import RunPlan
     from portico.trainer import Trainer
+
+_T = TypeVar("_T")
 
 CORRECTIONS: Mapping[str, str] = {
     "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
@@ -114,20 +116,34 @@ class Corrections:
 
     # The loss of a batch
 
-    def applied(
-        self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None
-    ) -> AbstractContextManager[Any]:
-        """Compute a loss: a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them."""
-        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+    def applied(self, share: BatchShare | None, *, inputs: "Batch") -> AbstractContextManager["Batch"]:
+        """Compute the loss of an evaluated batch inside: a mean for ``share``, or without one as transformers."""
+        if share is self.share is None and (self._has_watched or self._is_alone(1)):
             return nullcontext(inputs)
-        return self._applied(share, num_summed, inputs)
+        return self._applied(share, 1, inputs)
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
         return num_batches == 1 and self._trainer.accelerator.data_parallel_size == 1
 
+    def counting(
+        self, num_items: "NumItems", share: BatchShare | None, *, num_summed: int = 1
+    ) -> AbstractContextManager["NumItems"]:
+        """Compute a training loss inside; the context is the count to compute it with.
+
+        The loss is a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them.
+        """
+        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+            return nullcontext(num_items)
+        return self._counting(num_items, share, num_summed)
+
     @contextmanager
-    def _applied(self, share: BatchShare | None, num_summed: int, inputs: Any) -> Iterator[Any]:
+    def _counting(self, num_items: "NumItems", share: BatchShare | None, num_summed: int) -> Iterator["NumItems"]:
+        with self._applied(share, num_summed, None):
+            yield self.count_for_loss(num_items, num_summed=num_summed)
+
+    @contextmanager
+    def _applied(self, share: BatchShare | None, num_summed: int, inputs: _T) -> Iterator[_T]:
         before, self.share, self._watched, self._factor = self.share, share, None, 1
         try:
             yield inputs
@@ -221,13 +237,13 @@ class Corrections:
         """Return the number of labels in a batch, or of examples if it has none that can be counted."""
         count, device = None, self._trainer.args.device
         if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
-            count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
+            count = count_labels([batch], shifts_labels=self._trainer.loss_shifts_labels)
         return torch.as_tensor(num_examples if count is None else count, dtype=torch.float32, device=device)
 
     @property
     def filters_losses(self) -> bool:
         """Whether losses that are NaN or infinite are left out of the logs."""
-        return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self
+        return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self._names
 
     def filters(self, loss: torch.Tensor) -> bool:
         """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
@@ -312,6 +312,17 @@ def _is_plain(strategy: Strategy, steps: tuple[str, ...]) -> bool:
 def _defines(name: str, owner: object, base: type) -> bool:
     """Return whether ``owner``, or its class, replaces the attribute ``name`` of ``base``."""
     return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
+
+
+def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
+    """Return a context that disables the autocast that Lightning puts around a whole step.
+
+    Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
+    """
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        return torch.autocast(plugin.device, enabled=False)
+    return nullcontext()
 
 
 class _DefinedHooks:

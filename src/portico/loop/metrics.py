@@ -193,7 +193,7 @@ def batch_metrics(trainer: "Trainer", *, nested: bool) -> BatchedComputeMetrics 
     if isinstance(compute_metrics, _TORCH_METRICS):
         # What `preprocess_logits_for_metrics` returns is not shifted: it may have aligned it with the labels.
         is_causal = _head(trainer) in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        shifts = (is_causal or trainer._loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
+        shifts = (is_causal or trainer.loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
         return TorchMetrics(compute_metrics, own=nested, shifts_labels=shifts)
     if trainer.args.batch_eval_metrics and callable(compute_metrics):
         return BatchedComputeMetrics(compute_metrics)

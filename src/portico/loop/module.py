@@ -15,8 +15,10 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
 from portico.compat import lightning as lightning_compat
+from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
-from portico.loop.lean import FastModule, step_optimizer
+from portico.loop.evaluation import EvaluationSession, LoopEvaluation
+from portico.loop.lean import FastModule, step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
 from portico.optim import scheduler_config
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from portico.compat.annotations import Batch
-    from portico.loop.evaluation import EvaluationSession, LoopEvaluation
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
 
@@ -108,7 +109,7 @@ class TrainerModule(FastModule, pl.LightningModule):
                 "This module was loaded without a trainer, so it has no data, loss or optimizer, and only computes "
                 "`module(**inputs)`; load it with `TrainerModule.load_from_checkpoint(path, trainer=trainer)`."
             )
-        return self.hf_trainer._plain_trainer_callbacks(self)
+        return self.hf_trainer.lightning_callbacks_of(self)
 
     def train_dataloader(self) -> Any:
         return self.hf_trainer.datamodule.train_dataloader()
@@ -131,7 +132,7 @@ class TrainerModule(FastModule, pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
+        self.hf_trainer.renew_optimizer_and_scheduler(self._training_run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
@@ -142,7 +143,7 @@ class TrainerModule(FastModule, pl.LightningModule):
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Call the trainer's ``training_step``, and return the loss that Lightning differentiates unless it did."""
         run = self._training_run
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
         if run.backward.inside_step:
             run.add_loss(loss, batch)
@@ -185,7 +186,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         run = self._training_run
         # Lightning also steps on the last batch of a stream, even inside a window, where Hugging Face does not.
-        if not run.ends_window(batch_idx):
+        if not run.makes_step:
             optimizer_closure()
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)
@@ -216,17 +217,17 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         if self.evaluation is None:
-            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.val_dataloaders, "eval")
+            self._own_evaluation = LoopEvaluation(self.hf_trainer, self.trainer.val_dataloaders, prefix="eval")
 
     def on_test_epoch_start(self) -> None:
         if self.evaluation is None:
-            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.test_dataloaders, "test")
+            self._own_evaluation = LoopEvaluation(self.hf_trainer, self.trainer.test_dataloaders, prefix="test")
 
     def validation_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> None:
         if self._own_evaluation is not None and self._own_evaluation.is_innermost:
             self._own_evaluation.begin_loader(dataloader_idx)
         assert self.evaluation is not None
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     # A prediction runs in Lightning's test loop (`portico.compat.lightning.run_nested_evaluation` says why).
@@ -235,7 +236,7 @@ class TrainerModule(FastModule, pl.LightningModule):
     def predict_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the logits of a batch, as ``preprocess_logits_for_metrics`` makes them."""
         trainer = self.hf_trainer
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             _, logits, labels = trainer.prediction_step(self.model, batch, prediction_loss_only=False)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -261,7 +262,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         self._own_evaluation = None
         if not own.is_sanity_check:
             epoch = {} if trainer.state.epoch is None else {"epoch": trainer.state.epoch}
-            trainer._record({**metrics, **epoch})
+            trainer.record_logs({**metrics, **epoch})
             event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
             trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
             if not self.trainer.barebones:
@@ -290,6 +291,69 @@ class TrainerModule(FastModule, pl.LightningModule):
     on_test_model_train = on_validation_model_train
 
 
+class BackwardPass:
+    """What ``accelerator.backward(loss)`` does during one training run.
+
+    Hugging Face's ``training_step`` calls it and finds the gradients afterwards; Lightning's returns a loss, which
+    Lightning differentiates. Which of the two holds is decided once, when the run is set up:
+
+    - In the trainer's own ``training_step`` the call is the last line, so the loss is kept, the step returns it, and
+      Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP).
+    - A ``training_step`` that a subclass overrides may use the gradients in its next line. Backward runs inside the
+      call, as often as it is called, and Lightning skips its own pass.
+
+    Outside a run ``accelerator.backward(loss)`` is ``loss.backward()``.
+
+    Args:
+        run_backward: Runs backward on a loss through the strategy.
+        inside_step: Whether backward runs inside ``training_step``.
+    """
+
+    def __init__(self, run_backward: Callable[..., None], *, inside_step: bool) -> None:
+        self.inside_step = inside_step
+        self._run_backward = run_backward
+        self._kept_loss: torch.Tensor | None = None
+
+    @contextmanager
+    def serving(self, accelerator: Accelerator) -> Iterator[None]:
+        """Be what ``accelerator.backward`` calls during the block."""
+        before, accelerator.run_backward = accelerator.run_backward, self
+        try:
+            yield
+        finally:
+            accelerator.run_backward = before
+
+    def __call__(self, loss: torch.Tensor, **kwargs: object) -> None:
+        if self.inside_step:
+            self._run_backward(loss, **kwargs)
+        elif self._kept_loss is not None:
+            raise RuntimeError(
+                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
+                "subclass to run several backward passes."
+            )
+        else:
+            self._kept_loss = loss
+
+    def take_loss(self) -> torch.Tensor:
+        """Return the loss of the step that just ended, for Lightning to differentiate."""
+        loss, self._kept_loss = self._kept_loss, None
+        if loss is None:
+            raise RuntimeError(
+                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
+                "`self.accelerator.backward(loss)` in it."
+            )
+        return loss
+
+
+def _of_optimizer(name: str) -> property:
+    """Return a property that reads, sets and deletes the attribute ``name`` of the wrapped optimizer."""
+    return property(
+        lambda self: getattr(self._optimizer, name),
+        lambda self, value: setattr(self._optimizer, name, value),
+        lambda self: delattr(self._optimizer, name),
+    )
+
+
 class _ClosureFirst:
     """An optimizer that runs the closure, then takes a plain step.
 
@@ -302,7 +366,8 @@ class _ClosureFirst:
     """
 
     # A gradient scaler sets what a fused optimizer is to divide by, and deletes it after the step.
-    _OF_SCALER = ("grad_scale", "found_inf")
+    grad_scale = _of_optimizer("grad_scale")
+    found_inf = _of_optimizer("found_inf")
 
     def __init__(self, optimizer: "Optimizer") -> None:
         self._optimizer = optimizer
@@ -311,15 +376,6 @@ class _ClosureFirst:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OF_SCALER:
-            setattr(self._optimizer, name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._optimizer, name)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         result = closure() if closure is not None else None

@@ -82,7 +82,7 @@ class PlainTrainerBridge(EventBridge):
         given = lightning_compat.given_train_loader(pl_trainer)
         loader = trainer.get_train_dataloader() if given is None else _prepared(given, trainer)
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
-        self.run = trainer._set_up_run(plan, loader)
+        self.run = trainer.set_up_run(plan, loader)
         self.run.is_lightnings = True
         self._contexts.enter_context(self.run.backward.serving(trainer.accelerator))
         self.module.run = trainer.datamodule.run = self.run
@@ -144,7 +144,7 @@ def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Traine
     finally:
         _use(trainer, own)
         # Lightning's `Strategy.teardown` moves the module to the CPU.
-        trainer._place_model()
+        trainer.place_model()
 
 
 def _use(trainer: "Trainer", pl_trainer: pl.Trainer) -> None:

@@ -96,8 +96,8 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm, stop_between_batches
 from portico.errors import InputError
-from portico.loop.backward import BackwardPass
 from portico.loop.lean import NullProfiler, use_lean_loops
+from portico.loop.module import BackwardPass
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -177,11 +177,13 @@ class TrainingRun:
     is_lightnings: bool = False  # whether the user's `lightning.Trainer` decides when to validate and save
 
     def __post_init__(self) -> None:
+        self.device = self.trainer.args.device
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
-        self.tr_loss = torch.tensor(0.0, device=self.trainer.args.device)
+        self.tr_loss = torch.tensor(0.0, device=self.device)
         self.epoch_loader: Any = self.loader  # of the current epoch; of a resumed one its rest
         self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
+        self.is_trial = False  # whether only a few batches are tried out (`fast_dev_run`)
         self.globalstep_last_logged = self.initial_global_step = 0
         self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
@@ -190,6 +192,7 @@ class TrainingRun:
         self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
         self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
         self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
+        self.makes_step = False  # whether the optimizer steps after the current batch
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
         self.backward = BackwardPass(self.trainer.run_backward, inside_step=self.trainer.runs_backward_in_step)
         # Loss and inputs of a batch until its backward pass is done.
@@ -203,11 +206,11 @@ class TrainingRun:
         """Continue where a checkpoint of Lightning was written; Lightning restores optimizer, schedule and loops."""
         trainer, plan = self.trainer, self.plan
         saved = lightning_checkpoint.get(_CHECKPOINT_KEY, {})
-        trainer.state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
-        trainer.state.global_step = lightning_checkpoint["global_step"]
-        trainer.state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
-        trainer.state.compute_steps(trainer.args, plan.max_steps)
-        trainer._load_callback_state()
+        state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
+        state.global_step = lightning_checkpoint["global_step"]
+        state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
+        state.compute_steps(trainer.args, plan.max_steps)
+        trainer.adopt_state(state)
         self.rng_states = saved.get("rng_states")
         self.resume_point = ResumePoint.after(
             trainer.state.global_step,
@@ -230,8 +233,7 @@ class TrainingRun:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is None:
             return
-        self.trainer._load_optimizer_and_scheduler(self.checkpoint)
-        self.trainer._load_scaler(self.checkpoint)
+        self.trainer.restore_optimizer(self.checkpoint)
         lightning_compat.continue_from(
             self.trainer.lightning_trainer,
             epoch=self.resume_point.epoch,
@@ -243,6 +245,7 @@ class TrainingRun:
     def begin(self) -> None:
         trainer = self.trainer
         self.start_time = time.time()
+        self.is_trial = lightning_compat.is_fast_dev_run(trainer.lightning_trainer)
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         self.globalstep_last_logged = self.initial_global_step = trainer.state.global_step
         trainer.model.zero_grad()
@@ -276,10 +279,10 @@ class TrainingRun:
         batches = iter(loader)
         for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
             window, self.num_items_in_batch = trainer.get_batch_samples(
-                batches, plan.num_batches_in_window(update_step), trainer.args.device
+                batches, plan.num_batches_in_window(update_step), self.device
             )
             trainer.current_gradient_accumulation_steps = len(window)
-            is_summed = trainer._is_scaled_for_accumulation(self.num_items_in_batch)
+            is_summed = trainer.sums_losses(self.num_items_in_batch)
             window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
             if 0 < len(window) < plan.num_batches_in_window(update_step) and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
@@ -336,13 +339,10 @@ class TrainingRun:
         if self.steps_on_leftover:
             lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
-    def ends_window(self, batch_idx: int) -> bool:
-        """Return whether batch ``batch_idx`` of the epoch is followed by an optimizer step."""
-        return self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
-
     def begin_batch(self, batch_idx: int) -> None:
         self.num_batches_seen = batch_idx + 1
-        self.trainer.accelerator.sync_gradients = self.ends_window(batch_idx)
+        self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
+        self.trainer.accelerator.sync_gradients = self.makes_step
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
             self._fire("on_step_begin")
 
@@ -361,10 +361,9 @@ class TrainingRun:
 
     def before_optimizer_step(self) -> None:
         trainer = self.trainer
-        trainer.corrections.stop_if_diverged()
-        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
-        norm = trainer._clip_grad_norm(trainer.model) if trainer.args.max_grad_norm > 0 else None
-        self.grad_norm = trainer._get_grad_norm(trainer.model, grad_norm=norm)
+        if trainer.args.stop_on_nan:
+            trainer.corrections.stop_if_diverged()
+        self.grad_norm = trainer.clip_gradients()
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
@@ -375,7 +374,7 @@ class TrainingRun:
     def end_batch(self, batch_idx: int) -> None:
         """End a batch; the last of a window ends a step, which may log, evaluate and save."""
         trainer = self.trainer
-        if not self.ends_window(batch_idx):
+        if not self.makes_step:
             self._fire("on_substep_end")
             return
         # transformers 5.23 `_run_epoch` zeroes after the step, so callbacks of `on_step_end` see no gradients.
@@ -424,8 +423,8 @@ class TrainingRun:
         trainer = self.trainer
         if self.is_lightnings:
             trainer.control.should_evaluate = trainer.control.should_save = False
-        elif lightning_compat.is_fast_dev_run(trainer.lightning_trainer):
-            # Every part of a run once, whatever the strategies say.
+        elif self.is_trial:
+            # Run every part once, regardless of the strategies.
             trainer.control.should_evaluate = ends_epoch and trainer.eval_dataset is not None
         trainer._maybe_log_save_evaluate(
             self.tr_loss,
@@ -464,9 +463,11 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
         )
 
 
-def log_training_start(trainer: "Trainer", plan: RunPlan, resume_point: ResumePoint | None) -> None:
+def log_training_start(
+    trainer: "Trainer", plan: RunPlan, resume_point: ResumePoint | None, *, batch_size: int
+) -> None:
     """Log the counts of a training run, and where a resumed one continues."""
-    args, batch_size = trainer.args, trainer._train_batch_size
+    args = trainer.args
     num_parameters = get_model_param_count(trainer.model_wrapped, trainable_only=True)
     lines = [
         "***** Running training *****",

@@ -45,7 +45,7 @@ def labels_not_counted(patch):
 
 def losses_divided_twice(patch):
     """A loss that is a mean over the window is divided by its size again."""
-    patch.setattr(Trainer, "_is_scaled_for_accumulation", lambda self, num_items: False)
+    patch.setattr(Trainer, "sums_losses", lambda self, num_items: False)
 
 
 def open_window_stepped(patch):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from models import toy_trainer
-from portico.loop.backward import BackwardPass
+from portico.loop.module import BackwardPass
 
 
 @pytest.fixture
