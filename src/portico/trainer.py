@@ -59,10 +59,10 @@ from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
-from portico.loop.batches import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.corrections import Corrections
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule
+from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.run import (
     EventBridge,

@@ -75,10 +75,12 @@ class EvaluationFeed:
     renew: "Callable[[], Loader] | None" = None
 
     def __post_init__(self) -> None:
-        num_batches = None if len(self) == sys.maxsize else len(self)
+        self.is_whole = isinstance(self.limit, float) and self.limit == 1.0
+        length = len(self)
+        self.num_batches = None if length == sys.maxsize else length
         # An empty set is evaluated too, to no metrics.
-        limited = num_batches if num_batches == 0 else limited_batches(num_batches, self.limit, self.limited_by)
-        self.num_batches: int | None = limited
+        if not self.is_whole and length != 0:
+            self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
 
     def __len__(self) -> int:
         if not hf_compat.has_length(self.loader):
@@ -95,9 +97,8 @@ class EvaluationFeed:
             self.loader = self.renew()
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
-        is_whole = isinstance(self.limit, float) and self.limit == 1.0
         try:
-            yield from self.loader if is_whole else islice(self.loader, self.num_batches)
+            yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
         finally:
             # Lightning does not ask for the end, where the accelerator stops reading the size of the last batch.
             if isinstance(self.loader, DataLoaderShard):

@@ -22,7 +22,7 @@ from portico.compat.tree import map_tensors
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.sharding import IterableDatasetShard
 from portico.errors import InputError, InputRuntimeError
-from portico.loop.batches import count_labels
+from portico.loop.outputs import count_labels
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
@@ -101,6 +101,11 @@ class Corrections:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    @property
+    def correct_evaluations(self) -> bool:
+        """Whether the loss of an evaluation is corrected."""
+        return not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
 
     def is_first(self, watch: str) -> bool:
         """Return whether this is the first time that ``watch`` begins, and note that it does."""
@@ -310,23 +315,30 @@ class EvaluationLoss:
     Args:
         trainer: The trainer that evaluates.
         loader: Batches of the evaluation.
+        watches: Whether to compare the mean with that over all labels, for a warning.
     """
 
-    def __init__(self, trainer: "Trainer", loader: "Loader") -> None:
+    def __init__(self, trainer: "Trainer", loader: "Loader", *, watches: bool) -> None:
         self._trainer = trainer
         self._loader = loader
-        names = ("loss_scale", "eval_duplicates", "eval_batch_means")
-        self._is_corrected = any(name in trainer.corrections for name in names)
-        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
-        self._watches = trainer.accelerator.data_parallel_size == 1 and trainer.corrections.is_first(
-            "eval_batch_means"
-        )
+        self._watches = watches
+        self._is_corrected = trainer.corrections.correct_evaluations
         self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None
         self._batches: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # loss, items and examples of each
         self._watched = [0.0, 0.0]  # sums of loss x items, and of items
+
+    @classmethod
+    def needed_by(cls, trainer: "Trainer", loader: "Loader") -> "EvaluationLoss | None":
+        """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
+        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
+        is_alone = trainer.accelerator.data_parallel_size == 1
+        watches = is_alone and trainer.corrections.is_first("eval_batch_means")
+        if is_alone and not watches and not trainer.corrections.correct_evaluations:
+            return None
+        return cls(trainer, loader, watches=watches)
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Compute the loss of a batch inside; the context is its examples without those that only complete it."""

@@ -63,10 +63,14 @@ class EvaluationSession:
         # Whether the loader says how many losses of a full batch count for the last, smaller one, as prepared ones do.
         self.repeats_losses = True
         self.output: EvalLoopOutput | None = None
-        self.mean_loss = EvaluationLoss(trainer, self.loader)
-        self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
-        nested = trainer.module.evaluation is not None
-        self.batch_metrics = batch_metrics(trainer, nested=nested)
+        self.mean_loss = EvaluationLoss.needed_by(trainer, self.loader)
+        self.losses = self._arrays()
+        self.logits = self._arrays()
+        self.labels = self._arrays()
+        self.inputs = self._arrays()
+        self.batch_metrics = None
+        if trainer.compute_metrics is not None:
+            self.batch_metrics = batch_metrics(trainer, nested=trainer.module.evaluation is not None)
         # The losses of a batch need no memory if only the buffer, which copies them, sees them.
         self._views_losses = (
             self.batch_metrics is None
@@ -102,11 +106,14 @@ class EvaluationSession:
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
             self.batch_size = (self.batch_size or size) if self.repeats_losses else size
-        with self.mean_loss.of_batch(inputs) as own_inputs:
+        mean_loss = self.mean_loss
+        with nullcontext(inputs) if mean_loss is None else mean_loss.of_batch(inputs) as own_inputs:
             loss, logits, labels = trainer.prediction_step(
                 self.model, own_inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
             )
-        self.keep(loss, self.mean_loss.completed(logits), self.mean_loss.completed(labels), inputs)
+        if mean_loss is not None:
+            logits, labels = mean_loss.completed(logits), mean_loss.completed(labels)
+        self.keep(loss, logits, labels, inputs)
         if not self.is_silent:
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
@@ -144,7 +151,8 @@ class EvaluationSession:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
         if loss is None:
             return None
-        self.mean_loss.add(loss)
+        if self.mean_loss is not None:
+            self.mean_loss.add(loss)
         # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
         repeat = loss.expand if self._views_losses and not loss.dim() else loss.repeat
         gathered: torch.Tensor = self.trainer.gather_function(repeat(self.batch_size))
@@ -156,7 +164,8 @@ class EvaluationSession:
         labels, inputs = self.labels.result(), self.inputs.result()
         metrics = denumpify_detensorize(dict(self.compute_metrics(logits, labels, losses, inputs)))
         if losses is not None:
-            metrics[f"{self.metric_key_prefix}_loss"] = self.mean_loss.mean(self._mean_loss(losses))
+            mean = self._mean_loss(losses)
+            metrics[f"{self.metric_key_prefix}_loss"] = mean if self.mean_loss is None else self.mean_loss.mean(mean)
         self.output = EvalLoopOutput(
             predictions=logits, label_ids=labels, metrics=self._prefixed(metrics), num_samples=self.num_samples()
         )
