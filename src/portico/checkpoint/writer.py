@@ -3,11 +3,8 @@
 import errno
 import os
 import shutil
-import struct
 import sys
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
-from torch.utils.serialization import config as torch_serialization
 from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
@@ -39,8 +35,6 @@ ARGUMENTS_FILE = "training_args.bin"
 # Folders that are not, or no longer, checkpoints.
 _PARTIAL, _REPLACED, _DELETED = ".partial", ".replaced", ".deleted"
 _NO_SPACE = 1 << 20  # bytes
-# Places in a zip archive, in bytes, by APPNOTE.TXT 4.3.7 and 4.3.12.
-_LENGTHS_IN_HEADER, _CHECKSUM_IN_ENTRY, _BYTES_OF_ENTRY = 26, 16, 46
 
 
 def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
@@ -108,35 +102,13 @@ def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
         background.run(lambda group: save_optimizer_shards(parts, Path(folder), group))
     elif trainer.args.should_save:
         state = background.copied(trainer.optimizer.state_dict())
-        background.run(lambda group: _save_without_checksums(state, Path(folder) / OPTIMIZER_FILE))
+        background.run(lambda group: torch.save(state, Path(folder) / OPTIMIZER_FILE))
     if not trainer.args.should_save:
         return
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
         torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
-
-
-def _save_without_checksums(state: Any, file: Path) -> None:
-    """Write what ``torch.save`` writes, but leave out the checksums of tensors, which took two thirds of the time.
-
-    ``torch.load`` reads none, and the manifest has others. The pickle in the archive gets its own again: scanners for
-    malicious code read it with `zipfile`, which checks it.
-    """
-    with torch_serialization.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
-        torch.save(state, file)
-    with file.open("r+b") as opened, zipfile.ZipFile(opened) as archive:
-        opened.seek(archive.start_dir)
-        directory, entry = bytearray(opened.read()), 0
-        for member in archive.infolist():
-            if "/data/" not in member.filename:
-                opened.seek(member.header_offset + _LENGTHS_IN_HEADER)
-                opened.seek(sum(struct.unpack("<HH", opened.read(4))), os.SEEK_CUR)
-                checksum = zlib.crc32(opened.read(member.file_size))
-                struct.pack_into("<L", directory, entry + _CHECKSUM_IN_ENTRY, checksum)
-            entry += _BYTES_OF_ENTRY + len(member.filename.encode()) + len(member.extra) + len(member.comment)
-        opened.seek(archive.start_dir)
-        opened.write(directory)
 
 
 def save_scaler(trainer: "Trainer", folder: str) -> None:
