@@ -53,7 +53,7 @@ from portico.compat.transformers import (
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.loaders import given_batch_size, move_to_device
-from portico.distributed.model_parallel import ShardedStrategy, is_empty, is_spread
+from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
@@ -291,8 +291,8 @@ class Trainer:
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
         refuse_untrainable_quantized(self.model)
-        self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
-        # A model that is spread over processes is moved in parts.
+        self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
+        # A model that is sharded over processes is moved in parts.
         is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
@@ -1285,7 +1285,7 @@ class Trainer:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
         # First, so that no process reads more than its part.
-        self._spread_model(self.lightning_trainer.strategy, fill=False)
+        self.module.shard_model(self.lightning_trainer.strategy, materializes=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -1338,7 +1338,7 @@ class Trainer:
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         is_writer = self.args.should_save
-        if not is_writer and not is_spread(self.model):
+        if not is_writer and not is_sharded(self.model):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -1641,18 +1641,6 @@ class Trainer:
 
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
-
-    def _spread_model(self, strategy: Strategy, *, fill: bool = True) -> None:
-        """Spread the model over the processes, if ``strategy`` does so, before its weights are loaded or trained.
-
-        A model on the meta device is filled from the folder that its configuration names.
-        """
-        if not isinstance(strategy, ShardedStrategy):
-            return
-        connect(strategy)
-        strategy.spread(self.model, self.optimizer)
-        if fill and is_empty(self.model):
-            weights.fill(self.model)
 
     def _place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""

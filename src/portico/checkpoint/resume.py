@@ -23,13 +23,13 @@ from portico.checkpoint.sharded import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
     read_named_optimizer,
-    spread_optimizer_state,
+    shard_optimizer_state,
 )
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
-from portico.distributed.model_parallel import is_spread
+from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
                 _check_options(before, after, trainer.optimizer, folder)
         with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-            if is_named or is_spread(trainer.model):
+            if is_named or is_sharded(trainer.model):
                 saved_schedule = _for_groups(trainer.optimizer.param_groups, saved_schedule)
             _check_alike(trainer.lr_scheduler.state_dict(), saved_schedule)
             trainer.lr_scheduler.load_state_dict(saved_schedule)
@@ -180,7 +180,7 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
 def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a schedule for ``groups`` of parameters, of which there may be more or fewer than saved.
 
-    Parameters of one group that are spread over different processes are in groups of their own.
+    Parameters of one group that are sharded over different processes are in separate groups here.
     """
     num_saved = len(schedule.get("_last_lr", groups))
     if num_saved == len(groups):
@@ -195,14 +195,14 @@ def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[
 
 
 def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:
-    """Return the optimizer state in ``folder`` as it is written there, or this process's part for a spread model."""
+    """Return the optimizer state in ``folder`` as it was written; for a sharded model, the part of this process."""
     model, optimizer = trainer.model, trainer.optimizer
     if holds_named_optimizer(folder):
         return read_named_optimizer(model, optimizer, folder)
-    spread = is_spread(model)
+    spread = is_sharded(model)
     place = "cpu" if spread else trainer.args.device
     saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=place, weights_only=True, mmap=spread)
-    return spread_optimizer_state(model, optimizer, saved, folder) if spread else saved
+    return shard_optimizer_state(model, optimizer, saved, folder) if spread else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from portico.arguments import as_transformers_arguments
 from portico.checkpoint.manifest import write_manifest
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import ExportableState, logger, sort_checkpoints
-from portico.distributed.model_parallel import is_spread
+from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
 def reserve_copies(trainer: "Trainer") -> None:
     """Allocate memory for the copies of ``async_save`` in the background, once the optimizer has its state."""
     args, background = trainer.args, trainer._background
-    if args.async_save and args.save_strategy != "no" and not background.is_pending and not is_spread(trainer.model):
+    if args.async_save and args.save_strategy != "no" and not background.is_pending and not is_sharded(trainer.model):
         optimizer = None if args.save_only_model or trainer.optimizer is None else trainer.optimizer.state_dict()
         background.reserve([trainer.model.state_dict(), optimizer] if args.should_save else [])
 
@@ -97,7 +97,7 @@ def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     """Write the states of optimizer and scheduler into ``folder``; all processes call this."""
     assert trainer.optimizer is not None
     background = trainer._background
-    if is_spread(trainer.model):
+    if is_sharded(trainer.model):
         parts = background.copied(optimizer_by_name(trainer.model, trainer.optimizer))
         background.run(lambda group: save_optimizer_shards(parts, Path(folder), group))
     elif trainer.args.should_save:
@@ -231,7 +231,7 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
         raise
     trainer.accelerator.wait_for_everyone()
     if background.copies:
-        spread = is_spread(trainer.model)
+        spread = is_sharded(trainer.model)
 
         def finish(group: Any) -> None:
             if spread:
