@@ -6,6 +6,7 @@ Their bodies are short: what happens at each event of a run is in :mod:`portico.
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import math
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -55,7 +56,7 @@ from portico.distributed.accelerator import Accelerator, accelerator_settings, d
 from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
-from portico.distributed.processes import connect, connect_early, run_in_workers
+from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
@@ -121,6 +122,54 @@ def _run_state(name: str) -> Any:
         lambda trainer: getattr(trainer.module.run, name),
         lambda trainer, value: setattr(trainer.module.run, name, value),
     )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
+
+
+def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
+    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+
+    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
+    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
+    """
+
+    @functools.wraps(method)
+    def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "lightning_trainer" not in trainer.__dict__:
+            # This one was pickled, for example into a trial of Ray Tune.
+            trainer._use_lightning_trainer()
+        strategy = trainer.lightning_trainer.strategy
+        if not launches_workers(strategy):
+            return method(trainer, *args, **kwargs)
+        call = partial(_call_in_worker, trainer, partial(run, trainer, *args, **kwargs))
+        result, attributes, weights = call_in_workers(strategy, call)
+        trainer.__dict__.update(attributes)
+        if weights is None:
+            # A hyperparameter search released the model of its last trial.
+            trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
+        else:
+            trainer.model.load_state_dict(weights)
+        return result
+
+    # mypy compares the name of the first argument, which is never passed by keyword.
+    return run  # type: ignore[return-value]
+
+
+def _call_in_worker(
+    trainer: "Trainer", call: Callable[[], R]
+) -> tuple[R, dict[str, object], dict[str, torch.Tensor] | None]:
+    """Return the result of ``call`` with the trainer's attributes and weights, which only the first worker sends."""
+    trainer._enter_worker()
+    result = call()
+    attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+    weights = None
+    if trainer.model is not None and trainer.args.local_process_index == 0:
+        weights = {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
+    trainer.accelerator.wait_for_everyone()
+    return result, attributes, weights
 
 
 @deprecated.with_older_names

@@ -9,11 +9,10 @@ import torch
 from torch.utils.data import ConcatDataset, Sampler
 
 from portico.deprecated import evaluation_loop_in_use
-from portico.distributed.processes import run_in_workers
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
-from portico.trainer import Trainer
+from portico.trainer import Trainer, run_in_workers
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
