@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from portico import deprecated, hp_search, hub, optim
-from portico.arguments import TrainingArguments
+from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
@@ -614,7 +614,7 @@ class Trainer:
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
-                writer.check_writable(self.args.output_dir)
+                writer.refuse_unwritable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
             raise InputError(
@@ -755,7 +755,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        writer.finish_checkpoint(self)
+        self._finish_checkpoint()
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
@@ -1285,9 +1285,51 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        run_folder, name = self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"
-        writer.write_checkpoint(self, run_folder, name)
-        self._last_checkpoint = Path(run_folder, name)
+        self._finish_checkpoint()
+        run_folder = self._get_output_dir(trial)
+        final = Path(run_folder, f"checkpoint-{self.state.global_step}")
+        with writer.staged(final, self._checkpoint_parts()) as staging:
+            self._write_checkpoint(staging, Path(run_folder))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(final))
+        if self.args.should_save and not self._background.is_pending:
+            self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
+        self._last_checkpoint = final
+
+    def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
+        """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
+        self.save_model(str(folder), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        best = run_folder / f"checkpoint-{self.state.best_global_step}"
+        if self.state.best_global_step and (best.name == folder.name or best.exists()):
+            self.state.best_model_checkpoint = str(best)
+        if not self.args.save_only_model:
+            self._save_optimizer_and_scheduler(str(folder))
+            self._save_scaler(str(folder))
+            self._save_rng_state(str(folder))
+            if self.module.run is not None:
+                self.module.run.save_stream_position(str(folder))
+        if self.args.should_save:
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
+            self.state.save_to_json(str(folder / writer.STATE_FILE))
+
+    def _finish_checkpoint(self) -> None:
+        """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
+        if not self._background.is_pending:
+            return
+        writer.finish_checkpoint(self._checkpoint_parts())
+        if self.args.should_save and self._background.folder is not None:
+            self._rotate_checkpoints(use_mtime=True, output_dir=str(self._background.folder.parent))
+
+    def _checkpoint_parts(self) -> writer.CheckpointParts:
+        return writer.CheckpointParts(
+            args=self.args,
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+            accelerator=self.accelerator,
+            background=self._background,
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Note a new best value of ``metric_for_best_model``; return whether there was one."""
@@ -1319,10 +1361,12 @@ class Trainer:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self, output_dir)
+        writer.save_optimizer_and_scheduler(self._checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
-        writer.save_scaler(self, output_dir)
+        scaler = self.accelerator.scaler
+        if scaler is not None and self.args.should_save:
+            torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
@@ -1360,7 +1404,9 @@ class Trainer:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_optimizer_and_scheduler(self, checkpoint)
+            resume.load_optimizer_and_scheduler(
+                self._checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
+            )
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
         """Convert the state of a checkpoint's optimizer for this trainer's optimizer, where they differ."""
@@ -1368,10 +1414,11 @@ class Trainer:
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_scaler(self, checkpoint)
+            resume.load_scaler(self.accelerator.scaler, Path(checkpoint))
 
     def _load_callback_state(self) -> None:
-        writer.restore_callbacks(self)
+        if self.args.restore_callback_states_from_checkpoint:
+            self.control = writer.restore_callback_states(self.callback_handler, self.control, self.state)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         weights.warn_about_key_mismatch(self.model, load_result)
@@ -1403,7 +1450,7 @@ class Trainer:
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
             processor.save_pretrained(folder)
-        writer.save_arguments(self.args, str(folder))
+        writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1618,9 +1665,9 @@ class Trainer:
         checkpoint = Path(checkpoint_dir) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
-            writer.export_callbacks(self)
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
-            writer.save_optimizer_and_scheduler(self, str(checkpoint))
+            writer.save_optimizer_and_scheduler(self._checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 

@@ -88,7 +88,7 @@ def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | N
     return None
 
 
-def check_complete(folder: Path) -> None:
+def refuse_damaged(folder: Path) -> None:
     """Raise ``InputError`` if the checkpoint in ``folder`` is damaged."""
     wrong = damage(folder)
     if wrong is not None:

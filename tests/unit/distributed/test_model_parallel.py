@@ -476,7 +476,7 @@ def saved_in_the_background(folder):
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
         goes_on[name].train()
     assert_same_weights(goes_on["later"], goes_on["at-once"])
-    assert timeouts(goes_on["later"]._background._groups[2].values()) == {timedelta(seconds=100)}
+    assert timeouts(goes_on["later"]._background._groups.meshes.values()) == {timedelta(seconds=100)}
     both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
     both.train()
     for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():
