@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCard
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
+from portico.arguments import as_transformers_arguments
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 
@@ -103,7 +104,7 @@ def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
             shutil.copy(checkpoint / name, folder / name)
     if trainer.processing_class is not None:
         trainer.processing_class.save_pretrained(str(folder))
-    save_arguments(trainer.args, str(folder))
+    save_arguments(as_transformers_arguments(trainer.args), str(folder))
 
 
 def _model_files(checkpoint: Path) -> list[str]:

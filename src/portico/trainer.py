@@ -6,6 +6,7 @@ Their bodies are short: what happens at each event of a run is in :mod:`portico.
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import math
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -36,7 +37,7 @@ from transformers import (
 )
 
 from portico import deprecated, hp_search, hub, optim
-from portico.arguments import TrainingArguments
+from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
@@ -53,9 +54,9 @@ from portico.compat.transformers import (
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.loaders import given_batch_size, move_to_device
-from portico.distributed.model_parallel import ShardedStrategy, is_empty, is_spread
+from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
-from portico.distributed.processes import connect, connect_early, run_in_workers
+from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
@@ -114,6 +115,54 @@ def _run_state(name: str) -> Any:
         lambda trainer: getattr(trainer.module.run, name),
         lambda trainer, value: setattr(trainer.module.run, name, value),
     )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
+
+
+def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
+    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+
+    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
+    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
+    """
+
+    @functools.wraps(method)
+    def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "lightning_trainer" not in trainer.__dict__:
+            # This one was pickled, for example into a trial of Ray Tune.
+            trainer._use_lightning_trainer()
+        strategy = trainer.lightning_trainer.strategy
+        if not launches_workers(strategy):
+            return method(trainer, *args, **kwargs)
+        call = partial(_call_in_worker, trainer, partial(run, trainer, *args, **kwargs))
+        result, attributes, weights = call_in_workers(strategy, call)
+        trainer.__dict__.update(attributes)
+        if weights is None:
+            # A hyperparameter search released the model of its last trial.
+            trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
+        else:
+            trainer.model.load_state_dict(weights)
+        return result
+
+    # mypy compares the name of the first argument, which is never passed by keyword.
+    return run  # type: ignore[return-value]
+
+
+def _call_in_worker(
+    trainer: "Trainer", call: Callable[[], R]
+) -> tuple[R, dict[str, object], dict[str, torch.Tensor] | None]:
+    """Return the result of ``call`` with the trainer's attributes and weights, which only the first worker sends."""
+    trainer._enter_worker()
+    result = call()
+    attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+    weights = None
+    if trainer.model is not None and trainer.args.local_process_index == 0:
+        weights = {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
+    trainer.accelerator.wait_for_everyone()
+    return result, attributes, weights
 
 
 @deprecated.with_older_names
@@ -291,8 +340,8 @@ class Trainer:
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
         refuse_untrainable_quantized(self.model)
-        self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
-        # A model that is spread over processes is moved in parts.
+        self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
+        # A model that is sharded over processes is moved in parts.
         is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
@@ -575,7 +624,7 @@ class Trainer:
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
-                writer.check_writable(self.args.output_dir)
+                writer.refuse_unwritable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
             raise InputError(
@@ -713,7 +762,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        writer.finish_checkpoint(self)
+        self._finish_checkpoint()
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
@@ -1259,9 +1308,51 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        run_folder, name = self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"
-        writer.write_checkpoint(self, run_folder, name)
-        self._last_checkpoint = Path(run_folder, name)
+        self._finish_checkpoint()
+        run_folder = self._get_output_dir(trial)
+        final = Path(run_folder, f"checkpoint-{self.state.global_step}")
+        with writer.staged(final, self._checkpoint_parts()) as staging:
+            self._write_checkpoint(staging, Path(run_folder))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(final))
+        if self.args.should_save and not self._background.is_pending:
+            self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
+        self._last_checkpoint = final
+
+    def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
+        """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
+        self.save_model(str(folder), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        best = run_folder / f"checkpoint-{self.state.best_global_step}"
+        if self.state.best_global_step and (best.name == folder.name or best.exists()):
+            self.state.best_model_checkpoint = str(best)
+        if not self.args.save_only_model:
+            self._save_optimizer_and_scheduler(str(folder))
+            self._save_scaler(str(folder))
+            self._save_rng_state(str(folder))
+            if self.module.run is not None:
+                self.module.run.save_stream_position(str(folder))
+        if self.args.should_save:
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
+            self.state.save_to_json(str(folder / writer.STATE_FILE))
+
+    def _finish_checkpoint(self) -> None:
+        """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
+        if not self._background.is_pending:
+            return
+        writer.finish_checkpoint(self._checkpoint_parts())
+        if self.args.should_save and self._background.folder is not None:
+            self._rotate_checkpoints(use_mtime=True, output_dir=str(self._background.folder.parent))
+
+    def _checkpoint_parts(self) -> writer.CheckpointParts:
+        return writer.CheckpointParts(
+            args=self.args,
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+            accelerator=self.accelerator,
+            background=self._background,
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Note a new best value of ``metric_for_best_model``; return whether there was one."""
@@ -1293,10 +1384,12 @@ class Trainer:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self, output_dir)
+        writer.save_optimizer_and_scheduler(self._checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
-        writer.save_scaler(self, output_dir)
+        scaler = self.accelerator.scaler
+        if scaler is not None and self.args.should_save:
+            torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
@@ -1308,7 +1401,7 @@ class Trainer:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
         # First, so that no process reads more than its part.
-        self._spread_model(self.lightning_trainer.strategy, fill=False)
+        self.module.shard_model(self.lightning_trainer.strategy, materializes=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -1334,7 +1427,9 @@ class Trainer:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_optimizer_and_scheduler(self, checkpoint)
+            resume.load_optimizer_and_scheduler(
+                self._checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
+            )
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
         """Convert the state of a checkpoint's optimizer for this trainer's optimizer, where they differ."""
@@ -1342,7 +1437,7 @@ class Trainer:
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_scaler(self, checkpoint)
+            resume.load_scaler(self.accelerator.scaler, Path(checkpoint))
 
     def adopt_state(self, state: TrainerState) -> None:
         """Continue from the state of a checkpoint, and from the callback states in it."""
@@ -1355,7 +1450,8 @@ class Trainer:
         self._load_scaler(checkpoint)
 
     def _load_callback_state(self) -> None:
-        writer.restore_callbacks(self)
+        if self.args.restore_callback_states_from_checkpoint:
+            self.control = writer.restore_callback_states(self.callback_handler, self.control, self.state)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         weights.warn_about_key_mismatch(self.model, load_result)
@@ -1371,7 +1467,7 @@ class Trainer:
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         is_writer = self.args.should_save
-        if not is_writer and not is_spread(self.model):
+        if not is_writer and not is_sharded(self.model):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -1387,7 +1483,7 @@ class Trainer:
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
             processor.save_pretrained(folder)
-        writer.save_arguments(self.args, str(folder))
+        writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1602,9 +1698,9 @@ class Trainer:
         checkpoint = Path(checkpoint_dir) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
-            writer.export_callbacks(self)
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
-            writer.save_optimizer_and_scheduler(self, str(checkpoint))
+            writer.save_optimizer_and_scheduler(self._checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 
@@ -1672,18 +1768,6 @@ class Trainer:
 
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
-
-    def _spread_model(self, strategy: Strategy, *, fill: bool = True) -> None:
-        """Spread the model over the processes, if ``strategy`` does so, before its weights are loaded or trained.
-
-        A model on the meta device is filled from the folder that its configuration names.
-        """
-        if not isinstance(strategy, ShardedStrategy):
-            return
-        connect(strategy)
-        strategy.spread(self.model, self.optimizer)
-        if fill and is_empty(self.model):
-            weights.fill(self.model)
 
     def place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""

@@ -250,7 +250,7 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
     refuse_unsupported(args)
-    apply_accelerator_settings(args)
+    apply_accelerator_settings(args, lambda: args.lightning_strategy)
     check_numbers(args)
     check_async_save(args)
     apply_log_level(args)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
+from portico.checkpoint.writer import exportable_callbacks
 from portico.compat.transformers import safe_globals
 from portico.gradient_descent.batches import random_states, steps_per_epoch
 from portico.gradient_descent.construction import ConfigurationError, Registrable
@@ -291,7 +291,7 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
         },
         **trainer.progress.state_dict(),
     }
-    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": gradient_scaler(loop)}
+    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": loop.accelerator.scaler}
     return state | {name: part.state_dict() for name, part in optional.items() if part is not None}
 
 
@@ -375,10 +375,12 @@ def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
 
 def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
     """Return the callbacks of a library by the names of their classes; further callbacks of a class are numbered."""
+    loop = trainer.loop
+    exportable = exportable_callbacks(loop.callback_handler, loop.control)
     candidates: Iterable[Any] = {
         "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
-        "hugging_face": [one for one in exportable_callbacks(trainer.loop) if isinstance(one, TrainerCallback)],
-        "lightning": trainer.loop._lightning_parts["callbacks"],
+        "hugging_face": [one for one in exportable if isinstance(one, TrainerCallback)],
+        "lightning": loop._lightning_parts["callbacks"],
     }[library]
     named: dict[str, Any] = {}
     for callback in candidates:

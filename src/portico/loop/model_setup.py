@@ -44,7 +44,7 @@ def loss_shifts_labels(model: nn.Module) -> bool:
     return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
-def is_spread(model: nn.Module, device: torch.device) -> bool:
+def has_device_map(model: nn.Module, device: torch.device) -> bool:
     """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
     layers: Any = getattr(model, "hf_device_map", None) or {}
     devices = {place for place in layers.values() if place not in ("cpu", "disk")}

@@ -12,10 +12,14 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import Strategy
 from torch import nn
 
+from portico.checkpoint.weights import materialize
 from portico.compat import lightning as lightning_compat
 from portico.distributed.accelerator import Accelerator
+from portico.distributed.model_parallel import ShardedStrategy, is_empty
+from portico.distributed.processes import connect
 from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
 from portico.loop.lean import FastModule, step_optimizer, without_autocast
@@ -84,9 +88,18 @@ class TrainerModule(FastModule, pl.LightningModule):
     def cpu(self) -> Self:
         return self if self._stays_on_device else super().cpu()
 
-    def spread_model(self, strategy: Any) -> None:
-        """Spread the model as ``strategy`` does; called for each run, before the optimizer is made."""
-        self.hf_trainer._spread_model(strategy)
+    def shard_model(self, strategy: Strategy, *, materializes: bool = True) -> None:
+        """Shard the model, if ``strategy`` does so, before its weights are loaded or its optimizer is made.
+
+        A model on the meta device gets the weights of the folder that its configuration names, if it ``materializes``.
+        """
+        if not isinstance(strategy, ShardedStrategy):
+            return
+        connect(strategy)
+        model = self.hf_trainer.model
+        strategy.shard_model(model, self.hf_trainer.optimizer)
+        if materializes and is_empty(model):
+            materialize(model)
 
     @property
     def closes_window(self) -> bool:

@@ -87,7 +87,7 @@ from portico.checkpoint.resume import (
     save_stream_position,
     set_rng_states,
 )
-from portico.checkpoint.writer import export_callbacks, exportable_callbacks, reserve_copies
+from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.distributed.loaders import DataLoaderShard, skip_first_batches
@@ -222,7 +222,8 @@ class TrainingRun:
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning holds of the run, in plain values and tensors."""
-        export_callbacks(self.trainer)
+        trainer = self.trainer
+        export_callback_states(trainer.callback_handler, trainer.control, trainer.state)
         saved: dict[str, Any] = {"state": asdict(self.trainer.state)}
         if self.trainer.args.world_size == 1:
             # Each process has its own, and Lightning writes what the first one returns.
@@ -384,7 +385,7 @@ class TrainingRun:
         self._fire("on_step_end")
         self._log_save_evaluate()
         if trainer.state.global_step == self.initial_global_step + 1:
-            reserve_copies(trainer)
+            reserve_copies(trainer._checkpoint_parts())
 
     def end_epoch(self) -> None:
         """End the epoch; an epoch without a batch ends the run."""
@@ -447,7 +448,7 @@ def fresh_state(trainer: "Trainer") -> TrainerState:
     return TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),
-        stateful_callbacks=exportable_callbacks(trainer),
+        stateful_callbacks=exportable_callbacks(trainer.callback_handler, trainer.control),
     )
 
 

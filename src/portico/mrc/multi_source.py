@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
-from portico.distributed.processes import run_in_workers
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
-from portico.trainer import Trainer
+from portico.trainer import Trainer, run_in_workers
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
