@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 import portico
 from portico.cli import compose
-from portico.cli.compose import experiment_names
+from portico.cli.composition import experiment_names
 from portico.cli.experiment import experiment_class, import_target, schema_of_experiment
 from portico.cli.known_settings import OF_PORTICO, classes_of, digests, encoded, name_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from frozen.surface import FOLDER, as_text, composed, known_settings, public_surface
-from portico.cli.compose import experiment_names
+from portico.cli.composition import experiment_names
 from portico.cli.known_settings import OF_PORTICO
 
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
 
-from portico.cli.compose import (
+from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     checked,

@@ -8,7 +8,7 @@ import pytest
 import portico.cli.experiment
 from fresh_process import assert_runs_anew
 from portico.cli import known_settings
-from portico.cli.compose import compose
+from portico.cli.composition import compose
 from portico.cli.known_settings import VARIABLE, schema_for
 from portico.errors import InputError
 
