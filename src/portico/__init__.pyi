@@ -1,6 +1,6 @@
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
-from portico.cli import compose as compose
+from portico.cli.composition import compose as compose
 from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.deprecated import HfArgumentParser as HfArgumentParser
 from portico.errors import InputError as InputError

@@ -1,20 +1,24 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
+import importlib.util
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Self, get_args, get_type_hints
 
 import torch
 
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
-from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
+from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
 from portico.loop.corrections import correction_names
 from portico.replacement import options
+from portico.rules import Rule
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -333,14 +337,13 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with instructions
         for bfloat16 (AMX or AVX-512): bfloat16. Batches and their order stay; results differ within the precision of
         bfloat16, and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision
-        itself: nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
+        itself: nothing is set for it. ``docs/speed.md`` has what each setting gains, and
+        :func:`fastest_arguments` the rules.
 
         Args:
             *args: Positional arguments of the class, such as ``output_dir``.
             **settings: Fields of the class.
         """
-        from portico.speed import fastest_arguments
-
         accelerator = settings.get("accelerator", cls.accelerator)
         if accelerator not in (None, "auto", "cpu", "gpu", "cuda"):
             return cls(*args, **settings)
@@ -368,6 +371,93 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             sizes = mesh if isinstance(mesh, Mapping) else vars(mesh)
             values["parallelism_config"] = {name: size for name, size in sizes.items() if isinstance(size, int | str)}
         return {name: value for name, value in values.items() if name not in unset}
+
+
+# ---- Rules ----
+
+# Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
+_LEAST_ARGUMENTS = {
+    "dataloader_num_workers": 0,
+    "eval_accumulation_steps": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0,
+    "num_train_epochs": 0,
+    "per_device_eval_batch_size": 1,
+    "per_device_train_batch_size": 1,
+    "seed": 0,
+    "weight_decay": 0,
+}
+# Infinity means: measure the norm without clipping; do not evaluate during training.
+_INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
+
+
+@cache
+def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
+    """Return a rule for each training argument that is a number, a switch, or either of them or null.
+
+    Strings have none: most are members of an enumeration, which refuses other names itself.
+    """
+    rules = {}
+    for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
+        kinds = get_args(hint) or (hint,)
+        if set(kinds) <= {bool, int, float, NoneType}:
+            is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
+            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite)
+    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
+
+
+# ---- The fastest arguments ----
+
+_MOST_WORKERS = 8
+# What torch calls the instructions of a CPU that multiply in bfloat16. AMD's processors gain the more, since MKL's
+# 32-bit products use half of their registers there.
+_COMPUTE_IN_BFLOAT16 = ("amx_bf16", "avx512_bf16")
+# The arguments below, and what they are without anything that makes them faster.
+_NEUTRAL: dict[str, Any] = {
+    "use_cpu": False,
+    "bf16": False,
+    "tf32": None,
+    "torch_compile": False,
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+}
+
+
+def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> dict[str, Any]:
+    """Return training arguments for speed, for an accelerator if there is one, else for the CPU.
+
+    They change numbers within the precision of bfloat16, but neither the batches nor their order. On a CPU mixed
+    precision is faster only with instructions for bfloat16 (AMX or AVX-512), and with AMX not for small models;
+    compiled code was slower than eager mode in every training measured, so nothing else is set there.
+
+    Args:
+        use_cpu: Leave accelerators unused.
+        small_model: The model is so small, as one of width 128 is, that bfloat16 may slow it down on a CPU.
+
+    Returns:
+        Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
+        ``dataloader_persistent_workers``.
+    """
+    if use_cpu or not torch.cuda.is_available():
+        # Torch 2.9 does not say what a CPU has.
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        bf16 = any(capabilities.get(name, False) for name in _COMPUTE_IN_BFLOAT16) and not small_model
+        # Transformers refuses mixed precision on a CPU that was not asked for.
+        return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
+    workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())
+    has_tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
+    return {
+        "use_cpu": False,
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+        "tf32": True if has_tensor_cores else None,
+        # Inductor needs Triton, which is not installed with torch on every system.
+        "torch_compile": importlib.util.find_spec("triton") is not None,
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": workers > 0,
+    }
+
+
+# ---- Arguments of transformers ----
 
 
 def adopt_arguments(args: Any) -> "TrainingArguments":

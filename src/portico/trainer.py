@@ -74,7 +74,6 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
-from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan, limited_batches
 from portico.replacement import options
 from portico.validation import (
@@ -648,7 +647,7 @@ class Trainer:
                     ignore_keys_for_eval=ignore_keys_for_eval,
                 )
                 if self.args.auto_find_batch_size:
-                    return retry_with_smaller_batches(loop, self._train_batch_size)
+                    return model_setup.retry_with_smaller_batches(loop, self._train_batch_size)
                 return loop(self._train_batch_size)
         finally:
             self.is_in_train = False
@@ -1282,7 +1281,7 @@ class Trainer:
         try:
             metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         except RuntimeError as error:
-            if self.args.auto_find_batch_size and is_out_of_memory(error):
+            if self.args.auto_find_batch_size and model_setup.is_out_of_memory(error):
                 # A smaller training batch would not help.
                 raise RuntimeError(
                     "Evaluation hit an out-of-memory error. `auto_find_batch_size` only adjusts the training batch "
@@ -1567,7 +1566,8 @@ class Trainer:
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository named by ``args.hub_model_id``, from one process."""
         if self.is_world_process_zero():
-            hub.create_repository(self, token, private)
+            self.hub_model_id = hub.create_repository(self.args, token, private)
+            self.push_in_progress = None
 
     def create_model_card(
         self,
@@ -1585,9 +1585,21 @@ class Trainer:
 
         Arguments are as in transformers; tags of an existing card are kept.
         """
-        facts = {name: value for name, value in locals().items() if name not in ("self", "tags")}
-        if self.is_world_process_zero():
-            hub.write_model_card(self, tags=tags, **facts)
+        if not self.is_world_process_zero():
+            return
+        summary = hf_compat.TrainingSummary.from_trainer(
+            self,
+            language=language,
+            license=license,
+            tags=hub.with_earlier_tags(self.args.output_dir, tags),
+            model_name=model_name,
+            finetuned_from=finetuned_from,
+            tasks=tasks,
+            dataset_tags=dataset_tags,
+            dataset=dataset,
+            dataset_args=dataset_args,
+        )
+        hub.write_model_card(summary, self.args.output_dir, self.accelerator.unwrap_model(self.model))
 
     def push_to_hub(
         self,
@@ -1603,11 +1615,32 @@ class Trainer:
         The first process returns the hub's ``CommitInfo``, or a future of it unless ``blocking``; others ``None``.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        options = {"token": token, "revision": revision, "run_as_future": not blocking}
-        return hub.push(self, commit_message, kwargs, private=private, **options)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        assert self.hub_model_id is not None
+        self.create_model_card(**hub.card_of_model(kwargs, self.args, self.model))
+        self._finish_current_push()
+        return hub.upload_run(
+            self.args, self.hub_model_id, commit_message, token=token, revision=revision, run_as_future=not blocking
+        )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        hub.upload_checkpoint(self, checkpoint_folder)
+        args, running = self.args, self.push_in_progress
+        is_busy = running is not None and not running.is_done()
+        if args.hub_strategy == "end" or not self.is_world_process_zero() or (is_busy and not args.hub_always_push):
+            return
+        assert self.hub_model_id is not None
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        jobs: Any = hub.upload_checkpoint(
+            args, self.hub_model_id, checkpoint_folder, self.state, self.processing_class
+        )
+        if is_busy:
+            running.jobs.extend(jobs)
+        else:
+            self.push_in_progress = hf_compat.PushInProgress(jobs)
 
     def _finish_current_push(self) -> None:
         running = self.push_in_progress
@@ -1654,7 +1687,7 @@ class Trainer:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
             ValueError: If the backend or a direction is unknown.
         """
-        chosen, directions = hp_search.checked_search(self, backend, direction)
+        chosen, directions = hp_search.checked_search(backend, direction, self.model_init, self.args.world_size)
         self.hp_search_backend = HPSearchBackend(chosen.name)
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         self.hp_name = hp_name
@@ -1683,7 +1716,8 @@ class Trainer:
         self._trial = trial
         if self.hp_search_backend is None or trial is None:
             return
-        hp_search.apply_trial(self, trial)
+        backend = hp_search.search_backend(self.hp_search_backend)
+        hp_search.apply_trial(self.args, backend.hyperparameters(trial, self.hp_space))
         self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
@@ -1692,7 +1726,15 @@ class Trainer:
             return
         metrics = metrics.copy()
         self.objective = self.compute_objective(metrics)
-        hp_search.search_backend(self.hp_search_backend).report(self, trial, step, metrics)
+        evaluation = hp_search.TrialEvaluation(
+            step=step,
+            metrics=metrics,
+            objective=self.objective,
+            accelerator=self.accelerator,
+            save_checkpoint=self._tune_save_checkpoint if self.control.should_save else None,
+            end_training=lambda: self.callback_handler.on_train_end(self.args, self.state, self.control),
+        )
+        hp_search.search_backend(self.hp_search_backend).report(trial, evaluation)
 
     def _tune_save_checkpoint(self, checkpoint_dir: str) -> None:
         checkpoint = Path(checkpoint_dir) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"

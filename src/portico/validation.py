@@ -23,8 +23,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
-from portico.arguments import TrainingArguments, adopt_arguments
-from portico.cli.settings import argument_rules
+from portico.arguments import TrainingArguments, adopt_arguments, argument_rules
 from portico.compat.transformers import (
     DebugOption,
     has_length,

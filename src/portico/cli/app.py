@@ -1,6 +1,5 @@
 """From the shell command to the exit code."""
 
-import gc
 import logging
 import math
 import os
@@ -9,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
 
-from portico.cli.compose import (
+from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     checked,
@@ -46,10 +45,10 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.settings import nearest_names
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError, ends_with_its_reader, nearest_names
+from portico.hp_search import worst_instead
 
 log = logging.getLogger(__name__)
 
@@ -140,17 +139,10 @@ def run(config: DictConfig) -> Any:
     return _objective(job.metrics, settings)  # the search has ended it
 
 
-@cache
-def _keep_imports() -> None:
-    """Take the modules out of later searches for garbage, of which the last, at the process's end, takes a second."""
-    gc.freeze()
-
-
 def _trained(
     settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
 ) -> dict[str, float]:
     """Run the experiment of checked settings; ``continued`` are those that resume what the folder holds of the job."""
-    _keep_imports()
     # The processes of a run other than the first join the folder that it has claimed.
     if is_first_process() and continued is None:
         claim(folder, settings)
@@ -191,9 +183,7 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
             )
         values.append(float(metrics[name]))
         if not math.isfinite(values[-1]):
-            worst = -sys.float_info.max if mode == "max" else sys.float_info.max
-            log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, values[-1], worst)
-            values[-1] = worst
+            values[-1] = worst_instead(name, values[-1], "maximize" if mode == "max" else "minimize")
     if isinstance(objective["metric"], list):
         return values
     return values[0] if values else None

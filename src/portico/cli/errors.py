@@ -13,8 +13,8 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.settings import FIRST_GUESSES, nearest_names, suggestion
-from portico.errors import InputError
+from portico.cli.settings import first_guesses, suggestion
+from portico.errors import InputError, nearest_names
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}
@@ -141,7 +141,7 @@ def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:
             f"'~{deleted[1]}' removes nothing: no file sets '{deleted[1]}', so that it has its default. Leave it out."
         )
     chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
-    if chosen is not None and chosen[1] in FIRST_GUESSES:
+    if chosen is not None and chosen[1] in first_guesses():
         return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], names())}"
     return message
 

@@ -128,7 +128,7 @@ def _train_again(replay: "Replay", run: Path, folder: str, *, trusts_config: boo
         InputError: If the configuration names code outside of portico and is not trusted: a folder may come from
             elsewhere, and what `_target_` names would be imported and called.
     """
-    yaml, cli = import_module("yaml"), import_module("portico.cli.compose")
+    yaml, cli = import_module("yaml"), import_module("portico.cli.composition")
     settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not isinstance(settings, dict) or not {"args", "paths"} <= settings.keys():
         raise InputError(

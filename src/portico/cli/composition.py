@@ -6,25 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import InstantiationException
-from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from portico.arguments import fastest_arguments
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
+from portico.cli.experiment import TARGET, Experiment, build_experiment, complete_settings, schema_of_experiment
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.cli.known_settings import schema_for
-from portico.cli.settings import TARGET
 from portico.errors import InputError, MissingPackageError
-from portico.imports import garbage_collection_paused
-
-if TYPE_CHECKING:
-    from portico.cli.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
@@ -97,7 +92,7 @@ def known_names(overrides: Sequence[str]) -> Collection[str]:
         return TOP_LEVEL_NAMES
     with suppress(InputError):
         settings = _composed(choosing or ["+experiment=mrc"])
-        return [*schema_for(settings).names(_OWN_KEYS), *EVERYWHERE]
+        return [*schema_of_experiment(settings).names(_OWN_KEYS), *EVERYWHERE]
     return TOP_LEVEL_NAMES
 
 
@@ -119,15 +114,12 @@ def register_resolvers() -> None:
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
     would require a plus sign for `args.weight_decay=0.1`; in an open group `ExperimentSchema.check` decides instead.
     """
-    groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
-    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
+    _store_open_groups({})
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
     OmegaConf.register_new_resolver("fastest", _fastest, replace=True)
 
 
 def _fastest(name: str, *, _root_: DictConfig) -> Any:
-    from portico.speed import fastest_arguments
-
     args = _root_.args
     # The file sets `args.use_cpu` itself, unless the command does.
     is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
@@ -141,20 +133,24 @@ def _fastest(name: str, *, _root_: DictConfig) -> Any:
 def complete_all_settings() -> None:
     """Make tab completion offer every setting of the chosen experiment, and not only those that a file mentions.
 
-    Hydra completes the keys of the composed configuration, and has no hook to add to them.
+    Hydra completes the keys of the composed configuration, so the settings are added to it, below what the files say.
     """
-    matches = CompletionPlugin._get_matches
+    line = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", os.environ.get("COMP_LINE", ""))
+    os.environ["COMP_LINE"] = line
+    complete_words = line.split() if line.endswith(" ") else line.split()[:-1]
+    overrides = [word for word in complete_words if "=" in word and not word.startswith("-")]
+    folder = re.search(r"(?:--config-dir|-cd)[ =](\S+)", line)
+    if folder is not None:
+        overrides.append(f"hydra.searchpath=[file://{Path(folder[1]).absolute()}]")
+    with suppress(InputError):
+        settings = _composed(in_words_of_hydra(overrides))
+        if settings.get(TARGET):
+            _store_open_groups(schema_of_experiment(settings).defaults())
 
-    def matches_of_all(config: Any, word: str) -> list[str]:
-        if isinstance(config, DictConfig) and config._get_parent() is None and config.get(TARGET):
-            groups = {str(name): config[name] for name in config if name != "hydra"}
-            settings = to_plain(DictConfig(groups, parent=config))
-            config = OmegaConf.create({**schema_for(settings).all_settings(settings), "hydra": config.get("hydra")})
-        return matches(config, word)
 
-    CompletionPlugin._get_matches = staticmethod(matches_of_all)  # type: ignore[method-assign]
-    line = os.environ.get("COMP_LINE", "")
-    os.environ["COMP_LINE"] = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", line)
+def _store_open_groups(values: Mapping[str, Mapping[str, object]]) -> None:
+    groups = {name: DictConfig(dict(values.get(name, {})), flags={"struct": False}) for name in OPEN_GROUPS}
+    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
@@ -171,7 +167,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
-    schema = schema_for(settings)
+    schema = schema_of_experiment(settings)
     schema.check(settings, _OWN_KEYS)
     if settings["mode"] not in schema.modes:
         raise InputError(
@@ -181,18 +177,11 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    with garbage_collection_paused():
-        from portico.cli.experiment import (
-            complete_settings,  # takes seconds, with torch; what is refused does not need it
-        )
-
-        return complete_settings(settings)
+    return complete_settings(settings)
 
 
-def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     """Return the experiment of checked settings, everything with a `_target_` built."""
-    from portico.cli.experiment import build_experiment
-
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
@@ -239,4 +228,4 @@ def _settings_help(*, _root_: DictConfig) -> str:
     settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
-    return schema_for(settings).help(settings)
+    return schema_of_experiment(settings).help(settings)
