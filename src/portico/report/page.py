@@ -79,7 +79,7 @@ class Interval(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
+    """One figure of the headline; ``percent``, 0..100 like the baselines, is None if it is not a percentage."""
 
     label: str
     value: str
@@ -122,7 +122,7 @@ def render_page(
 
 
 def check_writable(path: Path) -> None:
-    """Raise an `InputError` if a page cannot be written there, before the long work of which it is the report."""
+    """Raise an ``InputError`` if a page cannot be written there, before the long work of which it is the report."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
 
@@ -133,12 +133,12 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template; values that are not `Markup` are escaped."""
+    """Return the HTML of a template; values that are not ``Markup`` are escaped."""
     return Markup(_environment().get_template(template).render(values))
 
 
 def macros(template: str) -> Any:
-    """Return the macros of a template as attributes: functions that return `Markup`."""
+    """Return the macros of a template as attributes: functions that return ``Markup``."""
     return _environment().get_template(template).module
 
 
@@ -199,7 +199,7 @@ def differing_settings(*runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def harmless_markup(text: str) -> Markup:
     """Return HTML of unknown origin with everything that could execute, load or link something shown as text.
 
-    `RunRecord.sections` comes back from the ``report.json`` of a folder, which anybody may have written.
+    ``RunRecord.sections`` comes back from the ``report.json`` of a folder, which anybody may have written.
     """
     parser = _HarmlessMarkup()
     parser.feed(text)

@@ -63,7 +63,7 @@ class TaskExperiment(TrainerExperiment):
     model: Any = field(default_factory=SmallBert, metadata=group(needs="load"))
 
     def make_trainer(self, args: Any, *, training: bool = True) -> Any:
-        """Load records and model and return their trainer; raises an `InputError` for what cannot be used."""
+        """Load records and model and return their trainer; raises an ``InputError`` for what cannot be used."""
         train = self._load("train") if training else ()
         return self._trainer_of(args, train, self._load("validation"))
 

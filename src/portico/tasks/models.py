@@ -47,7 +47,7 @@ class TaskModel(ABC):
         """Return the tokenizer or image processor of a new model with these fields."""
 
     def load(self, task: Task, texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the model of a task and its tokenizer or image processor; an `InputError` says why there is none.
+        """Return the model of a task and its tokenizer or image processor; an ``InputError`` says why there is none.
 
         ``labels`` are the classes in the order of the data; a trained model keeps its own order if it has the same.
         """

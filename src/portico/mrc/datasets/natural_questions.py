@@ -83,7 +83,7 @@ def read_answers(
 ) -> tuple[list[records.Span], list[records.Annotation]]:
     """Return where every long answer candidate is, and the annotations with the first of several short answers.
 
-    ``locate`` returns where an answer or candidate is: `Document.chars`, or its bytes.
+    ``locate`` returns where an answer or candidate is: ``Document.chars``, or its bytes.
     """
     rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]

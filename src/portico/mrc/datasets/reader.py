@@ -1,6 +1,6 @@
 """Reads questions of any known format from files, datasets and the hub, as flat examples.
 
-To add a format, write a module with a `Format` and enter it in `FORMATS`.
+To add a format, write a module with a ``Format`` and enter it in ``FORMATS``.
 """
 
 import re
@@ -34,7 +34,7 @@ FORMATS: Mapping[str, Format] = {
     "xquad": squad.FORMAT,
     "mlqa": squad.FORMAT,
 }
-"""Formats by name, in the order in which they are tried by `read_examples`."""
+"""Formats by name, in the order in which they are tried by ``read_examples``."""
 
 # xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
 _LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")

@@ -1,6 +1,7 @@
 """What the parsers of all formats share: checks of a record, and annotations.
 
-The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` if the value is not what they return.
+``required``, ``as_objects`` and the functions named ``checked_...`` return a value of the expected type, or raise
+``InvalidRecord``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,10 +41,10 @@ def _one_question(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
 
 @dataclass(frozen=True)
 class Format:
-    """How to parse the entries of one format: `description` has their fields, `is_like` recognises one.
+    """How to parse the entries of one format: ``description`` has their fields, ``is_like`` recognises one.
 
-    `questions` yields the questions of an entry, not yet validated, and `example` parses one of them or raises
-    `InvalidRecord`. By default every entry is one question. A record with the fields of `unanswered` is one whose
+    ``questions`` yields the questions of an entry, not yet validated, and ``example`` parses one of them or raises
+    ``InvalidRecord``. By default every entry is one question. A record with the fields of ``unanswered`` is one whose
     answers are not read.
     """
 
@@ -75,7 +76,7 @@ def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def checked_text(key: str, value: Any) -> str:
-    """Return `value`, a string of valid Unicode that is not blank."""
+    """Return ``value``, a string of valid Unicode that is not blank."""
     if not isinstance(value, str):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     if not value.strip():
@@ -115,7 +116,7 @@ def checked_position(value: Any, key: str) -> int:
 
 
 def checked_span(span: Span, length: int, key: str) -> Span:
-    """Return a span, not empty, of a string of `length` characters, or (-1, -1) if either end is -1."""
+    """Return a span, not empty, of a string of ``length`` characters, or (-1, -1) if either end is -1."""
     if -1 in [checked_position(place, key) for place in span]:
         return NO_SPAN
     if not 0 <= span[0] < span[1] <= length:

@@ -34,7 +34,7 @@ class Featurizer:
         subsampling: Which windows without an answer to train on; ``None`` for all.
         target_types: Whether labelled rows have ``target_type``, the
             :class:`~portico.mrc.features.labels.TargetType` of the window, for a head that classifies it.
-        pad_to_max_length: Whether to pad every window to `max_seq_length` here instead of in the collator.
+        pad_to_max_length: Whether to pad every window to ``max_seq_length`` here instead of in the collator.
         compat_label_bug: Reproduce the labels of the QA example of transformers for an answer that starts in the last
             context token of a window: its start is then the last token of the row.
         cache_dir: Write features into this folder and read them from there, a bounded number of examples at a time:
@@ -42,7 +42,7 @@ class Featurizer:
             settings find them there. ``None`` keeps them in memory.
 
     Raises:
-        InputError: If the tokenizer is not a fast one, or `doc_stride` is negative or not below `max_seq_length`.
+        InputError: If the tokenizer is not a fast one, or ``doc_stride`` is negative or not below ``max_seq_length``.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -107,7 +107,7 @@ class Featurizer:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
 
         With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. For the errors see
-        `train_features`.
+        ``train_features``.
         """
         if self.cache_dir is not None:
             several = any(not isinstance(text, str) for part in slices(examples) for text in column(part, "context"))
@@ -143,7 +143,7 @@ class Featurizer:
     def _label(
         self, windows: Windows, context_index_F: Int64s | None, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
-        """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
+        """Return the labels of each window, columns ``int64 [F]``, and its ``SubsampleType``, ``int64 [F]``."""
         gold = Gold(map(gold_of_example, examples), windows.example_index_F)
         columns = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
         subsample_type_F = subsample_types(columns["target_type"], gold.has_answer_F)

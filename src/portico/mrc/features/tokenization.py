@@ -164,7 +164,7 @@ class WindowCutter:
 
 
 def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return example indices and row lengths, then the columns of `Windows`; `context` is its sequence number."""
+    """Return example indices and row lengths, then the columns of ``Windows``; ``context`` is its sequence number."""
     rows = encoding["input_ids"]
     in_context = (sequence == context for f in range(len(rows)) for sequence in encoding.sequence_ids(f))
     return (

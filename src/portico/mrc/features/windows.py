@@ -79,16 +79,16 @@ def last_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
 class FeatureSet:
     """The model's inputs as a map-style dataset with one row per window.
 
-    Rows are kept as flat arrays and converted to Python lists on access. `remove_columns` returns a set for a model
+    Rows are kept as flat arrays and converted to Python lists on access. ``remove_columns`` returns a set for a model
     with fewer inputs; the attributes below stay.
 
     Args:
-        windows: The tokenised windows; their examples are those of `example_ids`.
+        windows: The tokenised windows; their examples are those of ``example_ids``.
         token_type_ids: Whether rows have ``token_type_ids``.
         labels: Further integer columns by name, ``int64 [F]`` each: ``start_positions``, ``end_positions`` and
             ``target_type``.
         example_ids: Identifier of each example, for evaluation: rows then have ``example_id`` and ``offset_mapping``
-            (``None`` outside the context), and ``context_idx`` if there is a `context_index`.
+            (``None`` outside the context), and ``context_idx`` if there is a ``context_index``.
         context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
             question has one context.
         num_examples: How many examples the windows were cut from, without ``example_ids``.
@@ -159,7 +159,7 @@ class FeatureSet:
         return len(self.example_index)
 
     def by_columns(self) -> "FeatureSet":
-        """Return a set on the same arrays that gives the rows of a batch as `FeatureRows` to torch's `DataLoader`."""
+        """Return a set on the same arrays from which torch's ``DataLoader`` takes a batch as ``FeatureRows``."""
         view = copy(self)
         view._gives_rows = True
         return view
@@ -193,7 +193,7 @@ class FeatureSet:
 
 
 class FeatureRows(Sequence[dict[str, Any]]):
-    """Rows of a `FeatureSet`: a sequence of what it returns for each, and arrays of all of them.
+    """Rows of a ``FeatureSet``: a sequence of what it returns for each, and arrays of all of them.
 
     Attributes:
         features: The set.

@@ -50,7 +50,7 @@ class NqF1(QuestionRows):
         self.add_rows("outcomes", len(_TASKS), 4)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add a batch, in a form that `TydiF1.update` takes; the passage is the long answer.
+        """Add a batch, in a form that ``TydiF1.update`` takes; the passage is the long answer.
 
         Raises:
             InputError: As there, or if a span does not end after its start.

@@ -27,7 +27,7 @@ class ConfidenceScorer:
     Args:
         confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
 
-    An `InputError` is raised if the file does not exist or joblib is not installed.
+    An ``InputError`` is raised if the file does not exist or joblib is not installed.
     """
 
     def __init__(self, confidence_model_path: str | Path) -> None:
@@ -129,7 +129,7 @@ class ScoreNormalizer:
     ) -> dict[str, list["SpanRecord"]]:
         """Return the records with new scores; boolean questions are answered by yes or no and no span.
 
-        `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
+        ``boolean_answers`` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
         best = {example_id: records[0] for example_id, records in predictions.items()}
         features = [

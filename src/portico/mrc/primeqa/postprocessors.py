@@ -81,7 +81,7 @@ class AbstractPostProcessor(ABC):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
-        The features are grouped by example in the order of the examples; `predictions` are the model's outputs for all
+        Features are grouped by example, in the order of the examples; ``predictions`` are the model's outputs for all
         features in order.
         """
 
@@ -195,7 +195,7 @@ def _no_span(example_id: str) -> SpanRecord:
 
 
 def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of features that are grouped by ``example_idx`` or from `Featurizer.eval_features`."""
+    """Read the offsets of features that are grouped by ``example_idx`` or from ``Featurizer.eval_features``."""
     if isinstance(features, FeatureSet | TokenOffsets):
         return token_offsets(features, ids)
     if not len(features):
@@ -276,7 +276,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
-        `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+        ``predictions`` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
         ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
         records = self.begin(examples, features)
@@ -454,9 +454,9 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example, which has ``id`` or ``example_id``.
 
-        The features have ``example_id``. `predictions` are the token ids of all features in order, ``int [F, L]``, -1
-        and below as padding; or the output of an evaluation, which has them as ``predictions``. An `InputError` is
-        raised if features and rows differ in number, or an example has no feature.
+        The features have ``example_id``. ``predictions`` are the token ids of all features in order, ``int [F, L]``,
+        with negative ids as padding; or the output of an evaluation, which holds them as ``predictions``. Raises an
+        ``InputError`` if features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)

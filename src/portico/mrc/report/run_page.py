@@ -58,7 +58,7 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
 
 
 def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
-    """Return a passage and questions that the run answers correctly, for `portico demo`; empty if it has none.
+    """Return a passage and questions that the run answers correctly, for ``portico demo``; empty if it has none.
 
     Up to three of its questions have an answer, each another one; the last has none if the run declines one correctly.
     """
@@ -91,7 +91,7 @@ def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = 
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
+    """Return the report of a run as one HTML page; the arguments are those of ``write_report``."""
     results = record.results
     ways, headline = groupings(results), tiles(results, record.metrics, record.log_history, baselines(record))
     parts = macros("parts.html.j2")
@@ -168,7 +168,7 @@ def tiles(
     log_history: Sequence[Mapping[str, Any]],
     baselines: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
-    """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
+    """Return the available figures: the scores in ``metrics`` (with any prefix), otherwise those of ``results``.
 
     A score that is not the mean of the questions' scores, for example by the rules of another dataset, has no
     interval.
