@@ -98,7 +98,7 @@ class RunRecord:
         log_history: The entries of a ``TrainerState``; those with a ``step`` are plotted.
         settings: The settings of the run; each nested mapping becomes a table.
         sections: More HTML by heading, shown after the learning curves. Markup that could execute or load anything is
-            shown as text.
+            removed.
         missing: Sentences saying what the page cannot show, and why.
     """
 
