@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from portico.report.page import macros
+from portico.report.page import macros, panels
 
 Point = tuple[float, float]
 
@@ -112,6 +112,19 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
         if "step" in entry and isinstance(entry.get(key), int | float) and math.isfinite(entry[key])
     }
     return tuple(sorted(values.items()))
+
+
+def training_charts(log_history: Sequence[Mapping[str, Any]], scores: Mapping[str, Sequence[Series]]) -> Markup:
+    """Return charts of the loss, of further series by title, and of the learning rate of a training."""
+    charts: dict[str, Sequence[Series]] = {
+        "Loss": [
+            Series("training", "first", curve(log_history, "loss")),
+            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
+        ],
+        **scores,
+        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
+    }
+    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
 
 
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:

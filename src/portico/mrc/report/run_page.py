@@ -12,7 +12,7 @@ from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_li
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
-from portico.report.charts import Frame, Mark, Series, curve, line_chart
+from portico.report.charts import Frame, Mark, Series, curve, line_chart, training_charts
 from portico.report.page import (
     REPORT_PAGE,
     Section,
@@ -310,18 +310,11 @@ def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any])
 
 def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
-    charts = {
-        "Loss": [
-            Series("training", "first", curve(log_history, "loss")),
-            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
-        ],
-        "Evaluation scores": [
-            Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
-            Series("exact match", "second", exact, dotted=True),
-        ],
-        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
-    }
-    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
+    scores = [
+        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+        Series("exact match", "second", exact, dotted=True),
+    ]
+    return training_charts(log_history, {"Evaluation scores": scores})
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
