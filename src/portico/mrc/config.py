@@ -75,7 +75,7 @@ class MRCData:
     validation_split: str = "validation"
     """Its split to evaluate on."""
     format: str | None = None
-    """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
+    """Format of the records, one of FORMATS in portico.mrc.datasets; null: detected from the first record."""
     skip_invalid: bool = False
     """Leave unusable records out, with a warning, instead of stopping."""
     max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1, is_finite=False)

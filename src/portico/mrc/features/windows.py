@@ -6,7 +6,7 @@ Shape suffixes: E examples, F features (windows), T tokens of all windows one af
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -123,7 +123,7 @@ class FeatureSet:
             self._tokens["token_type_ids"] = windows.token_type_ids_T
         self._tokens["attention_mask"] = windows.attention_mask_T
         self._integers: dict[str, Int64s] = dict(labels or {})
-        self._example_ids = example_ids
+        self._example_ids: Sequence[str] | None = example_ids
         self._gives_rows = False
         if example_ids is not None and context_index is not None:
             self._integers["context_idx"] = context_index
@@ -201,12 +201,17 @@ class FeatureRows(Sequence[dict[str, Any]]):
     """
 
     def __init__(self, features: FeatureSet, indices: Int64s) -> None:
-        self.features, self.indices = features, indices
+        self.features = features
+        self.indices = indices
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FeatureRows": ...
+    def __getitem__(self, index: int | slice) -> "dict[str, Any] | FeatureRows":
         if isinstance(index, slice):
             return FeatureRows(self.features, self.indices[index])
         return self.features[int(self.indices[index])]

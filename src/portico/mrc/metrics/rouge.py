@@ -53,7 +53,7 @@ class Rouge(Metric):
         *,
         use_stemmer: bool = True,
         split_sentences: Callable[[str], Sequence[str]] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(rouge_types, str) or not rouge_types or any(name not in _TYPES for name in rouge_types):

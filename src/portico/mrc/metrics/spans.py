@@ -56,7 +56,7 @@ def annotators_of(reference: Annotated) -> list[Record]:
     return [{**scalars, **dict(zip(lists, row, strict=True))} for row in zip(*lists.values(), strict=True)]
 
 
-def _is_list(values: Any) -> bool:
+def _is_list(values: object) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
@@ -72,7 +72,7 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
     return (int(start), int(end))
 
 
-def checked_yes_no(value: Any, *, key: object) -> str:
+def checked_yes_no(value: str | int, *, key: object) -> str:
     """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types."""
     if not isinstance(value, str):
         return _YES_NO_BY_TARGET_TYPE.get(int(value), "none")

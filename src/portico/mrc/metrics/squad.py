@@ -67,7 +67,7 @@ class AnswerTexts(Metric):
     higher_is_better = True
     sums: torch.Tensor
 
-    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: Any) -> None:
+    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.normalize = normalize
         self.skip_unanswered = skip_unanswered
@@ -182,7 +182,7 @@ class SquadV2(QuestionRows):
     sums: torch.Tensor
     sweep: list[torch.Tensor] | torch.Tensor
 
-    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.no_answer_threshold = no_answer_threshold
         self.average_precision = average_precision

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,7 @@ from portico.mrc.postprocess.token_offsets import (
     offsets_of_rows,
     token_offsets,
 )
-from portico.mrc.primeqa.confidence import ConfidenceScorer
-
-SpanRecord: TypeAlias = dict[str, Any]
-"""One possible answer, by PrimeQA's keys."""
+from portico.mrc.primeqa.confidence import ConfidenceScorer, SpanRecord
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
