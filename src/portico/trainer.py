@@ -51,7 +51,6 @@ from portico.compat.transformers import (
     has_length,
     logger,
 )
-from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
@@ -61,6 +60,7 @@ from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
 from portico.loop.corrections import Corrections
+from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training

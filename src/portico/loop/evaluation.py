@@ -17,12 +17,12 @@ from portico.compat.lightning import (
     run_nested_evaluation,
 )
 from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
-from portico.data.datamodule import EvaluationFeed
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
 from portico.distributed.signals import exit_on_sigterm
 from portico.errors import InputTypeError
 from portico.loop.corrections import EvaluationLoss
+from portico.loop.datamodule import EvaluationFeed
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 

@@ -15,10 +15,10 @@ import lightning.pytorch as pl
 
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger
-from portico.data.datamodule import TrainFeed
 from portico.distributed.precision import autocast_forward
 from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
+from portico.loop.datamodule import TrainFeed
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.run import EventBridge
 from portico.plan import RunPlan

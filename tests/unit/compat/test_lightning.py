@@ -22,7 +22,7 @@ from portico.compat.lightning import (
     publish_metrics,
     quiet_lightning,
 )
-from portico.data.datamodule import TrainFeed
+from portico.loop.datamodule import TrainFeed
 from portico.loop.lean import NullProfiler
 
 
