@@ -260,7 +260,7 @@ class Trainer:
     _omitted_by_compute_loss: frozenset[str] = frozenset()
     _overrides_prediction_loop = False
     # Whether metrics get what the model returns, and not what post-processing makes of it.
-    _scores_logits = True
+    scores_logits = True
     current_flos: float = 0
 
     # ---- Initialization & Validation ----
@@ -484,7 +484,7 @@ class Trainer:
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collator = self._get_collator_with_removed_columns(collator, description=description)
-        dataset, collator = self._batched_alike(dataset, collator)
+        dataset, collator = self.batched_alike(dataset, collator)
         return self.datamodule.build_loader(dataset, description=description, collate_fn=collator, **options)
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
@@ -517,7 +517,7 @@ class Trainer:
         self._set_signature_columns_if_needed()
         return self.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
 
-    def _batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
+    def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
         """Return data and collator for a loader; a subclass may return others that make the same batches faster."""
         return dataset, data_collator
 
@@ -1149,7 +1149,7 @@ class Trainer:
 
         Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
-        session = self._evaluation_session(
+        session = self.evaluation_session(
             dataloader,
             description=description,
             prediction_loss_only=prediction_loss_only,
@@ -1173,10 +1173,10 @@ class Trainer:
         is_older = self._overrides_prediction_loop and self.args.use_legacy_prediction_loop
         return self.prediction_loop if is_older else self.evaluation_loop
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
 
-    def _evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
+    def evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
         """Return a context for an evaluation of ``eval_dataset``, or of its set ``name``, that Lightning starts."""
         return contextlib.nullcontext()
 
@@ -1310,7 +1310,7 @@ class Trainer:
         self._finish_checkpoint()
         run_folder = self._get_output_dir(trial)
         final = Path(run_folder, f"checkpoint-{self.state.global_step}")
-        with writer.staged(final, self._checkpoint_parts()) as staging:
+        with writer.staged(final, self.checkpoint_parts()) as staging:
             self._write_checkpoint(staging, Path(run_folder))
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
@@ -1339,11 +1339,11 @@ class Trainer:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
         if not self._background.is_pending:
             return
-        writer.finish_checkpoint(self._checkpoint_parts())
+        writer.finish_checkpoint(self.checkpoint_parts())
         if self.args.should_save and self._background.folder is not None:
             self._rotate_checkpoints(use_mtime=True, output_dir=str(self._background.folder.parent))
 
-    def _checkpoint_parts(self) -> writer.CheckpointParts:
+    def checkpoint_parts(self) -> writer.CheckpointParts:
         return writer.CheckpointParts(
             args=self.args,
             model=self.model,
@@ -1383,7 +1383,7 @@ class Trainer:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self._checkpoint_parts(), Path(output_dir))
+        writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
@@ -1427,7 +1427,7 @@ class Trainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             resume.load_optimizer_and_scheduler(
-                self._checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
+                self.checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
             )
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -1742,7 +1742,7 @@ class Trainer:
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
-            writer.save_optimizer_and_scheduler(self._checkpoint_parts(), checkpoint)
+            writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 

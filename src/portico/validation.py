@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from portico.compat.annotations import Callbacks, Optimizers
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 # ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
 
@@ -65,7 +65,7 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
+def refuse_uncalled_hooks(trainer_class: type) -> None:
     """Refuse a subclass that overrides a method that is never called here."""
     for name, instead in INSTEAD.items():
         if hasattr(trainer_class, name):
@@ -346,7 +346,7 @@ def check_requirements(args: TrainingArguments) -> None:
 # ---- The parts together ----
 
 
-def check_parts(trainer: "Trainer") -> None:
+def check_parts(trainer: "TrainerHooks") -> None:
     """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
     check_metrics(trainer)

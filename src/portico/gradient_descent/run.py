@@ -435,7 +435,7 @@ class LoopTrainer(Trainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         self.validation = ValidationSession(self, dataloader, **options)
         return self.validation
 

@@ -287,8 +287,8 @@ class IPUMixin(_MixedInto):
         self.state.train_batch_size = self.args.train_batch_size
         return resume_point
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        session = super()._evaluation_session(dataloader, **options)
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        session = super().evaluation_session(dataloader, **options)
         # The loss of a batch counts once for each of its rows.
         session.batch_size = self.combined_eval_batch_size
         return session

@@ -27,8 +27,8 @@ from portico.plan import limited_batches
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import DataCollator, Examples, Loader, ProcessingClass
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.run import TrainingRun
-    from portico.trainer import Trainer
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ _STAGES = {
 class TrainerDataModule(pl.LightningDataModule):
     """Builds loaders from datasets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: "TrainerHooks") -> None:
         super().__init__()
         self.hf_trainer = trainer
         self.run: TrainingRun | None = None

@@ -28,7 +28,7 @@ from portico.loop.outputs import OutputBuffer, OutputList
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 
 @dataclass(eq=False, repr=False)
@@ -40,7 +40,7 @@ class EvaluationSession:
     The fields after ``trainer`` are the arguments of ``Trainer.evaluation_loop``.
     """
 
-    trainer: "Trainer"
+    trainer: "TrainerHooks"
     loader: "Loader"
     _: KW_ONLY
     description: str
@@ -236,7 +236,7 @@ class LoopEvaluation:
     another. The metrics of several are named after them; ``prefix`` is ``"eval"`` or ``"test"``.
     """
 
-    def __init__(self, trainer: "Trainer", loaders: Any, *, prefix: str) -> None:
+    def __init__(self, trainer: "TrainerHooks", loaders: Any, *, prefix: str) -> None:
         self.trainer = trainer
         self.prefix = prefix
         self.is_sanity_check = trainer.lightning_trainer.sanity_checking
@@ -265,9 +265,9 @@ class LoopEvaluation:
             feed, trainer = self._feeds[self._num_begun], self.trainer
             # Post-processing needs the whole set, and the trainer's.
             is_whole = feed.renew is not None and not self.is_sanity_check
-            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._scores_logits)
-            with trainer._evaluating_own_data(feed.name) if is_whole else nullcontext():
-                self._session = trainer._evaluation_session(
+            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer.scores_logits)
+            with trainer.evaluating_own_data(feed.name) if is_whole else nullcontext():
+                self._session = trainer.evaluation_session(
                     feed.loader,
                     description="Evaluation",
                     prediction_loss_only=None if has_metrics else True,

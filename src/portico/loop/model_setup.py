@@ -29,7 +29,7 @@ from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 Result = TypeVar("Result")
 
@@ -183,7 +183,7 @@ def apply_log_level(args: "TrainingArguments") -> None:
         logging.getLogger("portico").setLevel(level)
 
 
-def default_callbacks(trainer: "Trainer") -> list[Any]:
+def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:

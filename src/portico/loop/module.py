@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from portico.compat.annotations import Batch
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.run import TrainingRun
-    from portico.trainer import Trainer
 
 
 _MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
@@ -49,12 +49,12 @@ class TrainerModule(FastModule, pl.LightningModule):
         trainer: The trainer whose methods are called; without one the module only computes ``module(**inputs)``.
     """
 
-    def __init__(self, model: nn.Module | None = None, trainer: "Trainer | None" = None) -> None:
+    def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
         super().__init__()
         if model is None and trainer is not None:
             model = trainer.model
         self.model: Any = model
-        self.hf_trainer: Trainer = trainer  # type: ignore[assignment]  # None: only `forward` can be called
+        self.hf_trainer: TrainerHooks = trainer  # type: ignore[assignment]  # None: only `forward` can be called
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself

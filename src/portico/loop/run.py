@@ -104,8 +104,8 @@ if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import Batch, Loader, NumItems, Trial
     from portico.loop.corrections import BatchShare
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.module import TrainerModule
-    from portico.trainer import Trainer
 
 
 _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
@@ -166,7 +166,7 @@ class TrainingRun:
     does what ``transformers.Trainer`` does there and fires its event.
     """
 
-    trainer: "Trainer"
+    trainer: "TrainerHooks"
     _: KW_ONLY
     loader: "Loader"
     plan: RunPlan
@@ -385,7 +385,7 @@ class TrainingRun:
         self._fire("on_step_end")
         self._log_save_evaluate()
         if trainer.state.global_step == self.initial_global_step + 1:
-            reserve_copies(trainer._checkpoint_parts())
+            reserve_copies(trainer.checkpoint_parts())
 
     def end_epoch(self) -> None:
         """End the epoch; an epoch without a batch ends the run."""
@@ -443,7 +443,7 @@ class TrainingRun:
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def fresh_state(trainer: "Trainer") -> TrainerState:
+def fresh_state(trainer: "TrainerHooks") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
@@ -452,7 +452,7 @@ def fresh_state(trainer: "Trainer") -> TrainerState:
     )
 
 
-def log_overridden_arguments(trainer: "Trainer") -> None:
+def log_overridden_arguments(trainer: "TrainerHooks") -> None:
     """Log which training arguments are overridden by others, or by the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
@@ -465,7 +465,7 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
 
 
 def log_training_start(
-    trainer: "Trainer", plan: RunPlan, resume_point: ResumePoint | None, *, batch_size: int
+    trainer: "TrainerHooks", plan: RunPlan, resume_point: ResumePoint | None, *, batch_size: int
 ) -> None:
     """Log the counts of a training run, and where a resumed one continues."""
     args = trainer.args
