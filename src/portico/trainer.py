@@ -62,6 +62,7 @@ from portico.loop import model_setup
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.loop.metrics import check_metrics
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
@@ -77,6 +78,7 @@ from portico.loop.run import (
 from portico.plan import ResumePoint, RunPlan, limited_batches
 from portico.replacement import options
 from portico.validation import (
+    Parts,
     check_lightning_kwargs,
     check_part_kinds,
     check_parts,
@@ -395,7 +397,23 @@ class Trainer:
             config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
-        check_parts(self)
+        check_metrics(self)
+        check_parts(
+            Parts(
+                args=self.args,
+                model=self.model,
+                train_dataset=self.train_dataset,
+                eval_dataset=self.eval_dataset,
+                data_collator=self.data_collator,
+                model_init=self.model_init,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
+                strategy=self.lightning_trainer.strategy,
+                even_batches=self.accelerator.dataloader_config.even_batches,
+                runs_backward_in_step=self.runs_backward_in_step,
+            )
+        )
         log_overridden_arguments(self)
 
     def create_accelerator_and_postprocess(self) -> None:
