@@ -45,6 +45,7 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
+from portico.cli.studies import JobProgress
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader, nearest_names
@@ -156,8 +157,6 @@ def _trained(
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
         if job is not None:
-            from portico.cli.job_progress import JobProgress
-
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
