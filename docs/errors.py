@@ -83,7 +83,17 @@ TOPICS = (
             "portico/cli/settings.py",
         ),
     ),
-    Topic("Sweeps", "", ("hydra_plugins/", "portico/cli/jobs.py", "portico/cli/sweeps.py", "portico/report/")),
+    Topic(
+        "Sweeps",
+        "",
+        (
+            "hydra_plugins/",
+            "portico/cli/jobs.py",
+            "portico/cli/studies.py",
+            "portico/cli/sweeps.py",
+            "portico/report/",
+        ),
+    ),
     Topic(
         "Scripts: run, verify, replay",
         "",
