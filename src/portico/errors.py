@@ -87,7 +87,7 @@ _MOST_LISTED = 20
 
 
 def nearest_names(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence about an unknown name: known ones that are near or in its group."""
+    """Return the end of a sentence about an unknown name: the nearest known names, or all names of its group."""
     elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == unknown.rpartition(".")[2]]
     nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
     if nearest:

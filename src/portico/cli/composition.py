@@ -43,12 +43,12 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     """Compose and check a configuration without running it: no folder is made, no logging is set up.
 
     Args:
-        overrides: What would follow `train.py` on the command line, such as `["args.learning_rate=1e-4"]`.
-        experiment: The file of `conf/experiment` to start from; None when the overrides choose the groups.
+        overrides: What would follow ``train.py`` on the command line, such as ``["args.learning_rate=1e-4"]``.
+        experiment: The file of ``conf/experiment`` to start from; None when the overrides choose the groups.
 
     Returns:
-        One plain dict for each group (`args`, `model`, `data`, ...), with the defaults of those that the experiment
-        builds; `args` holds keywords of `TrainingArguments`.
+        One plain dict for each group (``args``, ``model``, ``data``, ...), with the defaults of the groups that the
+        experiment builds; ``args`` holds keywords of ``TrainingArguments``.
 
     Raises:
         InputError: If an override cannot be read, or sets a key that does not exist.
@@ -63,16 +63,16 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:
     names = partial(known_names, overrides)
     with explained(names), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
-        # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
+        # Resolved while Hydra is initialised: its resolvers, such as `now`, exist only then.
         return to_plain(hydra.compose(CONFIG_NAME, list(overrides)))
 
 
 def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
-    """Return what the user wrote as Hydra takes it.
+    """Return the user's arguments as Hydra takes them.
 
-    An experiment is added, which needs a plus sign; groups of the defaults list take none. Hydra takes no null for a
-    group, so ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug``
-    for one experiment are in a folder named after it.
+    An experiment needs a plus sign; groups of the defaults list take none. Hydra does not take null for a group, so
+    ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug`` for one
+    experiment are in a folder named after it.
     """
     found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
     found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
@@ -83,9 +83,9 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
 
 
 def known_names(overrides: Sequence[str]) -> Collection[str]:
-    """Return all keys of the experiment that overrides choose, by default that of MRC.
+    """Return all keys of the experiment that overrides choose, by default ``mrc``.
 
-    The other overrides may be the ones that cannot be composed.
+    The other overrides are left out: they may be the ones that cannot be composed.
     """
     choosing = [one for one in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", one)]
     if choosing == list(overrides):  # its own files cannot be composed
@@ -104,15 +104,15 @@ def config_dir() -> Path:
 
 
 def experiment_names() -> list[str]:
-    """Return the names that `+experiment=` takes, in alphabetical order."""
+    """Return the names that ``+experiment=`` takes, in alphabetical order."""
     return sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
 
 
 def register_resolvers() -> None:
-    """Tell Hydra what our files refer to: open groups, the settings that `--help` shows, what is fast on this machine.
+    """Register what our files refer to: open groups, the settings that ``--help`` shows, what is fast on this machine.
 
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
-    would require a plus sign for `args.weight_decay=0.1`; in an open group `ExperimentSchema.check` decides instead.
+    would require a plus sign for ``args.weight_decay=0.1``; in an open group ``ExperimentSchema.check`` decides.
     """
     _store_open_groups({})
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
@@ -121,12 +121,12 @@ def register_resolvers() -> None:
 
 def _fastest(name: str, *, _root_: DictConfig) -> Any:
     args = _root_.args
-    # The file sets `args.use_cpu` itself, unless the command does.
+    # The file of the group sets `args.use_cpu`, unless the command does.
     is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
     use_cpu = is_set or OmegaConf.select(_root_, "accelerator") == "cpu"
     model = _root_.get("model") or {}
     made_here = str(model.get(TARGET)).startswith("portico.") and model.get("name_or_path") is None
-    # Those that an experiment makes from scratch are small.
+    # Models that an experiment makes from scratch are small.
     return fastest_arguments(use_cpu=bool(use_cpu), small_model=made_here)[name]
 
 
@@ -160,7 +160,7 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with the defaults of their groups, refused if something in them cannot be used."""
+    """Return settings completed with the defaults of their groups; refuse settings that cannot be used."""
     if not settings.get(TARGET):
         names = experiment_names()
         raise InputError(
@@ -181,7 +181,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
-    """Return the experiment of checked settings, everything with a `_target_` built."""
+    """Return the experiment of checked settings, with every object built that has a ``_target_``."""
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
@@ -191,7 +191,7 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     return build_experiment(groups, output_dir)
 
 
-def _built(key: str, entry: Any) -> Any:
+def _built(key: str, entry: object) -> Any:
     if not isinstance(entry, Mapping) or TARGET not in entry:
         group, _, name = key.partition(".")
         choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
@@ -215,8 +215,8 @@ def _built(key: str, entry: Any) -> Any:
         ) from error
 
 
-def _with_objects(values: Any) -> Any:
-    """Build what has a `_target_` inside a group; that of the group itself is left to the experiment."""
+def _with_objects(values: object) -> Any:
+    """Build every entry with a ``_target_`` inside a group; the experiment builds the group itself."""
     if not isinstance(values, Mapping):
         return values
     inside = {name: value for name, value in values.items() if name != TARGET}

@@ -1,7 +1,6 @@
 """Settings of a class: the keys a configuration may set, what each may be, its default and its documentation.
 
 All four are read from the fields of a dataclass, with the docstring below each, or from the parameters of a class.
-The command line imports this module before it knows whether there is anything to run, so it imports nothing heavy.
 """
 
 import ast
@@ -30,7 +29,7 @@ TARGET = "_target_"
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
     """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
 
-    They are keys of the ``group``, or without one arguments of a call.
+    They are keys of ``group``; if it is empty, they are arguments of a call.
     """
     for name, value in values.items():
         is_nan = isinstance(value, float) and math.isnan(value)
@@ -57,7 +56,7 @@ def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False
     return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)
 
 
-# ------------------------------------------------------------------------------------ the settings of a class
+# ---- The settings of a class ----
 
 NO_DEFAULT: Any = inspect.Parameter.empty
 
@@ -66,15 +65,18 @@ NO_DEFAULT: Any = inspect.Parameter.empty
 class Setting:
     """One key of a group."""
 
-    default: Any = NO_DEFAULT  # `NO_DEFAULT` also where it is not known
-    rule: Rule | None = None  # `None`: the class itself decides
-    help: str = ""  # on one line
-    # What holds where the key is left out, if the class that makes the object decides it; `NO_DEFAULT`: `default`.
+    default: Any = NO_DEFAULT
+    """``NO_DEFAULT`` also where it is not known."""
+    rule: Rule | None = None
+    """``None``: the class itself decides."""
+    help: str = ""
+    """One line."""
     effective: Any = NO_DEFAULT
+    """The effective default, if the class that makes the object decides it; ``NO_DEFAULT``: ``default``."""
 
     @property
     def shown_default(self) -> Any:
-        """What help and completion show; `NO_DEFAULT` where it is not known."""
+        """The default in help and completion; ``NO_DEFAULT`` where it is not known."""
         return self.default if self.effective is NO_DEFAULT else self.effective
 
 
@@ -83,10 +85,11 @@ class GroupSchema:
     """All keys that a class takes."""
 
     known: Mapping[str, Setting]
-    is_open: bool = False  # whether it takes any other key too (`**kwargs`)
+    is_open: bool = False
+    """Whether it takes any other key too (``**kwargs``)."""
 
 
-def setting(default: Any, *, least: float | None = None, is_finite: bool = True) -> Any:
+def setting(default: object, *, least: float | None = None, is_finite: bool = True) -> Any:
     """Return a dataclass field with a lower bound; a number that is not ``is_finite`` may be infinite."""
     return field(default=default, metadata={"least": least, "is_finite": is_finite})
 
@@ -94,8 +97,8 @@ def setting(default: Any, *, least: float | None = None, is_finite: bool = True)
 def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
     """Return a dataclass field for a mapping that collects further keys of the group.
 
-    ``defaults`` returns those that may be set, such as the fields of a model's configuration, and what holds where one
-    is left out: `NO_DEFAULT` where that depends on the data.
+    ``defaults`` returns the keys that may be set, such as the fields of a model's configuration, with their effective
+    defaults: ``NO_DEFAULT`` where the data decide.
     """
     return field(default_factory=dict, metadata={"further_keys": defaults})
 
@@ -121,7 +124,7 @@ def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) 
     return {name: value for name, value in values.items() if name in own} | {collecting[0].name: further}
 
 
-def shown_settings(part: Any) -> dict[str, Any]:
+def shown_settings(part: object) -> dict[str, Any]:
     """Return the settings of an object as a report shows them: further keys next to the others."""
     if not dataclasses.is_dataclass(part):
         return {name: value for name, value in vars(part).items() if not name.startswith("_")}
@@ -132,7 +135,7 @@ def shown_settings(part: Any) -> dict[str, Any]:
     return shown
 
 
-def _fields(target: Any) -> list[dataclasses.Field[Any]]:
+def _fields(target: object) -> list[dataclasses.Field[Any]]:
     return [one for one in dataclasses.fields(target) if one.init] if dataclasses.is_dataclass(target) else []
 
 
@@ -165,7 +168,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
     known: dict[str, Setting] = {}
     is_open = False
     for function in _constructors(target):
-        if function is None:  # a class of torch, which takes none of our keys
+        if function is None:  # a class of torch, which takes no keys of ours
             return GroupSchema(known)
         signature = inspect.signature(function)
         hints = _hints(function)
@@ -179,7 +182,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
 
 
 def _constructors(target: Callable[..., Any]) -> list[Any]:
-    """Return the constructors that ``**kwargs`` pass through, in order; ``None`` for one of torch."""
+    """Return the constructors that ``**kwargs`` pass through, in order; ``None`` for a constructor of torch."""
     if not inspect.isclass(target):
         return [target]
     owners = [owner for owner in target.__mro__[:-1] if "__init__" in vars(owner)]
@@ -204,7 +207,8 @@ def _default_of(one: dataclasses.Field[Any]) -> Any:
 def documentation(target: Any) -> dict[str, str]:
     """Return one line for each field or argument, from the nearest class that documents it.
 
-    There it is the docstring below the field, else the argument's entry under ``Args:``, else the field's ``help``.
+    The class documents it by the docstring below the field, else by an entry under ``Args:``, else by the field's
+    ``help``.
     """
     docs: dict[str, str] = {}
     for owner in reversed(target.__mro__[:-1]) if inspect.isclass(target) else [target]:
@@ -239,34 +243,41 @@ def _one_line(text: str) -> str:
     return re.split(r"(?<=[.;]) ", plain, maxsplit=1)[0].rstrip(".;")
 
 
-# ------------------------------------------------------------------------------------ the settings of an experiment
+# ---- The settings of an experiment ----
 
 
 @dataclass(frozen=True)
 class KnownGroup:
-    """A group of an experiment: the dotted path of the class that it builds, and all keys that it may have."""
+    """A group of an experiment."""
 
     target: str
+    """Dotted path of the class that the group builds."""
     settings: GroupSchema
 
-    def values(self, given: Any) -> dict[str, Any]:
-        """Return what was set of the group, without the class."""
+    def values(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the values that were set in the group, without the class."""
         return {key: value for key, value in (given or {}).items() if key != TARGET}
 
 
 @dataclass(frozen=True)
 class ExperimentSchema:
-    """All that may be set of an experiment whose groups build certain classes, without these classes."""
+    """All settings of an experiment whose groups build certain classes."""
 
-    modes: Sequence[str]  # values of `mode`
-    fields: Sequence[str]  # that stand in the root of the configuration
+    modes: Sequence[str]
+    """Values of ``mode``."""
+    fields: Sequence[str]
+    """Keys in the root of the configuration."""
     groups: Mapping[str, KnownGroup]
 
     def check(self, settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Refuse settings that do not exist, and values that cannot be used, before any work.
+        """Refuse settings that do not exist and values that cannot be used.
 
-        ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The
-        ``InputError`` names all unknown keys with the nearest known ones, or the first value that cannot be used.
+        Args:
+            settings: Settings by group.
+            further: Keys that the caller reads, by group; a group without keys is not checked.
+
+        Raises:
+            InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
         """
         unknown: dict[str, Any] = {}
         for name, keys in (further or {}).items():
@@ -287,7 +298,7 @@ class ExperimentSchema:
             check_values(name, one.values(settings.get(name)), rules)
 
     def names(self, further: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-        """Return all keys that may be set, with their groups; ``further`` is that of :meth:`check`."""
+        """Return all keys that may be set, with their groups; ``further`` is as in :meth:`check`."""
         keys = {**{name: one.settings.known for name, one in self.groups.items()}, **(further or {})}
         return [*(f"{name}.{key}" for name, known in keys.items() for key in known), *sorted({*self.fields, *keys})]
 
@@ -313,28 +324,30 @@ class ExperimentSchema:
         return "\n".join(lines)
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether a value is one that YAML has."""
+def is_plain(value: object) -> bool:
+    """Return whether a value can be written in YAML."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def plain_value(value: Any) -> Any:
-    """Return a value as YAML has it: no tuples, and no members of an enumeration."""
+def plain_value(value: object) -> Any:
+    """Return a value as a YAML value: no tuples, and no members of an enumeration."""
     if isinstance(value, tuple | list):
         return [plain_value(item) for item in value]
     return str(value) if isinstance(value, str) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is NO_DEFAULT:
         return "="
     value = plain_value(value)
-    return f"={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+    if value is None:
+        return "=null"
+    return f"={str(value).lower() if isinstance(value, bool) else value}"
 
 
-# ------------------------------------------------------------------------------------ names that were meant
+# ---- Names that were meant ----
 
 
 @cache
@@ -354,7 +367,7 @@ def _exists(guess: str, known: Collection[str]) -> bool:
 
 
 def suggestion(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence about an unknown key: the one that was probably meant, or known ones near it."""
+    """Return the end of a sentence about an unknown key: the key that was probably meant, or the nearest ones."""
     guess = _first_guess(unknown, known)
     return f"; use {guess}." if guess else nearest_names(unknown, known)
 
@@ -368,7 +381,7 @@ def _first_guess(unknown: str, known: Collection[str]) -> str | None:
     return None
 
 
-def _refusal(name: str, value: Any, known: Collection[str]) -> str:
+def _refusal(name: str, value: object, known: Collection[str]) -> str:
     """Return the sentence about an unknown key; the guess may have been inside its ``value``: model.optimizer.lr."""
     inside = name
     while isinstance(value, Mapping) and len(value) == 1:
