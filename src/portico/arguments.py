@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -45,7 +45,7 @@ class LightningPlacement:
         if "_lightning_strategy" not in self.__dict__:
             from portico.distributed.placement import resolve_strategy
 
-            self.__dict__["_lightning_strategy"] = resolve_strategy(self)  # type: ignore[arg-type]  # mixed into training arguments
+            self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
@@ -370,13 +370,15 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         return {name: value for name, value in values.items() if name not in unset}
 
 
-def adopt_arguments(args: Any) -> "TrainingArguments":
+def adopt_arguments(args: object) -> "TrainingArguments":
     """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object remains the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
+    The object remains the user's, as in transformers (``trainer.args is args``), and so its class changes, to a
+    subclass of the original: scripts continue to set fields of the object that they made, and read devices and
+    processes from it, which would be accelerate's otherwise.
     """
     if isinstance(args, LightningPlacement):
-        return args  # type: ignore[return-value]
+        return cast("TrainingArguments", args)
     # The class as imported: a script may have put another one in its place in transformers since.
     if not isinstance(args, HFTrainingArguments):
         raise TypeError(
@@ -385,7 +387,7 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
         )
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    adopted: TrainingArguments = args  # type: ignore[assignment]
+    adopted = cast("TrainingArguments", args)
     options().fill(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted
@@ -408,11 +410,11 @@ def _new_adopted(own_class: type) -> Any:
     return object.__new__(_adopting_class(own_class))
 
 
-def as_transformers_arguments(args: Any) -> HFTrainingArguments:
+def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
-    plain: HFTrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
+    plain = cast("HFTrainingArguments", object.__new__(nearest))
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)

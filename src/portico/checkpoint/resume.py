@@ -215,10 +215,11 @@ def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` is {str(saved[name])[:50]!r}, not like {str(value)[:50]!r}")
 
 
-def _is_alike(present: Any, saved: Any) -> bool:
+def _is_alike(present: object, saved: object) -> bool:
     if isinstance(present, list | tuple):
-        is_sequence = isinstance(saved, list | tuple) and len(saved) == len(present)
-        return is_sequence and all(map(_is_alike, present, saved))
+        if not isinstance(saved, list | tuple) or len(saved) != len(present):
+            return False
+        return all(map(_is_alike, present, saved))
     is_number = isinstance(present, int | float) and not isinstance(present, bool)
     return not is_number or isinstance(saved, int | float | torch.Tensor)
 
@@ -282,10 +283,9 @@ def set_rng_states(states: dict[str, Any], args: HFTrainingArguments) -> None:
         hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
-def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
+def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
-    position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
-    if position is None:
+    if not isinstance(loader, DataLoaderShard) or (position := loader.position_after(num_batches)) is None:
         return
     file = _position_file(folder, loader)
     torch.save(position, file)
@@ -300,7 +300,7 @@ def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
         )
 
 
-def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:
+def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[str, Any] | None:
     """Return what :func:`save_stream_position` has written of as many batches, in as many processes."""
     if not isinstance(loader, DataLoaderShard):
         return None

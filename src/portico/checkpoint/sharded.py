@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -129,7 +130,7 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
 def accepting_full_tensors(model: nn.Module) -> Iterator[None]:
     """Inside the block, let ``load_state_dict`` of sharded modules take full tensors: each process keeps its part."""
 
-    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: object) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if (key := prefix + name) in state_dict:
                 state_dict[key] = _sharded_like(parameter, state_dict[key])
@@ -218,7 +219,7 @@ def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
 # ---- The optimizer ----
 
 
-def save_optimizer_shards(state: dict[str, Any], folder: Path, group: Any = None) -> None:
+def save_optimizer_shards(state: dict[str, Any], folder: Path, group: dist.ProcessGroup | None = None) -> None:
     """Write each process's part of the optimizer's :func:`optimizer_by_name`; all processes of ``group`` call this."""
     save({"optimizer": state}, checkpoint_id=folder / OPTIMIZER_FOLDER, process_group=group)
 
@@ -363,7 +364,7 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
             raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 
-def _template(stored: Any, parameter: torch.Tensor | None) -> Any:
+def _template(stored: object, parameter: torch.Tensor | None) -> Any:
     if not isinstance(stored, TensorStorageMetadata):
         return None
     dtype = stored.properties.dtype

@@ -27,8 +27,16 @@ if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
-    *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
-    *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
+    "num_workers",
+    "persistent_workers",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "generator",
+    "in_order",
 )
 _END = object()
 # Indices of a random order that are numbers of Python at a time.
@@ -185,7 +193,9 @@ class DataLoaderShard(DataLoader[Any]):
     def _seekable(self) -> Any:
         """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
         # The state of a dataset in worker processes is there, and only a loader that asks them knows it.
-        source = self.stateful if self.stateful is not None else None if self.num_workers else self.dataset
+        source: object = self.stateful
+        if source is None and not self.num_workers:
+            source = self.dataset
         is_stream = isinstance(self.dataset, IterableDataset) and _keeps_state(source)
         return source if is_stream and not _forgets_examples(self.dataset) else None
 
@@ -213,7 +223,7 @@ class DataLoaderShard(DataLoader[Any]):
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
-def given_batch_size(data: Any) -> int | None:
+def given_batch_size(data: object) -> int | None:
     """Return the batch size of ``data`` if it is a loader that the user made, and knows it."""
     if not isinstance(data, DataLoader):
         return None
@@ -225,7 +235,7 @@ def _keeps_state(source: object) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
-def _forgets_examples(dataset: Any) -> bool:
+def _forgets_examples(dataset: object) -> bool:
     """Return whether a stream of the ``datasets`` library shuffles in a buffer, which its state leaves out.
 
     The library documents so (``IterableDataset.state_dict``), and has no public name for it.
@@ -398,7 +408,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
 
 
-def _in_plain_containers(batch: Any) -> Any:
+def _in_plain_containers(batch: "Nested") -> Any:
     """Return ``batch`` on the CPU, in dicts and lists: checkpoints are read without the classes of collators."""
     if isinstance(batch, torch.Tensor):
         return batch.cpu()
@@ -493,7 +503,7 @@ def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     return IterableDatasetShard(dataset, config, batch_size=loader.batch_size or 1, drop_last=loader.drop_last)
 
 
-def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
+def _shared_generator(loader: "Loader", batches: object, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator from which all processes must draw the same order."""
     if config.num_processes == 1:
         return None

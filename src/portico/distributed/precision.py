@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
 
+P = ParamSpec("P")
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _CASTS = "_casts_to_mixed_precision"
 
@@ -48,9 +49,9 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
             model.forward = own
 
 
-def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..., Any]:
+def _casting(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:
     @functools.wraps(forward)
-    def cast(*args: Any, **kwargs: Any) -> Any:
+    def cast(*args: P.args, **kwargs: P.kwargs) -> Any:
         # Lightning's context disables the cache and casts a weight at each use, so gradients of a weight used twice
         # are summed in another precision. The cache is cleared after the forward, since weights may change.
         with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler
@@ -14,8 +14,10 @@ from portico.compat import transformers as hf_compat
 if TYPE_CHECKING:
     from portico.compat.annotations import Examples
 
+T = TypeVar("T")
 
-def _own(data: Any) -> Any:
+
+def _own(data: T) -> T:
     # No lambda: a trainer is pickled for workers that a strategy spawns.
     return data
 
@@ -24,18 +26,29 @@ def _own(data: Any) -> Any:
 class DataLoaderConfig:
     """How to prepare a loader for this process; a loader keeps the configuration it was prepared with."""
 
-    device: torch.device | None = None  # where batches are moved
-    num_processes: int = 1  # that share the batches
+    device: torch.device | None = None
+    """Where batches are moved; by default nowhere."""
+    num_processes: int = 1
+    """How many processes share the batches."""
     process_index: int = 0
-    broadcast: Callable[[Any], Any] = _own  # returns the first process's object in all
-    gather: Callable[[list[Any]], list[Any]] = _own  # returns the lists of all processes as one
-    data_seed: int | None = None  # of the order; None: that of torch's global generator when a loader is prepared
-    split_batches: bool = False  # over the processes, instead of giving them batches in turn
-    dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices
-    even_batches: bool = True  # complete the last round of batches with examples from the start
-    use_seedable_sampler: bool = True  # draw the random order from a seed and the epoch
-    non_blocking: bool = False  # do not wait for copies to the device
-    counts_streams: bool = False  # tell which examples only complete the end of a stream that all processes read
+    broadcast: Callable[[Any], Any] = _own
+    """Returns the first process's object in all processes."""
+    gather: Callable[[list[Any]], list[Any]] = _own
+    """Returns the lists of all processes as one."""
+    data_seed: int | None = None
+    """Seed of the order; by default the seed of torch's global generator when a loader is prepared."""
+    split_batches: bool = False
+    """Split each batch over the processes, instead of giving them batches in turn."""
+    dispatch_batches: bool | None = None
+    """Read data on the first process only; by default if they have no indices."""
+    even_batches: bool = True
+    """Complete the last round of batches with examples from the start."""
+    use_seedable_sampler: bool = True
+    """Draw the random order from a seed and the epoch."""
+    non_blocking: bool = False
+    """Do not wait for copies to the device."""
+    counts_streams: bool = False
+    """Count the examples that only complete the end of a stream that all processes read."""
 
 
 class BatchSamplerShard(BatchSampler):
