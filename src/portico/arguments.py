@@ -303,7 +303,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
     def __post_init__(self) -> None:
         options().fill(self)
-        if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
+        if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
@@ -360,7 +360,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""
         unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
-        plain, mesh = copy(self), self.parallelism_config
+        plain = copy(self)
+        mesh = self.parallelism_config
         # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
         plain.parallelism_config = None
         values = super(TrainingArguments, plain).to_dict()
@@ -385,7 +386,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
+    # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     adopted = cast("TrainingArguments", args)
     options().fill(adopted)

@@ -217,7 +217,7 @@ class Accelerator:
 
     @property
     def data_parallel_size(self) -> int:
-        """How many processes, or groups of processes that share each layer, train on examples of their own."""
+        """How many processes, or groups of processes that share each layer, train on different examples."""
         strategy = self._strategy()
         return num_processes(strategy) // int(getattr(strategy, "tensor_parallel_size", 1))
 
@@ -286,7 +286,8 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy, once = self._connected(), slice(None, None, self._tensor_parallel_size)
+        strategy = self._connected()
+        once = slice(None, None, self._tensor_parallel_size)
         return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item))[once].flatten(0, 1), tensor)
 
     def gather_object(self, data: "Nested") -> Any:
@@ -354,7 +355,8 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy, copies = self._connected(), self._tensor_parallel_size if reduction == "sum" else 1
+        strategy = self._connected()
+        copies = self._tensor_parallel_size if reduction == "sum" else 1
         reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
         return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
@@ -362,8 +364,8 @@ class Accelerator:
     def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
         """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch.
 
-        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: that of the
-        last epoch cuts what is gathered after the training.
+        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: the loader
+        of the last epoch cuts what is gathered after the training.
         """
         self.gradient_state._add_dataloader(loader)
         yield
@@ -503,7 +505,7 @@ class Accelerator:
         self.flag_tensor = torch.tensor(1, device=self.device)
 
     def check_trigger(self) -> bool:
-        """Return whether any process has called :meth:`set_trigger` since the last time; to be called on all."""
+        """Return whether any process has called :meth:`set_trigger` since the last check. All processes call this."""
         own = torch.tensor(0, device=self.device) if self.flag_tensor is None else self.flag_tensor
         self.flag_tensor = None
         return bool(self.reduce(own) > 0)
@@ -640,7 +642,7 @@ class Accelerator:
     def unwrap_model(self, model: nn.Module, *args: object, **kwargs: object) -> nn.Module:
         """Return the model inside distributed or compiled wrappers."""
         while True:
-            # Wrappers are known by their kind: a user's own model may call any part of itself `module`.
+            # Wrappers are known by their class: a user's model may have a part with the name `module`.
             inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
             if not isinstance(inner, nn.Module):
                 return model

@@ -47,7 +47,7 @@ class SeedableRandomSampler(RandomSampler):
     """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
 
     This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name). The seed is by
-    default that of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
+    default the seed of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
     """
 
     def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
@@ -213,7 +213,7 @@ class DataLoaderShard(DataLoader[Any]):
         """Return this process's part of a fetched batch, on its device."""
         data = self.dataset
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
-            # Workers count in processes of their own.
+            # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
         return self._on_device(batch)
 
@@ -314,7 +314,7 @@ def _options_of(loader: "Loader") -> dict[str, Any]:
 
 
 class StreamShardsLoader(DataLoaderShard):
-    """Each process reads files of its own of a stream, until one has no more; accelerate would wait for that one.
+    """Each process reads different files of a stream, until one has no more; accelerate would wait for that one.
 
     Attributes:
         must_be_even: Whether all processes must have equally many examples, as to gather what a model predicts.
@@ -388,7 +388,8 @@ class DataLoaderDispatcher(DataLoaderShard):
                 yield _concatenated(collected)
 
     def _prepared(self, batch: "Batch", is_last: bool) -> Any:
-        config, count = self.config, self.config.num_processes
+        config = self.config
+        count = config.num_processes
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
@@ -438,7 +439,7 @@ def _concatenated(batches: list[Any]) -> Any:
         values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
     raise TypeError(
-        f"A batch holds a {type(first).__name__}, which cannot be joined with that of the next process; let the "
+        f"A batch holds a {type(first).__name__}, which cannot be joined with the next process's; let the "
         "collator return tensors, or set `dispatch_batches=False` in `accelerator_config`."
     )
 
@@ -451,7 +452,8 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
     batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
-    count, batch_size = config.num_processes, loader.batch_size or getattr(batches, "batch_size", None)
+    count = config.num_processes
+    batch_size = loader.batch_size or getattr(batches, "batch_size", None)
     if config.split_batches and (batch_size is None or batch_size % count):
         raise InputError(
             f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
@@ -493,7 +495,7 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
 
 
 def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
-    """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
+    """Return the examples that this process reads; if they have indices, the sampler chooses among all."""
     dataset: Examples = loader.dataset
     if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
         return dataset

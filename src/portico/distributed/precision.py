@@ -37,7 +37,7 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
     if not isinstance(plugin, MixedPrecision) or hasattr(plain_forward, _CASTS):
         yield
         return
-    own = model.__dict__.get("forward")
+    replaced = model.__dict__.get("forward")
     # A bound method is rebound by a deep copy of the model; a closure would call the original.
     casting = _casting(getattr(plain_forward, "__func__", plain_forward), plugin)
     model.forward = MethodType(casting, model) if hasattr(plain_forward, "__func__") else casting
@@ -45,8 +45,8 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         yield
     finally:
         del model.forward
-        if own is not None:
-            model.forward = own
+        if replaced is not None:
+            model.forward = replaced
 
 
 def _casting(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:

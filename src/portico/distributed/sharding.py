@@ -117,8 +117,8 @@ class BatchSamplerShard(BatchSampler):
 class IterableDatasetShard(hf_compat.IterableDatasetShard):
     """The examples of one process, of a dataset without indices that every process reads in full.
 
-    ``batch_size`` is that of one process; if batches are split, of all. Examples that fill no batch are completed with
-    those of the first batch, or dropped with ``drop_last``.
+    ``batch_size`` counts the examples of one process, or of all processes if batches are split. A last, partial batch
+    is completed with examples of the first batch, or dropped with ``drop_last``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
         self._given_batch_size = batch_size
 
     def __len__(self) -> int:
-        # accelerate counts batches that are split as if each process got a whole one.
+        # accelerate counts batches that are split as if each process got a full batch.
         num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises if it has no length
         rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size
