@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -177,8 +177,8 @@ class _BackgroundGroups:
         shape = tuple(root.mesh.shape)
         names = root.mesh_dim_names or ()
         if shape not in self.meshes:
-            gloo: dict[int | str, str] = dict.fromkeys(names, "gloo")
-            self.meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=gloo)  # type: ignore[arg-type]  # the values may be strings
+            gloo: Any = dict.fromkeys(names, "gloo")  # typed as a dict of numbers or names
+            self.meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=gloo)
         assert mesh.mesh_dim_names is not None
         return self.meshes[shape][mesh.mesh_dim_names]
 

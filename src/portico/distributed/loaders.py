@@ -80,9 +80,11 @@ class SeedableRandomSampler(RandomSampler):
 class SkipBatchSampler(BatchSampler):
     """A batch sampler without its first batches: their indices are drawn, but their data not loaded."""
 
+    batch_size: Any  # an int, or ``None`` where the sampler has no fixed size
+
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
-        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.num_processes = getattr(batch_sampler, "num_processes", 1)
         self.split_batches = getattr(batch_sampler, "split_batches", False)
         self.num_batches = num_batches
@@ -434,7 +436,8 @@ def _concatenated(batches: list[Any]) -> Any:
             ) from error
     if isinstance(first, Mapping):
         columns = {key: _concatenated([batch[key] for batch in batches]) for key in first}
-        return type(first)(columns)  # type: ignore[call-arg]
+        mapping: Any = type(first)
+        return mapping(columns)
     if isinstance(first, list | tuple):
         values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -100,12 +100,12 @@ class ShardedStrategy(MeshStrategy):
         *,
         replicas: int = 1,
         shards: int | None = None,
-        tensor_parallel_size: int | str = 1,
+        tensor_parallel_size: int | Literal["auto"] = 1,
         sync_each_batch: bool = False,
         is_alone_refused: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)  # type: ignore[arg-type]
+        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
         self.sync_each_batch = sync_each_batch
         self._replicas, self._shards, self._is_alone_refused = replicas, shards, is_alone_refused
@@ -168,7 +168,7 @@ class ShardedStrategy(MeshStrategy):
         has_values = self.broadcast(not is_empty(model))
         if self.tensor_parallel_size > 1:
             _synchronise(model.modules(), self.root_device, has_values=has_values)
-            hf_compat.split_layers(model, mesh["tensor"])  # type: ignore[arg-type]  # `check_model` has seen its plan
+            hf_compat.split_layers(cast(PreTrainedModel, model), mesh["tensor"])  # `check_model` has seen its plan
         if prod(self.mesh_shape[:2]) > 1 or self.tensor_parallel_size == 1:
             shards = mesh["replicate", "shard"] if self.mesh_shape[0] > 1 else mesh["shard"]
             self._fully_shard(model, shards, has_values=has_values)

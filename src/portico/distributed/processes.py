@@ -109,7 +109,8 @@ def connect(strategy: "Strategy") -> None:
 
 def _refuse_second_start(strategy: "Strategy") -> None:
     """Raise ``InputRuntimeError`` if new processes, which run the script from its start, would miss an earlier run."""
-    if _lost_children and not strategy.cluster_environment.creates_processes_externally:  # type: ignore[attr-defined]
+    environment = getattr(strategy, "cluster_environment", None)
+    if _lost_children and environment is not None and not environment.creates_processes_externally:
         raise InputRuntimeError(
             "The processes of an earlier run with `strategy='ddp'` ended when it failed, and new ones would run the "
             "script from its start; train in a new process, start the script with `torchrun`, or set "

@@ -1,10 +1,10 @@
 """Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch.utils.data import BatchSampler
@@ -54,11 +54,13 @@ class DataLoaderConfig:
 class BatchSamplerShard(BatchSampler):
     """The batches of one process: a part of every one in ``batch_sampler``, or every ``num_processes``-th of them."""
 
+    batch_size: Any  # an int, or ``None`` where the sampler has no fixed size
+
     def __init__(self, batch_sampler: BatchSampler, config: DataLoaderConfig) -> None:
         self.batch_sampler, self.config = batch_sampler, config
         self.num_processes, self.process_index = config.num_processes, config.process_index
         self.split_batches = config.split_batches
-        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
 
     def __len__(self) -> int:
@@ -131,6 +133,6 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
 
     def __len__(self) -> int:
         # accelerate counts batches that are split as if each process got a full batch.
-        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises if it has no length
+        num_examples = len(cast(Sized, self.dataset))  # raises if it has no length
         rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size

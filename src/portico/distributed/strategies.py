@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -441,7 +441,9 @@ def deepspeed_config(args: HFTrainingArguments) -> dict[str, Any]:
 
     Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
     """
-    config = read_settings("deepspeed", args.deepspeed)  # type: ignore[arg-type]  # transformers declares one form
+    config = read_settings(
+        "deepspeed", cast("str | Mapping[str, Any]", args.deepspeed)
+    )  # transformers declares one form
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(
