@@ -111,6 +111,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         self._batch_size = batch_size
         super().__init__(model, optimizer, data_loader, **options)
         self.optimizer = self.loop.optimizer
+        scheduler: Any
         for scheduler in self.schedulers:
             rebind_schedule(getattr(scheduler, "lr_scheduler", scheduler), self.optimizer)
         # Checkpoints hold the state of everything in this list.

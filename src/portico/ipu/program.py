@@ -51,7 +51,7 @@ class ProgramPool:
         self._programs.clear()
 
 
-# Models of transformers
+# ---- Models of transformers ----
 
 
 class DeviceProgram(nn.Module):
@@ -110,7 +110,7 @@ class ModelOnIPUs(nn.Module):
         self._call_model = call_model
         self._is_training = training
 
-    def forward(self, **inputs: Any) -> dict[str, Any]:
+    def forward(self, **inputs: Nested) -> dict[str, Any]:
         return self._call_model(self.module, inputs, is_training=self._is_training)
 
     def __getattr__(self, name: str) -> Any:
@@ -120,7 +120,7 @@ class ModelOnIPUs(nn.Module):
             return getattr(super().__getattr__("module"), name)
 
 
-# Steps of a LightningModule
+# ---- Steps of a LightningModule ----
 
 
 class TracedStep(nn.Module):
@@ -153,7 +153,7 @@ class TracedStep(nn.Module):
             "loss under 'loss', for every batch."
         )
 
-    def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _warn_not_logged(self, name: str, *args: object, **kwargs: object) -> None:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(

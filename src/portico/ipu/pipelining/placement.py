@@ -105,7 +105,7 @@ def _mark_recomputation_checkpoint(module: nn.Module, inputs: tuple[Nested, ...]
     return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
 
 
-# Parameters that other modules read
+# ---- Parameters that other modules read ----
 
 # An attribute of the classes made below.
 _READS_COPIES = "_ipu_reads_copies"
@@ -128,7 +128,7 @@ def _read_copy(name: str, module: nn.Module) -> Tensor | None:
     return None if parameter is None else parameter.clone()
 
 
-# The plan
+# ---- The plan ----
 
 
 def plan_placement(
@@ -258,7 +258,7 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
     return {name: min(where) for name, where in ipus.items()}
 
 
-# Layers
+# ---- Layers ----
 
 _WILDCARD = -1
 
