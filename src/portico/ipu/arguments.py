@@ -1,4 +1,4 @@
-"""``IPUTrainingArguments``: Hugging Face's training arguments plus those of a run on IPUs."""
+"""``IPUTrainingArguments``: Hugging Face's training arguments plus arguments for IPUs."""
 
 import copy
 import logging

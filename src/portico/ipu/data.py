@@ -170,7 +170,7 @@ def evaluation_loss(
     """Return the mean loss over the rows of a batch that was padded.
 
     Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
-    micro-batch run again, each filling a micro-batch, whose mean loss then is that of the row.
+    micro-batch run again, each filling a micro-batch, whose mean loss is then the loss of the row.
     """
     rows = num_rows(inputs)
     complete = rows - rows % micro_batch_size

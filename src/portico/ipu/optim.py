@@ -87,7 +87,7 @@ _STATE_NAMES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "grad_
 
 
 class OptimizerConversion:
-    """Converts optimizers of one model's parameters into those of the model that is trained.
+    """Converts optimizers of a model into optimizers of the copy that is trained.
 
     Parameters are matched by name; a weight that is cut into pieces is replaced by the pieces.
     """

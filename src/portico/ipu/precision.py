@@ -22,8 +22,8 @@ PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 class IPUPrecision(Precision):
     """Single (``"32-true"``) or half (``"16-true"``) precision throughout, or half-precision inputs only.
 
-    With ``"16-mixed"`` weights stay in single precision. Operations on them and on what is computed from the inputs
-    are in half precision, and no loss scaling is added: set that of the optimizer.
+    With ``"16-mixed"`` weights stay in single precision. Operations on them and on results computed from
+    the inputs are in half precision. No loss scaling is added: set ``loss_scaling`` of the optimizer.
 
     Raises:
         InputError: For any other precision.

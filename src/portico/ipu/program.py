@@ -102,7 +102,7 @@ def _holds_tensors(value: Nested) -> bool:
 
 
 class ModelOnIPUs(nn.Module):
-    """Takes the place of a trainer's model: calls run through ``call_model``, attributes are those of ``model``."""
+    """Takes the place of a trainer's model: calls run through ``call_model``, attributes come from ``model``."""
 
     def __init__(self, call_model: Callable[..., dict[str, Any]], model: nn.Module, *, training: bool) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class TracedStep(nn.Module):
         """Run the step; indices come as tensors with one element for each micro-batch."""
         scalars = [index.reshape(-1)[0] for index in (batch_idx, *rest)]
         module: pl.LightningModule = self.module
-        # Python runs only once on a device, at compilation, so a logged value would be that of the first batch.
+        # Python runs only once on a device, at compilation, so every logged value would come from the first batch.
         module.__dict__["log"] = self._warn_not_logged
         try:
             outputs = getattr(module, self.step_name)(batch, *scalars)

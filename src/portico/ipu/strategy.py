@@ -220,7 +220,7 @@ class IPUStrategy(ParallelStrategy):
 
     @override
     def barrier(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: there is no other process."""
+        """Do nothing: a run has one process."""
 
     @override
     def broadcast(self, obj: TBroadcast, src: int = 0) -> TBroadcast:

@@ -70,7 +70,7 @@ class IPUMixin(_MixedInto):
 
     ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.
 
-    Arguments that are not listed, also as keywords, are those of the trainer mixed into.
+    Other arguments, also as keywords, are passed to the trainer mixed into.
 
     Args:
         model: The model, of which a copy is trained: ``trainer.model``.
@@ -84,7 +84,7 @@ class IPUMixin(_MixedInto):
             refusing it; every other model is spread without a class written for it.
 
     Attributes:
-        arguments_class: Required class of ``args``, and what they are by default.
+        arguments_class: Required class of ``args``; the default ``args`` are of this class.
         ipu_config: The copied configuration.
         opts: Options of the training program.
         eval_opts: Options of the inference program.
@@ -335,7 +335,7 @@ class IPUMixin(_MixedInto):
         return model
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
-        """Run a combined batch, or a part of one, and return the outputs by name without those of padding.
+        """Run a combined batch, or a part of one, and return the outputs of its rows by name, without padding.
 
         ``loss`` is the mean over real rows.
         """

@@ -109,7 +109,7 @@ class Report:
         return dict(self._operator_seconds.most_common())
 
     def fallback(self, operator: str) -> Fallback:
-        """Return the record of an operator that runs in torch, which is new if there is none."""
+        """Return the record of an operator that runs in torch; the first call creates it."""
         return self.fallbacks.setdefault(operator, Fallback())
 
     def as_dict(self) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def place(
 ) -> LayerPlacement:
     """Spread a model over the IPUs of a replica, in place.
 
-    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
-    if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
+    Layers go where ``layers_per_ipu`` says. Modules that run before the first layer are on IPU 0. Later modules are on
+    IPU 0 if they share a parameter with a module there (a tied head), otherwise on the IPU of the layer before. In
     ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
     override this. Pieces of embeddings and projections are where the configuration puts them.
 
@@ -163,7 +163,7 @@ def plan_placement(
 
 
 _OPTIONS = ("layers", "modules")
-# How the models of optimum-graphcore cache what they have generated; programs here do not.
+# Caches of generated tokens in optimum-graphcore's models; programs here have none.
 _GENERATION_OPTIONS = (
     "batch_size",
     "max_length",
@@ -365,7 +365,7 @@ def _layer_counts(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int)
 def split_encoder_decoder_ipu_config(
     ipu_config: IPUConfig, num_encoder_layers: int, num_decoder_layers: int
 ) -> tuple[IPUConfig, IPUConfig]:
-    """Return the configurations of the encoder and of the decoder of a model, as programs of their own.
+    """Return the configurations of the encoder and of the decoder of a model, as separate programs.
 
     The encoder gets the first IPUs, a power of two that together have all of its layers, and the decoder the others.
     Only the attributes of the configuration's mode, training or inference, are split.

@@ -122,7 +122,7 @@ class Piece(nn.Module):
 
 
 class SplitModule(nn.Module):
-    """A module whose parameters are those of its pieces; a state dict holds the whole ones."""
+    """A module whose parameters are in pieces; a state dict holds the whole parameters."""
 
     pieces: nn.ModuleList
     # By their names in the class of the module without pieces.

@@ -205,7 +205,7 @@ class CompiledGraph(OutputCode):
         self._call = None
 
     def set_triton_bundle(self, triton_bundle: object) -> None:
-        """There are no such kernels."""
+        """Do nothing: ONNX Runtime has no Triton kernels."""
 
 
 def _missing() -> NoReturn:
@@ -219,7 +219,7 @@ def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Return a function that calls ``module`` with a list of inputs, which it empties; ``module`` is changed.
 
     Each input is then freed after its last use, so that saved tensors go while the backward runs. Later versions of
-    torch generate such code themselves; the oldest that is supported does not.
+    torch generate this code themselves; the oldest supported version does not.
     """
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")

@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them: softmax, layer and batch normalisation, and their derivatives."""
+"""Reductions, softmax, layer and batch normalisation, and their derivatives."""
 
 import math
 from collections.abc import Sequence
