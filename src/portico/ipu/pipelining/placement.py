@@ -25,17 +25,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """The IPU of each part of a model.
-
-    ``steps`` are layers and the modules between them in the order they run; ``uncalled`` are modules that are never
-    called, and whose parameters other modules read; ``ipu_of_parameter`` has the parameters that are used.
-    """
+    """The IPU of each part of a model."""
 
     steps: tuple[tuple[str, int], ...]
+    """Layers, and the modules between them, in the order they run, each with its IPU."""
     layers: tuple[str, ...]
+    """Names of the layers."""
     num_ipus: int
+    """IPUs of a replica."""
     ipu_of_parameter: Mapping[str, int]
+    """IPUs of the parameters that are used."""
     uncalled: tuple[str, ...]
+    """Modules that are never called, but whose parameters other modules read."""
 
     def stages(self) -> list[tuple[int, list[str]]]:
         """Return the pipeline stages in order, each with its IPU and what runs in it."""

@@ -54,11 +54,13 @@ def make_backend(
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
-    settings, report = settings or SessionSettings(), report if report is not None else Report()
+    settings = settings or SessionSettings()
+    report = Report() if report is None else report
     compilation = Compilation(settings, strict, report, SessionCache(settings))
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        token, num_before = _current.set(compilation), len(report.graphs)
+        num_before = len(report.graphs)
+        token = _current.set(compilation)
         try:
             with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
                 # As `torch._dynamo.backends.common.aot_autograd` does, which imports all of inductor for its logs.
