@@ -196,7 +196,7 @@ def lightning_placement(
 
 
 def check_world_size(world_size: int, num_processes: int) -> None:
-    """Raise ``ConfigurationError`` if ``world_size`` is given and another number than that of the processes."""
+    """Raise ``ConfigurationError`` if ``world_size`` is given and is not the number of processes."""
     if world_size not in (1, num_processes):
         raise ConfigurationError(
             f"`world_size={world_size}`, but the run has {num_processes} "

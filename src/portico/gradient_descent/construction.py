@@ -216,7 +216,7 @@ def as_lazy(base: Callable[..., Any], given: object) -> Lazy[Any] | None:
 def convert(annotation: object, value: object, name: str, extras: Mapping[str, Any]) -> Any:
     """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
-    ``name`` is that of the parameter, for error messages; ``extras`` are arguments for objects built on the way.
+    ``name`` is the parameter's, for error messages; ``extras`` are arguments for objects built on the way.
     """
     origin = get_origin(annotation)
     inner = get_args(annotation)
@@ -270,7 +270,7 @@ def convert(annotation: object, value: object, name: str, extras: Mapping[str, A
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters of a class or function, their annotations resolved where possible.
 
-    ``**kwargs`` represents the parameters of the parent classes, in a class method those of the class itself.
+    ``**kwargs`` represents the parameters of the parent classes, in a class method the parameters of the class itself.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for function in _signature_chain(constructor):

@@ -88,11 +88,11 @@ Trainer = RegistrableTrainer
 class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
-    A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
+    A model is any module whose ``forward`` returns a dict with ``"loss"``, as in transformers. It may have
     ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``. What it has counted
     for its metrics is part of a checkpoint, see :class:`~portico.gradient_descent.metrics.ModelMetrics`.
 
-    Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
+    Names are AllenNLP 1's. Where the versions differ, the semantics are AllenNLP 2's: gradients are
     clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
 
     Args:
@@ -359,7 +359,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         For training, the regularization penalty is added to the loss, and kept as ``"reg_loss"``.
 
         Raises:
-            RuntimeError: If there is no loss to train on.
+            RuntimeError: If the model returns no loss to train on.
         """
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(
@@ -491,7 +491,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         end: Sequence[EndCallback] | None,
         others: Sequence[Any],
     ) -> dict[str, Any]:
-        """Keep AllenNLP's callbacks; return those of Hugging Face and Lightning as arguments of the loop."""
+        """Keep AllenNLP's callbacks; return Hugging Face's and Lightning's as arguments of the loop."""
         each, of_hugging_face, of_lightning = sort_callbacks(others)
         batch = batch or ()
         epoch = epoch or ()

@@ -121,8 +121,8 @@ class CompiledCall:
         def call(*args: object, **kwargs: object) -> Any:
             return model._call_impl(*args, **kwargs)
 
-        # Dynamo does not trace the code of torch's own files, such as that of `nn.Sequential`. It limits the number of
-        # graphs for each code object, which models that share one would use up: each gets its own.
+        # Dynamo does not trace torch's own files, such as `nn.Sequential`, so a function of this file calls the model.
+        # Dynamo also limits the number of graphs of a code object, so each model needs a copy of the code.
         own = FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
         self._compiled = torch.compile(own, backend=backend, dynamic=True, fullgraph=strict)
 
