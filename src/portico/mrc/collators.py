@@ -77,7 +77,7 @@ class ColumnCollator:
         return rows.padded(padding, on_the_left=tokenizer.padding_side == "left")
 
 
-def by_columns(features: Any, collator: Collator) -> tuple[Any, Collator]:
+def by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
     """Return features and collator that make the same batches faster, or the given ones."""
     if not isinstance(features, FeatureSet):
         return features, collator

@@ -92,7 +92,7 @@ class MRCExperiment(TrainerExperiment):
         """The examples of all sources."""
         return pooled(self.sources)
 
-    def make_trainer(self, args: Any, *, training: bool = True) -> Any:
+    def make_trainer(self, args: Any, *, training: bool = True) -> MRCTrainer:
         """Load examples and model and return their trainer; raises an ``InputError`` for what cannot be used."""
         if not training:
             self.sources = [Source(source.train[:1], source.validation) for source in self._sources_to_evaluate()]
@@ -151,7 +151,7 @@ class MRCExperiment(TrainerExperiment):
         odds = float(texts is None) if has_odds else None
         return scores_of_texts(self._prepared_metric, source.validation, texts, no_answer_probability=odds)
 
-    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
+    def report(self, trainer: MRCTrainer, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Write a page for each source of spans, and print the headline scores and where everything is."""
         folder = Path(trainer.args.output_dir)
         if not self._gives_spans:
@@ -193,7 +193,7 @@ class MRCExperiment(TrainerExperiment):
         return getattr(self.postprocess, "gives_spans", True)
 
     def _trainer(self) -> Any:
-        """Return what makes the trainer: one for several sources, and for a teacher, where there are such."""
+        """Return the trainer class, or the multi-source one if there are several sources or a teacher."""
         named = {
             "data.sources": getattr(self.data, "sources", None),
             "model.teacher": getattr(self.model, "teacher", None),
@@ -210,7 +210,7 @@ class MRCExperiment(TrainerExperiment):
             )
         return partial(several, **getattr(self.trainer, "keywords", {}))
 
-    def _shown_settings(self, trainer: Any) -> dict[str, Mapping[str, Any]]:
+    def _shown_settings(self, trainer: MRCTrainer) -> dict[str, Mapping[str, Any]]:
         train, validation = self.examples
         shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
         shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
@@ -226,7 +226,8 @@ class MRCExperiment(TrainerExperiment):
         unless the settings say so. The result has the number of questions and the seconds that answering took. An
         ``InputError`` is raised if a setting, the model or the file cannot be used.
         """
-        name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
+        name = getattr(self.model, "name_or_path", None)
+        path = getattr(self.data, "predict_file", None)
         if name is None or path is None or (self._gives_spans and not isinstance(self.postprocess, SpanAnswers)):
             raise InputError(
                 "`mode=predict` answers questions with a trained model and a post-processing of portico, but "
@@ -267,7 +268,9 @@ class MRCExperiment(TrainerExperiment):
         shown = ("start", "end", "context_index", "score", "probability")
         return [
             {
-                **{"id": question["id"], "question": question["question"], "answer": answer.text},
+                "id": question["id"],
+                "question": question["question"],
+                "answer": answer.text,
                 **{key: getattr(answer, key) for key in shown},
             }
             for question, answer in zip(examples, answers, strict=True)
@@ -300,7 +303,8 @@ class MRCExperiment(TrainerExperiment):
 
     def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
-        chosen, negatives = self.postprocess.null_score_diff_threshold, self.version_2_with_negative
+        chosen = self.postprocess.null_score_diff_threshold
+        negatives = self.version_2_with_negative
         answers = replace(
             self.postprocess,
             calibrate=False,

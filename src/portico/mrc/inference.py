@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from markupsafe import Markup
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.cli.settings import check_values, schema_of, setting
@@ -216,16 +216,26 @@ class Reader:
     """Those of every call that does not override them."""
 
     def __init__(
-        self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
+        self,
+        model: str | Path | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        device: str | int = "auto",
+        batch_size: int = 32,
+        **settings: Any,
     ) -> None:
-        is_name = isinstance(model, str | Path)
-        if is_name and tokenizer is not None:
+        name = model if isinstance(model, str | Path) else None
+        if name is not None and tokenizer is not None:
             raise InputError(
                 f"`model={model}` brings its own tokenizer; leave `tokenizer` out, or give the model as an object."
             )
         _device_arguments(device)  # refuses it before a model is loaded
-        self._loaded = load_trained_reader(str(model), setting="model") if is_name else _checked(model, tokenizer)
-        self.calibration = AnswerCalibration.load(model) if is_name else None
+        if name is None:
+            self._loaded = _checked(model, tokenizer)
+            self.calibration = None
+        else:
+            self._loaded = load_trained_reader(str(name), setting="model")
+            self.calibration = AnswerCalibration.load(name)
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
         longest = self._loaded.max_length
         defaults = ReaderSettings(
@@ -287,7 +297,8 @@ class Reader:
         Raises:
             InputError: If they are not labelled, or the reader finds none of their answers.
         """
-        examples, kind = _as_list("examples", examples), f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
+        examples = _as_list("examples", examples)
+        kind = f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
         for number, example in enumerate(examples):
             missing = [key for key in _LABELLED_KEYS if not isinstance(example, Mapping) or key not in example]
             if missing:
@@ -345,7 +356,7 @@ class Reader:
         return outputs[0] if is_one else outputs
 
 
-def _checked(model: Any, tokenizer: Any) -> ModelAndTokenizer:
+def _checked(model: object, tokenizer: object) -> ModelAndTokenizer:
     if tokenizer is None:
         raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
     if not hasattr(model, "config"):
@@ -427,7 +438,7 @@ def question_windows(
 
 
 class UnsavedAnswerSession(AnswerSession):
-    def _write(self, answered: Any, stage: str) -> None:
+    def _write(self, answered: object, stage: str) -> None:
         pass
 
 
@@ -466,7 +477,9 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     allowed = "use auto, cpu, cuda, cuda:<number> or ort"
     if not isinstance(device, str | int):
         raise InputError(f"`device={device}` is unknown; {allowed}.")
-    name = ("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device
+    name = str(device)
+    if isinstance(device, int):
+        name = "cpu" if device < 0 else f"cuda:{device}"
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -476,7 +489,8 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     kind, _, number = name.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise InputError(f"`device={device}` is unknown; {allowed}.")
-    index, count = int(number or 0), torch.cuda.device_count()
+    index = int(number or 0)
+    count = torch.cuda.device_count()
     if index >= count:
         raise InputError(f"`device={device}` selects GPU {index}, but there are {count}; use cpu, or auto.")
     return {"accelerator": "gpu", "devices": [index]}

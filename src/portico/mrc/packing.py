@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -108,7 +108,9 @@ class _PackedForward:
         self._batch: dict[str, Tensor] | None = None
 
     @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    def before(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
         self._batch = None
         if "feature_lengths" not in kwargs:
             return None
@@ -125,12 +127,17 @@ class _PackedForward:
         return args, {**kept, "feature_groups": groups, "return_dict": True}
 
     @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        batch, self._batch = self._batch, None
+    def after(
+        self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        batch = self._batch
+        self._batch = None
         if batch is None:
             return output
         start_logits, end_logits = (_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
-        loss, starts, ends = None, batch.get("start_positions"), batch.get("end_positions")
+        loss = None
+        starts = batch.get("start_positions")
+        ends = batch.get("end_positions")
         if starts is not None and ends is not None:
             loss = model.loss_function(start_logits, end_logits, starts, ends)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
@@ -147,7 +154,7 @@ def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _attention(
-    module: Any,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -22,7 +22,8 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
             # The report shows the contexts of a question joined to one.
             offset = context_starts(contexts_of(example))[answers.context_indices[key]]
             span = offset + span[0], offset + span[1]
-        text, nbest = answers.predictions[key], answers.nbest[key]
+        text = answers.predictions[key]
+        nbest = answers.nbest[key]
         one = question_result(with_one_context(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
         results.append(one)
     return results

@@ -64,7 +64,8 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(example["context"], str):
         return example
     contexts = contexts_of(example)
-    starts, answers = context_starts(contexts), example["answers"]
+    starts = context_starts(contexts)
+    answers = example["answers"]
     if "target" in example:
         target = example["target"]
         # `answers` lists the spans of `target` in order, without the annotators who marked none.

@@ -93,7 +93,8 @@ class Featurizer:
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
             kept = self.subsampling.kept(subsample_type_F, draws)
-            windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
+            windows = windows.take(kept)
+            columns = {name: column_F[kept] for name, column_F in columns.items()}
         return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns, num_examples=len(examples))
 
     def _draws(self) -> np.random.Generator:

@@ -122,8 +122,10 @@ class Gold:
     def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
-        self.chars_F2, self.passage_F = table_F6[:, :2], table_F6[:, 2]
-        self.passage_chars_F2, self.answer_type_F = table_F6[:, 3:5], table_F6[:, 5]
+        self.chars_F2 = table_F6[:, :2]
+        self.passage_F = table_F6[:, 2]
+        self.passage_chars_F2 = table_F6[:, 3:5]
+        self.answer_type_F = table_F6[:, 5]
         self.has_answer_F: Bools = self.passage_F >= 0
 
 

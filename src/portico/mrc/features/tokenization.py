@@ -354,15 +354,19 @@ class _TokenPool:
     def __init__(
         self, cutter: WindowCutter, pair: BatchEncoding, questions: EncodedTexts, contexts: EncodedTexts
     ) -> None:
-        self._cutter, self._questions, self._contexts = cutter, questions, contexts
+        self._cutter = cutter
+        self._questions = questions
+        self._contexts = contexts
         tokenizer = cutter.tokenizer
         sequences = pair.sequence_ids()
         first, second = sequences.index(0), sequences.index(1)
         gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
         special_ids, special_types = ([pair[key][gap] for gap in gaps] for key in ("input_ids", "token_type_ids"))
-        self._part_order, text_types = _QUESTION_FIRST, [pair["token_type_ids"][t] for t in (first, second)]
+        self._part_order = _QUESTION_FIRST
+        text_types = [pair["token_type_ids"][t] for t in (first, second)]
         if tokenizer.padding_side != "right":
-            self._part_order, text_types = _CONTEXT_FIRST, text_types[::-1]
+            self._part_order = _CONTEXT_FIRST
+            text_types = text_types[::-1]
         textless_ids = [*special_ids, [tokenizer.pad_token_id] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])

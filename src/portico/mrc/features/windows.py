@@ -227,7 +227,8 @@ class FeatureRows(Sequence[dict[str, Any]]):
 
         Rows are filled up with the ``padding`` of their column to the length of the longest.
         """
-        features, lengths_B = self.features, self.lengths
+        features = self.features
+        lengths_B = self.lengths
         if not set(features.column_names) <= {*features._tokens, *features._integers}:
             return None
         width = int(lengths_B.max())

@@ -13,7 +13,7 @@ _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_
 
 
 def scores_of_texts(
-    metric: Any,
+    metric: object,
     examples: Sequence[Mapping[str, Any]],
     texts: Mapping[str, str] | None = None,
     *,

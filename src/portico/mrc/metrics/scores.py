@@ -73,7 +73,8 @@ def _normalize_mlqa(text: str, language: str) -> str:
     # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last. ASCII has marks such
     # as "$" and "+" that Unicode files under symbols.
     kept = [char for char in text.lower() if char not in string.punctuation and unicodedata.category(char)[0] != "P"]
-    articles, text = _ARTICLES[language], "".join(kept)
+    articles = _ARTICLES[language]
+    text = "".join(kept)
     if articles is not None:
         text = articles.sub(" ", text)
     if language == "zh":

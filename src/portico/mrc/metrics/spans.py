@@ -60,7 +60,7 @@ def _is_list(values: object) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
-def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
+def valid_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
     """Return the span if it is valid, (-1, -1) if both ends are negative; ``key`` is its question, for the error."""
     if start < 0 and end < 0:
         return (-1, -1)
@@ -72,7 +72,7 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
     return (int(start), int(end))
 
 
-def checked_yes_no(value: str | int, *, key: object) -> str:
+def yes_no_word(value: str | int, *, key: object) -> str:
     """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types."""
     if not isinstance(value, str):
         return _YES_NO_BY_TARGET_TYPE.get(int(value), "none")
@@ -152,7 +152,8 @@ class SpanRules(Generic[LongT, SpanT]):
         """Return a prediction in PrimeQA's form or in the official one, and the scores of its two answers."""
         key = record["example_id"]
         if "start_position" in record:
-            answer, score = self.read(record, key), float(record["confidence_score"])
+            answer = self.read(record, key)
+            score = float(record["confidence_score"])
             long_score = float(record.get("passage_score", score))
         else:
             # Official predictions have one score per task, PrimeQA's one for both.

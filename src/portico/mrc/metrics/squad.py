@@ -44,7 +44,7 @@ def squad_metrics(predictions: Records, references: Records, version_2_with_nega
     Raises:
         InputError: If a reference has no prediction.
     """
-    check_complete(predictions, references)
+    check_answered(predictions, references)
     # Every process has the records of all, so nothing is to be synchronized.
     metric = (SquadV2 if version_2_with_negative else SquadV1)(sync_on_compute=False)
     metric.update(predictions, references)
@@ -108,7 +108,9 @@ class AnswerTexts(Metric):
                 exact, f1 = text_scores(texts[reference["id"]], golds, self.normalize)
             elif self.skip_unanswered:
                 continue
-            exact_sum, f1_sum, total = exact_sum + exact, f1_sum + f1, total + 1
+            exact_sum = exact_sum + exact
+            f1_sum = f1_sum + f1
+            total = total + 1
         self.sums = self.sums.new_tensor([exact_sum, f1_sum, total])
 
     def compute(self) -> dict[str, float]:
@@ -198,7 +200,7 @@ class SquadV2(QuestionRows):
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
         """
-        check_complete(predictions, references)
+        check_answered(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
         golds = {reference["id"]: gold_texts(reference) for reference in references}
         have = ["no_answer_probability" in prediction for prediction in by_id.values()]
@@ -266,7 +268,8 @@ class SquadV2(QuestionRows):
 
     def _best_scores(self) -> dict[str, float]:
         sweep = self.rows("sweep").numpy()
-        num_questions, has_answer_E = len(sweep), sweep[:, _HAS_ANSWER] == 1
+        num_questions = len(sweep)
+        has_answer_E = sweep[:, _HAS_ANSWER] == 1
         if num_questions != self.sums[0, 2]:
             raise _incomplete(num_questions, int(self.sums[0, 2]))
         num_unanswerable = float((~has_answer_E).sum())
@@ -289,7 +292,7 @@ def gold_texts(reference: Record) -> list[str]:
     return list(answers["text"] if isinstance(answers, Mapping) else answers)
 
 
-def check_complete(predictions: Records, references: Records) -> None:
+def check_answered(predictions: Records, references: Records) -> None:
     missing = _unanswered(predictions, references)
     if missing:
         raise InputError(

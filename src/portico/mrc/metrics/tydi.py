@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from portico.mrc.metrics.scores import overlap_f1
-from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, valid_span, yes_no_word
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
@@ -112,9 +112,9 @@ TydiAnswer: TypeAlias = GivenAnswer[int, Span]
 
 
 def _answer(passage: int, start: int, end: int, yes_no: str | int, key: object) -> TydiAnswer:
-    span = checked_span(start, end, key=key)
+    span = valid_span(start, end, key=key)
     spans = (span,) if span[0] >= 0 else ()
-    return TydiAnswer(int(passage) if passage >= 0 else None, spans, checked_yes_no(yes_no, key=key))
+    return TydiAnswer(int(passage) if passage >= 0 else None, spans, yes_no_word(yes_no, key=key))
 
 
 def _primeqa_answer(record: Record, key: object) -> TydiAnswer:
@@ -129,7 +129,8 @@ def _prediction(record: Record, key: object) -> TydiAnswer:
 
 
 def _annotation(record: Record, key: object) -> TydiAnswer:
-    passage, span = record["passage_answer"]["candidate_index"], record["minimal_answer"]
+    passage = record["passage_answer"]["candidate_index"]
+    span = record["minimal_answer"]
     return _answer(passage, span["plaintext_start_byte"], span["plaintext_end_byte"], record["yes_no_answer"], key)
 
 

@@ -125,7 +125,8 @@ def _init_embeddings(embeddings: BertEmbeddings, frequencies: Tensor, words: sli
 
 def _init_heads(attention: BertSelfAttention, roles: Sequence[Role | None], frequencies: Tensor, words: slice) -> None:
     num_position = 2 * len(frequencies)
-    num_heads, head_size = attention.num_attention_heads, attention.attention_head_size
+    num_heads = attention.num_attention_heads
+    head_size = attention.attention_head_size
     for head in range(num_heads):
         rows = slice(head * head_size, (head + 1) * head_size)
         query, key = attention.query.weight[rows], attention.key.weight[rows]

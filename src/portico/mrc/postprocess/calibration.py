@@ -92,7 +92,8 @@ def calibrated_probabilities(answers: Answers, calibration: AnswerCalibration) -
     The calibration is fitted to answers, so an answer keeps its probability, and the other candidates share at most
     what it leaves. The rest is the probability that none of them is right.
     """
-    ranked, rows_E = answers.shortlist.ranked, answers.rows_E
+    ranked = answers.shortlist.ranked
+    rows_E = answers.rows_E
     probability_N = calibration.calibrated(span_probabilities(ranked, temperature=calibration.temperature))
     answer_E = np.append(probability_N, 0.0)[rows_E]  # -1, no candidate, takes the appended one
     others_E = np.bincount(ranked.example_N, probability_N, minlength=len(rows_E)) - answer_E

@@ -95,7 +95,9 @@ class CandidateSearch:
         max_answer_length: int,
         method: TokenOrder | Literal["exhaustive", "beam_search"],
     ) -> None:
-        self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
+        self.offsets = offsets
+        self.n_best_size = n_best_size
+        self.max_answer_length = max_answer_length
         self.paired = method in ("exhaustive", "beam_search")
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method

@@ -42,7 +42,8 @@ class AnsweredQuestions(EvalPrediction):
 
     def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
         self.answers = answers
-        self._examples, self._calibrate = examples, calibrate
+        self._examples = examples
+        self._calibrate = calibrate
         self.is_labelled = all("answers" in example for example in examples)
         self.inputs = self.losses = None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s, Tokens
 from portico.mrc.datasets.examples import Examples, arrow_column, arrow_view, column
 from portico.mrc.features.windows import FeatureSet
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
@@ -179,7 +182,7 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
 
-def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
+def _arrow_offsets(features: "Dataset") -> tuple[Int64s, Tokens, Int32s] | None:
     """Read the column of a ``datasets.Dataset`` without a copy; ``None`` if a value is not a pair."""
     rows = arrow_column(features, "offset_mapping")
     pairs = rows.flatten()
@@ -195,7 +198,7 @@ def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
     return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
 
 
-def _rows(features: Any) -> Sequence[Mapping[str, Any]]:
+def _rows(features: "Dataset") -> Sequence[Mapping[str, Any]]:
     """Return rows of Python objects, whatever a ``datasets.Dataset`` is set to return."""
     rows: Sequence[Mapping[str, Any]] = features.with_format(None) if hasattr(features, "with_format") else features
     return rows

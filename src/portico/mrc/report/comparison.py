@@ -123,7 +123,8 @@ def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
     whole = difference("", first.results, second.results)
     tested = significance(first.results, second.results)
     ways = groupings(second.results)
-    parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
+    parts = macros("parts.html.j2")
+    templates = macros("comparison.html.j2")
     kinds = list(map(change, first.results, second.results))
     changed = [index for index, kind in enumerate(kinds) if kind is not Change.UNCHANGED]
     return render_page(
@@ -240,10 +241,12 @@ def _several(name: str, first: Sequence[QuestionResult], *others: Sequence[Quest
 
 def _lead(whole: Difference) -> str:
     moved = whole.second_f1 - whole.first_f1
-    verb = "rose" if moved > 0 else "fell" if moved < 0 else "is unchanged"
-    by = f" by {abs(moved):.1f} to {whole.second_f1:.1f}" if moved else f" at {whole.second_f1:.1f}"
+    f1 = f"{whole.second_f1:.1f}"
+    change = f"is unchanged at {f1}"
+    if moved:
+        change = f"{'rose' if moved > 0 else 'fell'} by {abs(moved):.1f} to {f1}"
     count = num_questions(whole.num_questions)
-    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
+    return f"{count}: F1 {change}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
 
 
 def _verdict(tested: Significance) -> str:

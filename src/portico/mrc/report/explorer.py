@@ -152,7 +152,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     # In a script element only "<" can end the data: "</script>" and "<!--".
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -51,13 +51,13 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "sections": record.sections,
         "baselines": record.baselines,
         "spans": {result.id: result.predicted_span for result in record.results},
-        "example": example(record.results),
+        "example": example_questions(record.results),
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
     return page
 
 
-def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
+def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
     """Return a passage and questions that the run answers correctly, for ``portico demo``; empty if it has none.
 
     Up to three of its questions have an answer, each another one; the last has none if the run declines one correctly.
@@ -93,7 +93,8 @@ def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     """Return the report of a run as one HTML page; the arguments are those of ``write_report``."""
     results = record.results
-    ways, headline = groupings(results), tiles(results, record.metrics, record.log_history, baselines(record))
+    ways = groupings(results)
+    headline = tiles(results, record.metrics, record.log_history, baselines(record))
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
@@ -187,7 +188,8 @@ def tiles(
         ]
     scores = []
     for label, scored, name, names in wanted:
-        group, percent = score(label, scored) if scored else None, _metric(metrics, *names)
+        group = score(label, scored) if scored else None
+        percent = _metric(metrics, *names)
         mean = getattr(group, name, None)
         percent = mean if percent is None else percent
         if percent is not None:
@@ -253,7 +255,8 @@ def group_tables(
 
 
 def _confidence(record: RunRecord) -> Markup:
-    measured, thresholds = calibration(record.results), threshold_curve(record.results)
+    measured = calibration(record.results)
+    thresholds = threshold_curve(record.results)
     sentences, charts = [], []
     if measured:
         charts.append(_reliability_chart(measured))
@@ -277,7 +280,9 @@ def _reliability_chart(measured: Calibration) -> Markup:
     frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
     bars, whiskers = [], []
     for one in measured.bins:
-        left, right, top = frame.x(100 * one.low) + _GAP, frame.x(100 * one.high) - _GAP, frame.y(100 * one.accuracy)
+        left = frame.x(100 * one.low) + _GAP
+        right = frame.x(100 * one.high) - _GAP
+        top = frame.y(100 * one.accuracy)
         bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
         middle = frame.x(50 * (one.low + one.high))
         high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
