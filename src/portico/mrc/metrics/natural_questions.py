@@ -50,10 +50,10 @@ class NqF1(QuestionRows):
         self.add_rows("outcomes", len(_TASKS), 4)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add a batch, in a form that ``TydiF1.update`` takes; the passage is the long answer.
+        """Add a batch in a form that ``TydiF1.update`` takes; the passage is the long answer.
 
         Raises:
-            InputError: As there, or if a span does not end after its start.
+            InputError: For the reasons of ``TydiF1.update``, or if a span does not end after its start.
         """
         thresholds = self.long_non_null_threshold, self.short_non_null_threshold
         outcomes, _ = _RULES.outcomes(predictions, references, *thresholds)

@@ -77,7 +77,7 @@ class Rouge(Metric):
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to ``AnswerTexts.update``.
+        """Add a batch in the form of ``AnswerTexts.update``.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.

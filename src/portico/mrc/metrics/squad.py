@@ -78,8 +78,8 @@ class AnswerTexts(Metric):
         """Add a batch.
 
         Args:
-            predictions: ``{"id", "prediction_text"}``. Those without a reference are ignored; of several with one id
-                the last counts.
+            predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
+                the same id the last one counts.
             references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
 
         Raises:
@@ -122,7 +122,7 @@ class AnswerTexts(Metric):
 
 
 class SquadV1(AnswerTexts):
-    """The metrics of SQuAD 1.1, equal to those of the official script.
+    """The metrics of SQuAD 1.1, equal to the results of the official script.
 
     ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and returns an F1 of 1 where the answer and a gold
     answer both consist of articles and punctuation only.
@@ -167,10 +167,10 @@ class Mlqa(AnswerTexts):
 class SquadV2(QuestionRows):
     """Exact match and F1 of SQuAD 2.0, over batches and processes.
 
-    ``compute`` returns ``exact``, ``f1`` and ``total``, and the same prefixed with ``HasAns_`` and ``NoAns_`` for the
-    questions with and without an answer, if there are any; all but the totals in 0..100. If predictions come with
-    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``, the scores at the best threshold on that
-    probability, and the thresholds, ``best_exact_thresh`` and ``best_f1_thresh``.
+    ``compute`` returns ``exact``, ``f1`` and ``total``, and the same scores with the prefixes ``HasAns_`` and
+    ``NoAns_`` for questions with and without an answer; all but the totals are in 0..100. If predictions have a
+    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``, the scores at the best threshold of the
+    probability, and these thresholds, ``best_exact_thresh`` and ``best_f1_thresh``.
 
     Args:
         no_answer_threshold: A prediction whose probability of "no answer" is higher counts as "no answer".
@@ -193,9 +193,9 @@ class SquadV2(QuestionRows):
         self.add_rows("sweep", 5)
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to ``AnswerTexts.update``, optionally with ``"no_answer_probability"``.
+        """Add a batch in the form of ``AnswerTexts.update``, optionally with ``"no_answer_probability"``.
 
-        Of several references with one id the last counts as well.
+        Of several references with the same id, too, the last one counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
@@ -246,7 +246,8 @@ class SquadV2(QuestionRows):
     def precision_recall(self) -> dict[str, Curve]:
         """Return the curves ``exact``, ``f1`` and ``oracle`` (each answer worth 1) over the probabilities.
 
-        Only of what was added in this process. Empty if predictions had no probability or no question has an answer.
+        They cover the batches added in this process. The result is empty if the predictions have no probability or no
+        question has an answer.
         """
         sweep = self.rows("sweep").numpy()
         if not len(sweep) or self.sums[_ANSWERABLE, 2] == 0:

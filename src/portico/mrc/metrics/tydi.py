@@ -23,11 +23,11 @@ class TydiF1(QuestionRows):
     """F1, precision and recall of passages and minimal answers, each language at its best threshold.
 
     A question has a gold answer if enough annotators gave one. A predicted passage is right if an annotator gave it; a
-    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator agrees.
-    In each language, answers with a lower confidence than the threshold with the best F1 are dropped. ``compute``
-    returns, all in 0..1, ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with
-    ``minimal``, means over the languages; and for every language, for example, ``arabic_passage_f1``,
-    ``..._precision``, ``..._recall`` and ``..._threshold``.
+    minimal answer scores its best overlap with an annotator's span, and yes or no is right if an annotator agrees. In
+    each language, answers below the confidence threshold with the best F1 are dropped. ``compute`` returns, all in
+    0..1, the means over the languages ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the
+    same with ``minimal``; and for every language, for example, ``arabic_passage_f1``, ``..._precision``,
+    ``..._recall`` and ``..._threshold``.
 
     Args:
         passage_non_null_threshold: How many annotators must have given a passage.
@@ -80,7 +80,7 @@ class TydiF1(QuestionRows):
         self.append_rows("languages", languages.view(np.int32))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of everything added so far; means over no language are 0."""
+        """Return the metrics of everything added so far; the means are 0 if no language counts."""
         outcomes = self.rows("outcomes").numpy()
         language_E = self.rows("languages").numpy().view(f"U{_LONGEST_NAME}")[:, 0]
         qualities: dict[str, dict[str, Quality]] = {
