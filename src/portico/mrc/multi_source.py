@@ -65,7 +65,7 @@ def _endless_order(source: range, generator: torch.Generator) -> Iterator[int]:
 
 
 class MultiSourceMixin(Trainer):
-    """Trains on a ``ConcatDataset``, or a list of datasets, in batches of one each; put it before a trainer."""
+    """Trains on a ``ConcatDataset`` or a list of datasets, each batch from one of them; put it before a trainer."""
 
     def _init_data(
         self,
@@ -109,12 +109,12 @@ def _concatenated(datasets: object) -> Any:
 
 
 def _is_dataset(part: object) -> bool:
-    """Return whether an entry of a list is a dataset and not an example: a list of examples is a dataset too."""
+    """Return whether an entry of a list is a dataset; a list of examples, which are mappings, is a dataset itself."""
     return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
-    """An ``MRCTrainer`` for several datasets, with batches of one dataset each, and optionally a teacher.
+    """An ``MRCTrainer`` for several datasets, each batch from one of them, and optionally a teacher.
 
     Evaluation answers each dataset separately: the files of number ``i`` end in ``_i``, its metrics are in
     ``eval_i_results.json``, and the mean of each metric is returned, logged and passed to the callbacks, once.

@@ -36,9 +36,12 @@ _UNCOMPILED = "each packed batch has other lengths, and would be compiled again"
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Start and end logits are returned as ``float [B, T]``, and the loss is that of the features without any padding.
-    Other batches, weights and ``forward`` are not affected. ``max_length`` is that of the longest feature. An
-    ``InputError`` is raised if this model cannot read packed batches.
+    The model then returns start and end logits as ``float [B, T]``, and the same loss as for the features without any
+    padding. Other batches, weights and ``forward`` are not affected. ``max_length`` is the length of the longest
+    feature, in tokens.
+
+    Raises:
+        InputError: If the model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:
@@ -95,14 +98,14 @@ def _check_same_logits(
 
 
 class _FeatureGroups:
-    """How many features of a packed row have each length, ascending; a compiler does not look into it."""
+    """The number of features of each length in a packed row, ascending; opaque to a compiler."""
 
     def __init__(self, lengths: list[int]) -> None:
         self.length_and_count = sorted(Counter(lengths).items())
 
 
 class _PackedForward:
-    """The hooks around one model's forward: the second needs what the first takes out of a batch."""
+    """The hooks around the forward pass of one model; the first keeps the parts of a batch that the second needs."""
 
     def __init__(self) -> None:
         self._batch: dict[str, Tensor] | None = None
@@ -162,7 +165,7 @@ def _attention(
     feature_groups: _FeatureGroups | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend within each feature of a packed row, ``[1, H, N, D]``; to other batches, transformers' own attention."""
+    """Attend within each feature of a packed row, ``[1, H, N, D]``; use transformers' attention for other batches."""
     if feature_groups is None:
         ordinary: Any = AttentionInterface()[_ORDINARY_ATTENTION]
         attended: tuple[Tensor, None] = ordinary(module, query, key, value, attention_mask, **options)

@@ -27,9 +27,9 @@ from portico.trainer import Trainer
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AnswerSession(EvaluationSession):
-    """Post-processes during the evaluation if the post-processing can stream, else at its end.
+    """Post-processes during the evaluation if the post-processing can stream, otherwise at the end.
 
-    ``loader`` yields the features in their order, ``on_answered`` is called with the result, and the names of its
+    ``loader`` yields the features in order, ``on_answered`` is called with the result, and the names of the written
     files end in ``file_suffix``. For ``post_process_function`` see :class:`MRCTrainer`.
     """
 
@@ -137,7 +137,7 @@ class MRCTrainer(Trainer):
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
     ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
     post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
-    the whole set. Arguments that are not listed are those of :class:`~portico.trainer.Trainer`.
+    the whole set. Further arguments are passed on to :class:`~portico.trainer.Trainer`.
 
     Args:
         eval_examples: The examples of ``eval_dataset``.

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from portico.report.charts import Frame, ticks
 from portico.report.page import Section, macros, panels, render_page
 
-# An axis with no more values than these names each, others their ends.
+# An axis with at most this many values labels each of them, other axes only the ends.
 _FEW = 5
 _STATES = ("finished", "pruned", "failed", "killed", "running")
 

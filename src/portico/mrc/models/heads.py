@@ -79,7 +79,7 @@ class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
         end_stdev: Standard deviation of each end logit under dropout, ``float [B, L]``.
         query_passage_similarity: Similarity of question and passage, 0 to 2, ``float [B]``.
 
-    The other fields are those of :class:`ExtractiveQAModelOutput`.
+    For the other fields see :class:`ExtractiveQAModelOutput`.
     """
 
     loss: Tensor | None = None
@@ -96,8 +96,8 @@ class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
 class ExtractiveQAHead(TaskHead):
     """Scores each token as first and last of the answer, and the types of answer.
 
-    Types are those of :class:`~portico.mrc.features.labels.TargetType`. The loss is the mean of the cross-entropies
-    of start, end and type; positions beyond the row are ignored.
+    :class:`~portico.mrc.features.labels.TargetType` lists the types. The loss is the mean of the cross-entropies of
+    start, end and type; positions beyond the row are ignored.
 
     Args:
         config: Configuration of the encoder.
@@ -317,7 +317,7 @@ def _flat_labels(labels: Tensor) -> Tensor:
 def _head_output(
     model_outputs: HeadOutput, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
 ) -> HeadOutput:
-    """Return the outputs of a head in the form of its encoder's: a tuple, or an ``output_class``."""
+    """Return the outputs of a head: a tuple if the encoder returned a tuple, otherwise an ``output_class``."""
     if isinstance(model_outputs, tuple):
         # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
         of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))

@@ -123,7 +123,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_heads[self._head_name]
 
     def set_task_head(self, task_head: str) -> None:
-        """Choose the head to train and evaluate with; raises an ``InputKeyError`` if the model has no such head."""
+        """Choose the head to train and evaluate with; raises an ``InputKeyError`` for an unknown name."""
         if task_head not in self.task_heads:
             raise InputKeyError(
                 f"The model has no head {task_head!r}; set one of: {', '.join(map(repr, self.task_heads))}."

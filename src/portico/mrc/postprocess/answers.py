@@ -32,8 +32,8 @@ _EXAMPLES_AT_ONCE = 128  # bounds the memory for the text of n-best lists
 class SpanAnswer:
     """A possible answer, ``""`` for "no answer", at characters ``[start, end)`` of one of the question's contexts.
 
-    ``passage_index`` is the passage of the document that contains it, -1 for none; ``score`` is what it was ranked by,
-    ``probability`` that it is the answer.
+    ``passage_index`` is the passage of the document that contains the span, -1 for none; candidates are ranked by
+    ``score``, and ``probability`` is the probability that this candidate is the answer.
     """
 
     text: str
@@ -95,8 +95,8 @@ class Choice:
 
     Attributes:
         span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
-        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" itself
-            where there is no span; ``None`` if "no answer" cannot be predicted.
+        null_odds_E: Score of "no answer" minus the score of this span, ``float64 [E]``; the score of "no answer"
+            itself if there is no span; ``None`` if "no answer" cannot be predicted.
         threshold: "No answer" is predicted where the odds exceed it.
         type_E: The answer type (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.
     """
@@ -145,13 +145,13 @@ class Answers:
     Attributes:
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
             the answer type.
-        null_odds: Score of "no answer" minus that of the best span, ``{id: odds}``; ``None`` if "no answer" could not
-            be predicted.
+        null_odds: Score of "no answer" minus the score of the best span, ``{id: odds}``; ``None`` if "no answer" could
+            not be predicted.
         null_threshold: "No answer" was predicted where the odds exceed this.
     """
 
     logit_names = ("start_logit", "end_logit")
-    """What the n-best lists call the scores of a span's first and last token."""
+    """The keys of the scores of a span's first and last token in n-best lists."""
 
     nbest_of_no_span: Sequence[NBestRecord] = ()
     """The n-best list of an example without any span."""

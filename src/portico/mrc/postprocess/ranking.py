@@ -87,7 +87,7 @@ class SupportedSpanScorers(StrEnum):
 class ScoreDifference:
     """Scores a span by its margin over "no answer" in its own feature, and by its feature's answer-type logits.
 
-    ``target_type_weight``, 0 to 1, is that of the answer type in a weighted sum.
+    ``target_type_weight``, 0 to 1, is the weight of the answer type in a weighted sum.
     """
 
     scorer_type: SupportedSpanScorers
@@ -138,7 +138,7 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of ``ScoreDifference``.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`; for the arguments see ``ScoreDifference``.
 
     Raises:
         InputError: If the name is unknown or the weight out of range.
@@ -304,7 +304,7 @@ def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int, group_F
         bounded_Fnn = np.minimum(score_Fnn.astype(np.float32, copy=False), ceiling_Fnn, out=ceiling_Fnn)
     rows_FP = bounded_Fnn.reshape(-1, num_pairs)
     least_F = np.sort(rows_FP, axis=1)[:, num_pairs - num_spans]
-    # What is below the n-th best of one feature is not among the n best of its group.
+    # A score below the n-th best of one feature is not among the n best of its group.
     first = np.flatnonzero(np.diff(group_F, prepend=group_F[0] - 1))
     least_F = np.maximum.reduceat(least_F, first).repeat(np.diff(first, append=len(group_F)))
     kept_Fnn: Bools = legal_Fnn & (bounded_Fnn >= least_F[:, None, None])

@@ -91,7 +91,7 @@ class CandidateCollector:
                 "from 0; give the features that the model was evaluated on."
             )
         if num_rows >= _ROWS_AT_ONCE or (num_rows and not self._parts):
-            # The first batch shows at once whether these are the outputs of such a head.
+            # Search the first batch at once: an error in the outputs then shows early.
             self._search_waiting()
             self._parts.append(self._search(outputs, indices_B))
         elif num_rows:
@@ -220,7 +220,7 @@ class SpanPostProcessor(CandidateCollector):
         if search != "top" and not (search == "exhaustive" and self._own_rules):
             raise InputError(
                 f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
-                "portico's rules and not by those of transformers or PrimeQA."
+                "portico's rules and not by the rules of transformers or PrimeQA."
             )
         columns = ExampleColumns(examples)
         method: TokenOrder | Literal["exhaustive"] = ties if scorer is None else "primeqa"
@@ -266,8 +266,8 @@ class SpanPostProcessor(CandidateCollector):
 class BeamPostProcessor(CandidateCollector):
     """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
-    The arguments are those of ``SpanPostProcessor``, except that ``version_2_with_negative`` says whether to return
-    scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
+    For the arguments see ``SpanPostProcessor``, with two differences: ``version_2_with_negative`` says whether to
+    return scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
 
     Raises:
         InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.

@@ -1,4 +1,4 @@
-"""What post-processing reads of examples and features: contexts, and where the tokens of each window lie in them.
+"""The parts of examples and features that post-processing reads: contexts, and the places of tokens in them.
 
 Shape suffixes: E examples, F features (windows), T tokens of all windows, n tokens looked up.
 """
@@ -84,10 +84,10 @@ class TokenOffsets:
         example_index_F: The example each feature was cut from, ``int64 [F]``.
         row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
         char_offsets_T2: First character and the character after the last of each token, ``int [T, 2]``; -1 where no
-            answer may begin or end. With ``pair_starts``, of the tokens that have characters only.
+            answer may begin or end. With ``pair_starts``, it has only the tokens that have characters.
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
-        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that, ``int32
-            [T + 1]``: a token whose index is that of the next has no characters. ``None`` if each token has a pair.
+        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that array, ``int32
+            [T + 1]``; a token with the same index as the next has no characters. ``None`` if each token has a pair.
     """
 
     example_index_F: Int64s

@@ -102,10 +102,10 @@ def _count(ids: Iterable[str]) -> str:
 def write_comparison(
     path: str | Path, first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> None:
-    """Write what changed from one run to another: one HTML file that needs no network and no other file.
+    """Write the changes from one run to others as one HTML file that needs no network and no other file.
 
-    ``first`` is the baseline; the results of all runs are of the same questions in the same order, at least one. The
-    other arguments are those of ``write_report``.
+    ``first`` is the baseline. The results of all runs have the same questions in the same order, at least one. For the
+    other arguments see ``write_report``.
     """
     write_text(path, comparison_page(first, second, *others, max_megabytes=max_megabytes))
 
@@ -113,7 +113,7 @@ def write_comparison(
 def comparison_page(
     first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> str:
-    """Return what changed from one run to others as one HTML page; the arguments are those of ``write_comparison``."""
+    """Return the comparison of runs as one HTML page; for the arguments see ``write_comparison``."""
     runs = [first, second, *others]
     return (_page_of_several if others else _page_of_two)(runs, round(max_megabytes * BYTES))
 
@@ -191,7 +191,7 @@ def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
 
 
 class _Score(NamedTuple):
-    """A row of the scoreboard: a run's scores, and those of answering trivially in its place."""
+    """A row of the scoreboard: the scores of a run, and the scores of trivial answers to the same questions."""
 
     place: str
     group: Group

@@ -34,8 +34,8 @@ Record = dict[str, Any]
 class Explorer:
     """Questions to read, each answered by one run or by several: the same questions in the same order.
 
-    ``kinds`` has the kind of each question, ``ranking`` all of them: questions of the first ones are the last to be
-    left out where there are more than ``max_bytes`` of them.
+    ``kinds`` has the kind of each question and ``ranking`` all kinds. If the questions take more than ``max_bytes``,
+    questions of the last kinds in the ranking are left out first.
     """
 
     runs: Sequence[str]
