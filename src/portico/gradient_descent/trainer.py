@@ -35,23 +35,12 @@ from portico.gradient_descent.callbacks import (
     construct_callbacks,
     sort_callbacks,
 )
-from portico.gradient_descent.checkpointer import (
-    BestWeights,
-    Checkpointer,
-    TrainerCheckpoint,
-    check_folder,
-)
+from portico.gradient_descent.checkpointer import BestWeights, Checkpointer, TrainerCheckpoint, check_folder
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
 from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
-from portico.gradient_descent.run import (
-    PARTS_TURNED_OFF,
-    LoopTrainer,
-    Progress,
-    restore_training,
-    training_state,
-)
+from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, restore_training, training_state
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
