@@ -448,9 +448,7 @@ def _with_means_for(optimizer: torch.optim.Optimizer | None, options: Options) -
 
 
 def trainingModel(
-    model: nn.Module | PoplarExecutor,
-    options: Options | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    model: nn.Module | PoplarExecutor, options: Options | None = None, optimizer: torch.optim.Optimizer | None = None
 ) -> PoplarExecutor:
     """Return an executor that trains ``model`` with ``optimizer`` (by default, SGD with a learning rate of 0.01).
 

@@ -210,11 +210,7 @@ class SGD(Optimizer, torch.optim.SGD):
                 "weight_decay": weight_decay,
                 "nesterov": nesterov,
             },
-            {
-                "loss_scaling": loss_scaling,
-                "velocity_scaling": velocity_scaling,
-                "max_grad_norm": max_grad_norm,
-            },
+            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling, "max_grad_norm": max_grad_norm},
             {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
         )
 
@@ -393,13 +389,7 @@ class LAMB(Optimizer, _TorchLAMB):
         self.bias_correction = bias_correction
         self._initialize(
             params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "max_weight_norm": max_weight_norm,
-            },
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm},
             {"loss_scaling": loss_scaling},
             _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
             bias_correction=bias_correction,

@@ -56,6 +56,7 @@ def construct_parts(
         no_grad: Regular expressions of parameter names.
         lazy_parts: Values of ``LAZY_PARTS``: partials or configurations, or ``None`` for the default.
     """
+    check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
     lazy = {name: as_lazy(base, lazy_parts[name]) for name, base in LAZY_PARTS.items()}
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))

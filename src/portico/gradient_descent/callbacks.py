@@ -134,18 +134,8 @@ class TensorboardBatchMemoryUsage(BatchCallback):
     """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
 
     @override
-    def __call__(
-        self: Registrable,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: object,
+    def __call__(  # type: ignore[override]
+        self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object
     ) -> None:
         # Every process takes part in measuring.
         workers = peak_memory_mb(trainer.accelerator)
@@ -326,18 +316,8 @@ class ConsoleLoggerCallback(TrainerCallback):
         self._should_log_inputs = should_log_inputs
 
     @override
-    def on_batch(
-        self,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: object,
+    def on_batch(  # type: ignore[override]
+        self, batch_inputs: list[Any], is_training: bool, is_primary: bool = True, **kwargs: object
     ) -> None:
         if self._should_log_inputs and is_primary and is_training:
             self._should_log_inputs = False

@@ -13,8 +13,8 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -83,10 +83,9 @@ class Registrable:
         if name in registered:
             return registered[name]
         if "." in name:
-            module, _, attribute = name.rpartition(".")
             try:
-                found = getattr(import_module(module), attribute)
-            except (ImportError, AttributeError) as error:
+                found = resolve_name(name)
+            except (ImportError, AttributeError, ValueError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."

@@ -244,20 +244,20 @@ class IPUStrategy(ParallelStrategy):
     # ---- Steps ----
 
     @override
-    def training_step(self, batch: Nested, *indices: int, **named: int) -> Any:
-        return self._step("training_step", super().training_step, batch, *indices, **named)
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step("training_step", super().training_step, *args, **kwargs)
 
     @override
-    def validation_step(self, batch: Nested, *indices: int, **named: int) -> Any:
-        return self._step("validation_step", super().validation_step, batch, *indices, **named)
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step("validation_step", super().validation_step, *args, **kwargs)
 
     @override
-    def test_step(self, batch: Nested, *indices: int, **named: int) -> Any:
-        return self._step("test_step", super().test_step, batch, *indices, **named)
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step("test_step", super().test_step, *args, **kwargs)
 
     @override
-    def predict_step(self, batch: Nested, *indices: int, **named: int) -> Any:
-        return self._step("predict_step", super().predict_step, batch, *indices, **named)
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step("predict_step", super().predict_step, *args, **kwargs)
 
     def execute(self, *args: object, **kwargs: object) -> Any:
         """Run ``ipu_model`` of the module on a combined batch; in a training step, train it.
