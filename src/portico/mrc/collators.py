@@ -66,7 +66,8 @@ class ColumnCollator:
         if self.collator is default_data_collator:
             # Rows of several lengths are an error, which is the collator's to tell.
             return rows.padded({}) if len(np.unique(rows.lengths)) == 1 else None
-        tokenizer: Any = self.collator.tokenizer  # type: ignore[attr-defined]
+        padding_collator: Any = self.collator
+        tokenizer = padding_collator.tokenizer
         if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
             return None
         padding = {

@@ -7,8 +7,8 @@ Shape suffixes: B features of a batch, N tokens of all of them, T tokens of the 
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,20 @@ from portico.errors import InputError
 from portico.mrc.collators import PackingCollator
 from portico.mrc.models.loading import PLAIN_HEAD, head_of
 
-_ATTENTION, _ORDINARY_ATTENTION = "portico_packed", "sdpa"
+_ATTENTION = "portico_packed"
+_ORDINARY_ATTENTION = "sdpa"
 # Logit of tokens that a feature does not have: its exponential is 0 in every precision, its sums are finite.
 _NO_TOKEN = -10000.0
 _TOLERANCE = 1e-3
-_UNCOMPILED = "each packed batch has other lengths, and would be compiled again"
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def _uncompiled(function: FunctionT) -> FunctionT:
+    """Keep a function out of compiled graphs."""
+    reason = "each packed batch has other lengths, and would be compiled again"
+    disabled: FunctionT = torch.compiler.disable(function, reason=reason)
+    return disabled
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
@@ -110,7 +119,7 @@ class _PackedForward:
     def __init__(self) -> None:
         self._batch: dict[str, Tensor] | None = None
 
-    @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
+    @_uncompiled
     def before(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
@@ -129,7 +138,7 @@ class _PackedForward:
         groups = _FeatureGroups(kwargs["feature_lengths"].tolist())
         return args, {**kept, "feature_groups": groups, "return_dict": True}
 
-    @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
+    @_uncompiled
     def after(
         self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
@@ -173,7 +182,7 @@ def _attention(
     return _attention_by_length(query, key, value, feature_groups, **options), None
 
 
-@torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
+@_uncompiled
 def _attention_by_length(
     query_1HND: Tensor,
     key_1HND: Tensor,

@@ -171,7 +171,8 @@ class MRCTrainer(Trainer):
         self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
-        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+        kwargs["eval_dataset"] = eval_dataset
+        super().__init__(*args, **kwargs)
         limits = (self.lightning_trainer.limit_val_batches, self.lightning_trainer.limit_test_batches)
         if post_process_function is not None and any(isinstance(limit, int) or limit < 1 for limit in limits):
             raise InputError(

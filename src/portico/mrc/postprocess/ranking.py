@@ -71,7 +71,7 @@ class RankedSpans:
 class SupportedSpanScorers(StrEnum):
     """The scores of PrimeQA's ``scorer_type``.
 
-    Source: ``primeqa/mrc/processors/postprocessors/scorers.py`` of PrimeQA.
+    Source: PrimeQA, module ``primeqa.mrc.processors.postprocessors.scorers``.
     """
 
     SCORE_DIFF_BASED = "score_diff_based"

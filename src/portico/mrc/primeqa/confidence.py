@@ -38,7 +38,7 @@ class ConfidenceScorer:
                 "leave it out."
             )
         try:
-            from joblib import load  # type: ignore[import-untyped]
+            from joblib import load
         except ImportError as error:
             raise MissingPackageError(
                 "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "

@@ -1,6 +1,6 @@
 """PrimeQA's post-processors: from a model's outputs to records, references and metric-ready predictions.
 
-Source: ``primeqa/mrc/processors/postprocessors`` of PrimeQA.
+Source: PrimeQA, package ``primeqa.mrc.processors.postprocessors``.
 
 Shape suffixes: E examples, F features (windows), N ranked spans, or records of one example.
 """
