@@ -3,10 +3,11 @@
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, get_args, get_type_hints
@@ -16,7 +17,7 @@ import torch
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
-from portico.loop.corrections import correction_names
+from portico.errors import InputError
 from portico.replacement import options
 from portico.rules import Rule
 
@@ -26,6 +27,39 @@ if TYPE_CHECKING:
     from portico.distributed.accelerator import Accelerator
 
 logger = logging.getLogger(__name__)
+
+
+# ---- Names of corrections ----
+
+CORRECTIONS: Mapping[str, str] = {
+    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
+    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
+    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
+    "train_loss": "the final `train_loss` is that of all processes",
+    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
+    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
+    "nan_losses": "a loss that is NaN or infinite is logged as it is",
+    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+}
+
+
+def correction_names(value: str | Sequence[str] | None) -> list[str]:
+    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
+
+    Raises:
+        InputError: If a name is unknown.
+    """
+    given = value.split(",") if isinstance(value, str) else list(value or [])
+    names = [str(name).strip() for name in given]
+    for name in names:
+        if name not in CORRECTIONS and name != "all":
+            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
+            raise InputError(
+                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
+                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
+            )
+    return [name for name in CORRECTIONS if name in names or "all" in names]
 
 
 class LightningPlacement:
@@ -72,7 +106,7 @@ class LightningPlacement:
 
     @property
     def device(self) -> torch.device:
-        return self._setup_devices
+        return self.lightning_strategy.root_device
 
     @property
     def n_gpu(self) -> int:
@@ -151,7 +185,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         lr_scheduler_kwargs: Options of the schedule, as a dict or JSON.
         warmup_steps: Optimizer steps in which the learning rate rises from 0; below 1: a fraction of all steps.
         average_tokens_across_devices: Divide a token loss by the labels of all processes instead of one process.
-        corrections: Names of deviations of transformers to correct (:data:`portico.loop.corrections.CORRECTIONS`), in
+        corrections: Names of deviations of transformers to correct (:data:`portico.arguments.CORRECTIONS`), in
             a list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
         stop_on_nan: End training with an error at a loss that is NaN or infinite, before the optimizer uses its
             gradients.

@@ -15,7 +15,7 @@ from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
 from portico.compat.transformers import ExportableState, logger
-from portico.distributed.model_parallel import whole
+from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
 
 # ---- Spikes of the loss ----
@@ -170,7 +170,7 @@ class LossSpike(TrainerCallback, ExportableState):
 
 
 def _is_finite(model: torch.nn.Module | None) -> bool:
-    return model is not None and all(bool(whole(one.detach()).isfinite().all()) for one in model.parameters())
+    return model is not None and all(bool(full_tensor(one.detach()).isfinite().all()) for one in model.parameters())
 
 
 # ---- Profiles ----

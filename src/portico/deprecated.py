@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
 
-import torch
 import transformers
-from torch import nn
 
 from portico.compat.transformers import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
 from portico.errors import InputError, InputTypeError
@@ -388,21 +386,6 @@ def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metri
         ) from error
 
 
-def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
-    """Let ``hook(self, tr_loss, grad_norm, model, ...)`` be called without ``grad_norm``.
-
-    Overrides for transformers up to 4.37 do so through ``super()``; the norm of the current run is used.
-    """
-
-    @functools.wraps(hook)
-    def in_either_order(self: Any, tr_loss: torch.Tensor, *args: object, **kwargs: object) -> None:
-        if "grad_norm" not in kwargs and (not args or isinstance(args[0], nn.Module)):
-            args = (self.module.run.grad_norm, *args)
-        hook(self, tr_loss, *args, **kwargs)
-
-    return in_either_order
-
-
 # Arguments added to hooks between transformers 4.2 and 5.
 _ADDED_ARGUMENTS = {
     "_get_train_sampler": {"train_dataset"},
@@ -442,9 +425,9 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
             setattr(subclass, hook, _called_without(missing, override, names))
 
 
-def omits_argument(hook: Callable[..., Any], argument: str) -> bool:
-    """Return whether ``hook`` is an older override that is called without ``argument``."""
-    return argument in getattr(hook, _MARK, ())
+def omitted_arguments(hook: Callable[..., object]) -> frozenset[str]:
+    """Return the arguments that ``hook`` is called without, if it is an override for an older version."""
+    return frozenset(getattr(hook, _MARK, ()))
 
 
 def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
@@ -477,16 +460,6 @@ def with_older_names(trainer_class: _Class) -> _Class:
         if not name.startswith("__"):
             setattr(trainer_class, name, member)
     return trainer_class
-
-
-def evaluation_loop_in_use(trainer: _AdaptedTrainer) -> Callable[..., EvalLoopOutput]:
-    """Return the loop that ``evaluate`` and ``predict`` run: ``prediction_loop`` if a subclass still overrides it."""
-    older: Any = trainer
-    is_overridden = type(older).prediction_loop is not _OlderTrainerNames.prediction_loop
-    if is_overridden and getattr(trainer.args, "use_legacy_prediction_loop", False):
-        loop: Callable[..., EvalLoopOutput] = older.prediction_loop
-        return loop
-    return trainer.evaluation_loop
 
 
 class _OlderTrainerNames:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCard
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
+from portico.arguments import as_transformers_arguments
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 
@@ -123,7 +124,7 @@ def _gather_run_folder(
             shutil.copy(checkpoint / name, folder / name)
     if processing_class is not None:
         processing_class.save_pretrained(str(folder))
-    save_arguments(args, str(folder))
+    save_arguments(as_transformers_arguments(args), str(folder))
 
 
 def _model_files(checkpoint: Path) -> list[str]:

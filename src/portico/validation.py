@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from portico.compat.annotations import Callbacks, Optimizers
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 # ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
 
@@ -65,7 +65,7 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
+def refuse_uncalled_hooks(trainer_class: type) -> None:
     """Refuse a subclass that overrides a method that is never called here."""
     for name, instead in INSTEAD.items():
         if hasattr(trainer_class, name):
@@ -249,7 +249,7 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
     refuse_unsupported(args)
-    apply_accelerator_settings(args)
+    apply_accelerator_settings(args, lambda: args.lightning_strategy)
     check_numbers(args)
     check_async_save(args)
     apply_log_level(args)
@@ -346,7 +346,7 @@ def check_requirements(args: TrainingArguments) -> None:
 # ---- The parts together ----
 
 
-def check_parts(trainer: "Trainer") -> None:
+def check_parts(trainer: "TrainerHooks") -> None:
     """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
     check_metrics(trainer)
@@ -385,7 +385,7 @@ def check_parts(trainer: "Trainer") -> None:
             "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
             "`dataset` as `train_dataset`, or leave the argument out."
         )
-    if trainer._runs_own_backward:
+    if trainer.runs_backward_in_step:
         refuse_own_backward(trainer.lightning_trainer.strategy)
     strategy, even_batches = trainer.lightning_trainer.strategy, trainer.accelerator.dataloader_config.even_batches
     check_model(strategy, trainer.model, even_batches=even_batches)

@@ -1,4 +1,4 @@
-"""Weights and optimizer of a model that is spread over processes: written shard by shard, read slice by slice.
+"""Weights and optimizer of a sharded model: written shard by shard, read slice by slice.
 
 The weights are files of safetensors that ``from_pretrained`` reads; the optimizer's state is a folder of
 ``torch.distributed.checkpoint``, by the names of the parameters, so that any number of processes reads it.
@@ -30,15 +30,14 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from portico.checkpoint.manifest import of_another_model, reading
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
-from portico.distributed.model_parallel import free_whole_weights, is_empty, whole
+from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty
 from portico.errors import InputError
 
 OPTIMIZER_FOLDER = "optimizer_0"
-# What `transformers.Trainer` writes under FSDP, with either `state_dict_type`.
-FSDP_WEIGHTS_FILE, FSDP_WEIGHTS_FOLDER, FSDP_OPTIMIZER_FILE = (
-    *("pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
-    "optimizer.bin",
-)
+# What `transformers.Trainer` writes under FSDP: the folder with `state_dict_type="SHARDED_STATE_DICT"`.
+FSDP_WEIGHTS_FILE = "pytorch_model_fsdp.bin"
+FSDP_WEIGHTS_FOLDER = "pytorch_model_fsdp_0"
+FSDP_OPTIMIZER_FILE = "optimizer.bin"
 MAX_SHARD_SIZE = "5GB"
 _Optimizer = torch.optim.Optimizer
 
@@ -65,7 +64,7 @@ def save_weight_shards(
     for file, names in plan.filename_to_tensors.items():
         gathered: dict[str, torch.Tensor] = {}
         for name in names:
-            tensor = whole(tensors[name].detach())
+            tensor = full_tensor(tensors[name].detach())
             if is_writer:
                 gathered[name] = tensor.cpu().contiguous()
             del tensor
@@ -85,7 +84,7 @@ def save_weight_shards(
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors, still spread, that a file of weights holds: of tied ones the first."""
+    """Return the tensors, still sharded, that a file of weights holds: the first of tied ones."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
     return {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
@@ -127,13 +126,13 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
 
 
 @contextmanager
-def taking_whole_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside the block, let ``load_state_dict`` of spread modules take whole tensors: each process its part."""
+def accepting_full_tensors(model: nn.Module) -> Iterator[None]:
+    """Inside the block, let ``load_state_dict`` of sharded modules take full tensors: each process keeps its part."""
 
     def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if (key := prefix + name) in state_dict:
-                state_dict[key] = _as_spread(parameter, state_dict[key])
+                state_dict[key] = _sharded_like(parameter, state_dict[key])
 
     hooks = [module.register_load_state_dict_pre_hook(cut) for module in model.modules()]
     try:
@@ -288,7 +287,7 @@ def _check_names(
         raise of_another_model(folder, "optimizer", model, what)
 
 
-def spread_optimizer_state(
+def shard_optimizer_state(
     model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Return this process's part of a whole optimizer state, ``saved`` in ``folder`` by a run without sharding."""
@@ -296,7 +295,7 @@ def spread_optimizer_state(
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
-    # Parameters of one group that are spread differently are in groups of their own here, one after another.
+    # Here a group is split into one for each way in which its parameters are sharded, one after another.
     merged: list[list[Any]] = []
     for size in sizes:
         merged.append([])
@@ -314,7 +313,7 @@ def spread_optimizer_state(
 
 
 def _names(model: nn.Module) -> dict[torch.Tensor, str]:
-    free_whole_weights(model)
+    free_full_weights(model)
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
@@ -330,7 +329,7 @@ def _state_dict(
             if name not in options:
                 raise ValueError(f"`{name}` is missing")
             entries = state.get(name, {})
-            present["state"][index] = {key: _as_spread(parameter, value) for key, value in entries.items()}
+            present["state"][index] = {key: _sharded_like(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
             # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
@@ -340,8 +339,8 @@ def _state_dict(
     return present
 
 
-def _as_spread(parameter: torch.Tensor, value: Any) -> Any:
-    """Return ``value`` spread as ``parameter`` is, if it is a tensor of that shape."""
+def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
+    """Return ``value`` sharded as ``parameter`` is, if it is a tensor of the same shape."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
     if isinstance(value, DTensor):

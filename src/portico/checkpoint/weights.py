@@ -18,10 +18,10 @@ from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import of_another_model, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
+    accepting_full_tensors,
     load_weight_slices,
     save_weight_shards,
     stored_tensors,
-    taking_whole_tensors,
 )
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -33,7 +33,7 @@ from portico.compat.transformers import (
     logger,
     unwrap_peft_model,
 )
-from portico.distributed.model_parallel import gathered_root, is_spread, whole
+from portico.distributed.model_parallel import full_tensor, gathered_root, is_sharded
 from portico.errors import InputError
 
 
@@ -48,15 +48,15 @@ def save_weights(
 ) -> None:
     """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
-    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A model that is spread
-    over processes is gathered by all of them, and written by ``is_writer``. Files are written by ``background``, if it
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A sharded model
+    is gathered by all processes, and written by those with ``is_writer``. Files are written by ``background``, if it
     is given, at the time that it chooses.
     """
     background = background or BackgroundWriter()
     path = Path(folder)
-    if state_dict is None and is_spread(unwrapped):
+    if state_dict is None and is_sharded(unwrapped):
         if getattr(unwrapped, "peft_config", None):
-            _save_spread_adapters(unwrapped, folder, is_writer=is_writer)
+            _save_sharded_adapters(unwrapped, folder, is_writer=is_writer)
             return
         tensors = background.copied(stored_tensors(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
@@ -99,10 +99,10 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     """
     path = Path(folder)
     if has_adapters(model):
-        with taking_whole_tensors(model):
+        with accepting_full_tensors(model):
             load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    if is_spread(model):
+    if is_sharded(model):
         return load_weight_slices(model, path)
     result = _load_by_name(model, path)
     if renames and are_renamed(model, result):
@@ -115,8 +115,8 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     return result
 
 
-def fill(model: nn.Module) -> None:
-    """Load into a spread model on the meta device the weights that its configuration names, each process its part.
+def materialize(model: nn.Module) -> None:
+    """Load the weights that its configuration names into a sharded model on the meta device, each process its part.
 
     Raises:
         InputError: If the configuration names no folder with weights.
@@ -202,7 +202,7 @@ def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None
 
 @contextmanager
 def _not_gathering(model: nn.Module) -> Iterator[None]:
-    """Hide from ``save_pretrained`` that it spread the model, which it would gather whole."""
+    """Hide from ``save_pretrained`` that transformers has sharded the model, or it would gather all weights."""
     config: Any = getattr(model, "config", None)
     before = getattr(config, "distributed_config", None)
     if before is None:
@@ -231,8 +231,8 @@ def has_adapters(model: nn.Module) -> bool:
     return unwrap_peft_model(model) is not model
 
 
-def _save_spread_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
-    """Write the adapters of a spread model as PEFT does, gathering nothing else; all processes call this.
+def _save_sharded_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
+    """Write the adapters of a sharded model as PEFT does, gathering nothing else; all processes call this.
 
     They are small enough to be written at once.
     """
@@ -247,7 +247,7 @@ def _save_spread_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
             for tensor in peft.get_peft_model_state_dict(model, state_dict=tensors, adapter_name=name).values()
         }
         held = {
-            name: whole(tensor) if name in trained or id(tensor) in chosen else tensor
+            name: full_tensor(tensor) if name in trained or id(tensor) in chosen else tensor
             for name, tensor in tensors.items()
         }
         if is_writer:

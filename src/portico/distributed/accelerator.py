@@ -24,10 +24,10 @@ from portico.compat.accelerate import (
     num_processes,
     share_precision,
 )
-from portico.compat.transformers import AcceleratorConfig, logger
+from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, logger
 from portico.compat.tree import map_tensors, pad_to_longest
 from portico.distributed.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
-from portico.distributed.model_parallel import clip_grad_norm_, is_spread, whole, without_reduction
+from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
     from lightning.pytorch.strategies import Strategy
 
-    from portico.arguments import TrainingArguments
     from portico.compat.annotations import Loader, Nested
 
 
@@ -45,7 +44,7 @@ _LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_s
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
 
-def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
+def accelerator_settings(args: HFTrainingArguments) -> dict[str, Any]:
     """Return every field of ``args.accelerator_config``, which is an object, a dict, a JSON file's path or None."""
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
@@ -76,7 +75,7 @@ def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> N
         raise InputError(f"{where} has no field {', '.join(unknown)}; it has {', '.join(known)}: use only those.")
 
 
-def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
+def dataloader_config(args: HFTrainingArguments) -> DataLoaderConfig:
     """Return how ``accelerator_config`` says that loaders are prepared."""
     settings = accelerator_settings(args)
     corrected = {"eval_duplicates", "train_duplicates"}.intersection(getattr(args, "corrections", None) or ())
@@ -84,11 +83,11 @@ def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
     return DataLoaderConfig(data_seed=args.data_seed, counts_streams=bool(corrected), **loading)
 
 
-def apply_accelerator_settings(args: "TrainingArguments") -> None:
-    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run."""
+def apply_accelerator_settings(args: HFTrainingArguments, strategy: "Callable[[], Strategy]") -> None:
+    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts a run on ``strategy``."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
-    if settings["use_configured_state"] and (difference := difference_of_states(args.lightning_strategy)):
+    if settings["use_configured_state"] and (difference := difference_of_states(strategy())):
         raise InputError(
             "`accelerator_config={'use_configured_state': True}` keeps the state of an `Accelerator` made before, but "
             f"{difference}, since Lightning places the run; leave it out, or set `strategy`, `devices`, `accelerator` "
@@ -158,7 +157,7 @@ class Accelerator:
     Attributes:
         dataloader_config: How loaders are prepared from now on; may be changed.
         optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
-        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning runs backward.
+        run_backward: What :meth:`backward` calls: ``torch.Tensor.backward`` outside a training run.
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
@@ -178,9 +177,8 @@ class Accelerator:
     def __init__(self, strategy: "Callable[[], Strategy]", dataloader_config: DataLoaderConfig | None = None) -> None:
         self._strategy = strategy
         self.dataloader_config = dataloader_config or DataLoaderConfig()
-        self._deferred: torch.Tensor | None = None
         self.flag_tensor: torch.Tensor | None = None
-        self.backward_now: Callable[..., None] | None = torch.Tensor.backward
+        self.run_backward: Callable[..., None] = torch.Tensor.backward
         self.optimizer_step_was_skipped = False
 
     def start(self, accumulation: Mapping[str, Any] | None) -> None:
@@ -510,13 +508,13 @@ class Accelerator:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the weights; the first process gets those of a spread model whole, on the CPU, the others none."""
+        """Return the weights; of a sharded model: all on the CPU of the first process, none on others."""
         state = dict(model.state_dict())
-        if not is_spread(model):
+        if not is_sharded(model):
             return state
         gathered: dict[str, Any] = {}
         for name, tensor in state.items():
-            full = whole(tensor.detach())
+            full = full_tensor(tensor.detach())
             if self.is_main_process:
                 gathered[name] = full.cpu()
         return gathered
@@ -536,28 +534,9 @@ class Accelerator:
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss``: deferred to Lightning in a run; at once outside, or in an overridden step."""
-        if self.gradient_accumulation_steps != 1:
-            loss = loss / self.gradient_accumulation_steps
-        if self.backward_now is not None:
-            self.backward_now(loss, **kwargs)
-        elif self._deferred is not None:
-            raise RuntimeError(
-                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
-                "subclass to run several backward passes."
-            )
-        else:
-            self._deferred = loss
-
-    def take_deferred_loss(self) -> torch.Tensor:
-        """Hand the loss of the last :meth:`backward` to Lightning, which runs backward through the strategy."""
-        loss, self._deferred = self._deferred, None
-        if loss is None:
-            raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
-                "`self.accelerator.backward(loss)` in it."
-            )
-        return loss
+        """Run backward on ``loss``; in a training run as :class:`portico.loop.module.BackwardPass` says."""
+        num_steps = self.gradient_state.num_steps
+        self.run_backward(loss if num_steps == 1 else loss / num_steps, **kwargs)
 
     def clip_grad_norm_(
         self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2
@@ -572,10 +551,10 @@ class Accelerator:
         Returns:
             A ``float32`` scalar: the norm over all parameters, also where processes share them.
         """
-        spread = getattr(self._strategy(), "model", None)
-        if isinstance(spread, FullyShardedDataParallel):
-            # Each process has a part of the gradients; their norm is that of all parts.
-            return spread.clip_grad_norm_(max_norm, norm_type)
+        model = getattr(self._strategy(), "model", None)
+        if isinstance(model, FullyShardedDataParallel):
+            # Each process has only a part of the gradients.
+            return model.clip_grad_norm_(max_norm, norm_type)
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(issubclass(kind, DTensor) for kind in set(map(type, parameters))):
             return clip_grad_norm_(parameters, max_norm, norm_type)
@@ -641,7 +620,7 @@ class Accelerator:
             model = inner
 
     def verify_device_map(self, model: nn.Module) -> bool:
-        """Return whether ``from_pretrained(device_map=...)`` spread a part of ``model`` over several devices."""
+        """Return whether ``from_pretrained(device_map=...)`` placed parts of ``model`` on several devices."""
         return any(len(getattr(module, "hf_device_map", None) or ()) > 1 for module in model.modules())
 
     def free_memory(self, *objects: Any) -> list[None]:

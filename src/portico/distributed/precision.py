@@ -13,12 +13,11 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
+from portico.compat.transformers import HFTrainingArguments
 from portico.compat.tree import map_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
-
-    from portico.arguments import TrainingArguments
 
 
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -63,7 +62,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
     return cast
 
 
-def full_evaluation_dtype(args: "TrainingArguments") -> torch.dtype | None:
+def full_evaluation_dtype(args: HFTrainingArguments) -> torch.dtype | None:
     """Return the precision of evaluations under ``bf16_full_eval`` or ``fp16_full_eval``, ``None`` without them."""
     if args.fp16_full_eval:
         return torch.float16

@@ -1,7 +1,5 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
-import atexit
-import gc
 import math
 import multiprocessing
 import os
@@ -17,11 +15,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import wraps
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -44,8 +42,6 @@ from portico.errors import InputError, InputRuntimeError
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
     from torch.distributed import ProcessGroup
-
-    from portico.trainer import Trainer
 
 
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
@@ -108,14 +104,7 @@ def connect(strategy: "Strategy") -> None:
                 strategy.setup_environment()
         else:
             strategy.setup_environment()
-    _end_quickly()
     share_processes(strategy)
-
-
-def _end_quickly() -> None:
-    """Leave out the last garbage collection of this process: it takes a second, for which other processes may wait."""
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
 
 
 def _refuse_second_start(strategy: "Strategy") -> None:
@@ -320,48 +309,38 @@ _TIMED_OUT = re.compile(r"Timed out waiting \d+ms|Application timeout caused pai
 
 
 def _wake_stopped_processes() -> None:
-    """Let stopped processes of the launcher run on, such as a sibling or its data loader workers, to heed its SIGTERM.
+    """Resume stopped processes of the launcher, such as a sibling or its data loader workers, to handle its SIGTERM.
 
-    torchrun waits for 30 s before it kills what does not.
+    torchrun waits for 30 s before it kills a process that does not.
     """
-    processes = _system_processes()
-    for process in _descendants(os.getppid(), processes):
-        if processes[process][0] == "T":
-            with suppress(OSError):
-                os.kill(process, signal.SIGCONT)
+    for process in psutil.Process(os.getppid()).children(recursive=True):
+        with suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED:
+                process.resume()
 
 
-def _system_processes() -> dict[int, tuple[str, int, int]]:
-    """Return state, parent and session of all processes by their ids; none on other systems than Linux."""
-    found = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent, _, session = status.read_text().rpartition(")")[2].split()[:4]
-            found[int(status.parent.name)] = state, int(parent), int(session)
-    return found
+def _family(pid: int) -> list[psutil.Process]:
+    """Return the process and its descendants in the same session, such as data loader workers; descendants first.
 
-
-def _descendants(process: int, processes: dict[int, tuple[str, int, int]]) -> list[int]:
-    found = [process]
-    for ancestor in found:
-        found.extend(other for other, (_, parent, _) in processes.items() if parent == ancestor)
-    return found[1:]
-
-
-def _family(process: int) -> set[int]:
-    """Return ``process`` and what it has started in its session, such as data loader workers.
-
-    Processes in a session of their own, such as those of experiment trackers, are meant to outlive their parent.
+    Processes in another session, such as the services of experiment trackers, are meant to outlive their parent.
     """
-    processes = _system_processes()
-    session = processes[process][2] if process in processes else None
-    return {process} | {other for other in _descendants(process, processes) if processes[other][2] == session}
+    try:
+        process = psutil.Process(pid)
+        return [one for one in process.children(recursive=True) if _session(one.pid) == _session(pid)] + [process]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _kill(processes: Iterable[int]) -> None:
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
-        with suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _ended_child() -> tuple[int, int] | None:
@@ -425,87 +404,58 @@ def first_process_first(strategy: "Strategy", *, is_first: bool) -> Iterator[Non
             strategy.barrier("first_process_first")
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-F = TypeVar("F", bound="Trainer")
+# ---- Workers that a strategy launches for each call ----
+
+T = TypeVar("T")
 
 _inside_worker = False
 
 
 def inside_worker() -> bool:
-    """Return whether this process is a worker launched by :func:`run_in_workers`."""
+    """Return whether this process is a worker launched by :func:`call_in_workers`."""
     return _inside_worker
 
 
-def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
-    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
+    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first one.
 
-    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
-    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
+    An error in a worker is raised here. The processes must be launched for each call (:func:`launches_workers`), and
+    ``call`` and its result must pickle; files and tensors of the result are written into a temporary folder.
     """
-
-    @wraps(method)
-    def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
-        if "lightning_trainer" not in trainer.__dict__:
-            # This one was pickled, for example into a trial of Ray Tune.
-            trainer._use_lightning_trainer()
-        if not launches_workers(trainer.lightning_trainer.strategy):
-            return method(trainer, *args, **kwargs)
-        return _run_in_workers(trainer, run, args, kwargs)
-
-    # mypy compares the name of the first argument, which is never passed by keyword.
-    return run  # type: ignore[return-value]
-
-
-def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    _end_quickly()
-    strategy: Any = trainer.lightning_trainer.strategy
-    call: Any = (trainer, run, args, kwargs)
-    if not forks_workers(strategy):
-        # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
-        call = pickle.dumps(call)
+    # Typed `_Launcher`; a strategy that launches workers has one with these two.
+    launcher: Any = strategy.launcher
+    # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
+    sent = call if forks_workers(strategy) else pickle.dumps(call)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
-            with _ending_together(strategy.launcher, folder) as ended:
-                strategy.launcher.launch(_work, call, name)
+            with _ending_together(launcher, folder) as ended:
+                launcher.launch(_work, sent, name)
         except ProcessException as failed:
-            error, origin = _cause(strategy.launcher.procs, folder, ended)
+            error, origin = _cause(launcher.procs, folder, ended)
             raise failed if error is None else error from origin
         except KeyboardInterrupt:
-            for worker in strategy.launcher.procs:
+            for worker in launcher.procs:
                 _kill(_family(worker.pid))
             raise
         finally:
             _restore_variables(before)
         # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
-        result, attributes, weights = torch.load(folder / "outcome", weights_only=False)
-    trainer.__dict__.update(attributes)
-    if weights is None:
-        # A hyperparameter search released the model of its last trial.
-        trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
-    else:
-        trainer.model.load_state_dict(weights)
+        result: T = torch.load(folder / "result", weights_only=False)
     return result
 
 
-def _work(call: bytes | tuple[Any, ...], outcome: str) -> None:
+def _work(call: bytes | Callable[[], object], name: str) -> None:
     global _inside_worker
     _inside_worker = True
-    folder, rank = Path(outcome), os.environ["LOCAL_RANK"]
+    folder, rank = Path(name), os.environ["LOCAL_RANK"]
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
-        trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
         with kill_children_on_error():
-            trainer._enter_worker()
-            result = run(trainer, *args, **kwargs)
-            if trainer.args.process_index == 0:
-                attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
-                state = trainer.model.state_dict() if trainer.model is not None else None
-                weights = state and {name: tensor.cpu() for name, tensor in state.items()}
-                torch.save((result, attributes, weights), folder / "outcome")
-            trainer.accelerator.wait_for_everyone()
+            result = pickle.loads(call)() if isinstance(call, bytes) else call()
+            if rank == "0":
+                torch.save(result, folder / "result")
     except (Exception, SystemExit) as error:
         (folder / f"incomplete-{rank}").write_bytes(_pickled(error, rank))
         (folder / f"incomplete-{rank}").rename(folder / f"error-{rank}")
@@ -551,7 +501,7 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
     """
     launcher.procs = []
     ended: set[int] = set()
-    family: set[int] = set()
+    family: set[psutil.Process] = set()
     is_over = threading.Event()
 
     def watch() -> None:
@@ -563,7 +513,8 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
             raised = {index for index in workers if (folder / f"error-{index}").exists()}
             if raised or len(running | finished) < len(workers):
                 failed_at = min(failed_at, time.monotonic())
-                family.update(*(_family(workers[index].pid) for index in running))
+                for index in running:
+                    family.update(_family(workers[index].pid))
             if time.monotonic() > failed_at + _INTERRUPTED_AFTER:
                 for index in running - raised - finished - ended:
                     for signum in (signal.SIGCONT, signal.SIGINT):
@@ -580,8 +531,9 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
     finally:
         is_over.set()
         watcher.join()
-        # What a worker has left behind that ended by torch's SIGTERM.
-        _kill(family.difference(worker.pid for worker in launcher.procs))
+        # Descendants of a worker that torch ended by SIGTERM.
+        workers = {worker.pid for worker in launcher.procs}
+        _kill(process for process in family if process.pid not in workers)
 
 
 def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:

@@ -78,7 +78,7 @@ class DescentArguments:
     """Allow the folder to hold a run, which is continued."""
 
 
-def _trainer_settings(trainer_class: Any) -> GroupSchema:
+def _trainer_settings(trainer_class: type) -> GroupSchema:
     """Return the arguments that AllenNLP builds a trainer with, and the ``type`` that names a registered one."""
     maker = getattr(trainer_class, "from_partial_objects", trainer_class)
     docs = documentation(trainer_class)
@@ -236,7 +236,7 @@ class GradientDescentExperiment(Experiment):
         return _Parts(model, *(None if one is None else from_params(BatchLoader, one) for one in loaders))
 
 
-def _listed(value: Any) -> list[Any] | None:
+def _listed(value: object) -> list[Any] | None:
     """Return one value for each instance of a batch; ``None`` for what belongs to the batch, such as its loss."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.tolist() if value.ndim else None

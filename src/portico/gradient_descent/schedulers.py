@@ -102,7 +102,7 @@ def _refuse_own_rates(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-# Schedulers of torch and transformers
+# ---- Schedulers of torch and transformers ----
 
 
 class TorchScheduler(LearningRateScheduler):
@@ -139,7 +139,7 @@ class TorchScheduler(LearningRateScheduler):
         self.lr_scheduler.load_state_dict(state_dict)
 
 
-def as_learning_rate_scheduler(scheduler: Any) -> Any:
+def as_learning_rate_scheduler(scheduler: object) -> Any:
     """Return ``scheduler``, wrapped if it is one of torch's."""
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
@@ -164,7 +164,7 @@ def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_ep
 def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
     @LearningRateScheduler.register(name)
     @functools.wraps(make_schedule)
-    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
+    def make(optimizer: torch.optim.Optimizer, *args: object, **options: object) -> TorchScheduler:
         _refuse_own_rates(optimizer)
         return TorchScheduler(make_schedule(optimizer, *args, **options))
 
@@ -216,7 +216,7 @@ class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
             logger.info("The learning rates were reduced to %s.", self.get_values())
 
 
-# AllenNLP's own rules; their `optimizer` and `last_epoch` are those of `LearningRateScheduler`.
+# ---- AllenNLP's own rules; `optimizer` and `last_epoch` are as of `LearningRateScheduler` ----
 
 
 @LearningRateScheduler.register("noam")
@@ -463,7 +463,8 @@ class SlantedTriangular(LearningRateScheduler):
 
     @override
     def get_values(self) -> list[float]:
-        ends, groups = self.batch_num_total_epoch_end, self.optimizer.param_groups
+        ends = self.batch_num_total_epoch_end
+        groups = self.optimizer.param_groups
         num_steps = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
         if len(ends) > 1:
             num_steps = int(ends[-1] / (len(ends) - 1))
@@ -551,7 +552,8 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
         # A scheduler that is made anew sets the rates of its start.
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"], group["initial_lr"] = rate, initial
+            group["lr"] = rate
+            group["initial_lr"] = initial
 
     def _choose(self) -> None:
         """Make the scheduler of the coming epoch, unless it is the current one."""
@@ -560,7 +562,8 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
             return
-        self._current_index, self.current_scheduler = index, None
+        self._current_index = index
+        self.current_scheduler = None
         if index is None:
             return
         for group in self.optimizer.param_groups:
@@ -595,6 +598,8 @@ class InvertedTriangular(MomentumScheduler):
         if step <= self.cool_down:
             return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]
         if step <= self.cool_down + self.warm_up:
-            risen, pairs = step - self.cool_down, [(base, base / self.ratio) for base in self.base_values]
+            risen = step - self.cool_down
+            lowest = [base / self.ratio for base in self.base_values]
+            pairs = zip(self.base_values, lowest, strict=True)
             return [low + (base - low) * risen / self.warm_up for base, low in pairs]
         return self.base_values

@@ -51,11 +51,12 @@ class TopicData:
 
         A batch has ``tokens``, ``int64 [B, L]``, padded with 0, and ``label``, ``int64 [B]``.
         """
-        train = make_sentences(self.num_train, self.seed)
-        validation = make_sentences(self.num_validation, self.seed + _VALIDATION_SEED_OFFSET)
+        # Lists are datasets, which torch's annotations do not say.
+        train: Any = make_sentences(self.num_train, self.seed)
+        validation: Any = make_sentences(self.num_validation, self.seed + _VALIDATION_SEED_OFFSET)
         return (
-            DataLoader(train, self.batch_size, shuffle=True, collate_fn=_collate),  # type: ignore[arg-type]
-            DataLoader(validation, self.batch_size, collate_fn=_collate),  # type: ignore[arg-type]
+            DataLoader(train, self.batch_size, shuffle=True, collate_fn=_collate),
+            DataLoader(validation, self.batch_size, collate_fn=_collate),
         )
 
 

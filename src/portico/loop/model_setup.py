@@ -29,7 +29,7 @@ from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 Result = TypeVar("Result")
 
@@ -47,7 +47,7 @@ def loss_shifts_labels(model: nn.Module) -> bool:
     return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
-def is_spread(model: nn.Module, device: torch.device) -> bool:
+def has_device_map(model: nn.Module, device: torch.device) -> bool:
     """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
     layers: Any = getattr(model, "hf_device_map", None) or {}
     devices = {place for place in layers.values() if place not in ("cpu", "disk")}
@@ -183,7 +183,7 @@ def apply_log_level(args: "TrainingArguments") -> None:
         logging.getLogger("portico").setLevel(level)
 
 
-def default_callbacks(trainer: "Trainer") -> list[Any]:
+def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:

@@ -32,7 +32,7 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
 
 @dataclass
 class ColumnCollator:
-    """Makes the batches of ``collator`` from the columns of a `FeatureSet`, many times as fast as from its rows.
+    """Makes the batches of ``collator`` from the columns of a ``FeatureSet``, many times as fast as from its rows.
 
     Of other rows, and of columns that are no numbers, ``collator`` makes them itself. The default collator of
     transformers and ``DataCollatorWithPadding``, unless it pads to something else than the longest row, are known.

@@ -75,7 +75,7 @@ class MRCData:
     validation_split: str = "validation"
     """Its split to evaluate on."""
     format: str | None = None
-    """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
+    """Format of the records, one of FORMATS in portico.mrc.datasets; null: detected from the first record."""
     skip_invalid: bool = False
     """Leave unusable records out, with a warning, instead of stopping."""
     max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1, is_finite=False)
@@ -94,7 +94,7 @@ class MRCData:
     """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
 
     def load(self) -> list[Source]:
-        """Return the examples of each source, or raise an `InputError` if settings, files or records are unusable."""
+        """Return the examples of each source; raises an ``InputError`` for unusable settings, files or records."""
         if self.sources is None:
             return [self._load()]
         if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
@@ -157,7 +157,7 @@ class MRCData:
 def load_sources(data: Any) -> list[Source]:
     """Return the examples of each source of an object with ``load()``, or of the keys of the group ``data``.
 
-    An `InputError` is raised if they cannot be loaded, or are not lists of records.
+    An ``InputError`` is raised if they cannot be loaded, or are not lists of records.
     """
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
@@ -212,7 +212,7 @@ class EncoderModel:
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
         """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
-        An `InputError` is raised if there is no such model, or it does not take sequences this long.
+        An ``InputError`` is raised if there is no such model, or it does not take sequences this long.
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
@@ -283,7 +283,7 @@ class WindowPreprocessing:
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
 
-        An `InputError` is raised if a setting does not fit the model or the tokenizer.
+        An ``InputError`` is raised if a setting does not fit the model or the tokenizer.
         """
         with naming(PREPROCESS_KEYS):
             return self._trainer_parts(sources, model, tokenizer)
@@ -363,7 +363,7 @@ class SpanAnswers:
     """Store with the model what turns its scores into probabilities."""
 
     def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
-        """Return the post-processing; raises an `InputError` if the model's head does not give what the mode reads."""
+        """Return the post-processing; raises an ``InputError`` if the mode cannot read the outputs of the model."""
         options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 

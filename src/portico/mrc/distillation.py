@@ -124,7 +124,7 @@ class DistillationMixin(Trainer):
 def load_teacher(model_path: str, config_path: str | None = None, *, student: Any) -> nn.Module:
     """Load a teacher, under heads of the student's classes if the student has swappable heads.
 
-    An `InputError` is raised if it cannot be loaded, or if its vocabulary differs in size from the student's.
+    An ``InputError`` is raised if it cannot be loaded, or if its vocabulary differs in size from the student's.
     """
     with loading_pretrained(
         f"The teacher `{model_path}` cannot be loaded",

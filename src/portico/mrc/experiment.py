@@ -93,7 +93,7 @@ class MRCExperiment(TrainerExperiment):
         return pooled(self.sources)
 
     def make_trainer(self, args: Any, *, training: bool = True) -> Any:
-        """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
+        """Load examples and model and return their trainer; raises an ``InputError`` for what cannot be used."""
         if not training:
             self.sources = [Source(source.train[:1], source.validation) for source in self._sources_to_evaluate()]
         metric = self._prepared_metric
@@ -224,7 +224,7 @@ class MRCExperiment(TrainerExperiment):
 
         Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
         unless the settings say so. The result has the number of questions and the seconds that answering took. An
-        `InputError` is raised if a setting, the model or the file cannot be used.
+        ``InputError`` is raised if a setting, the model or the file cannot be used.
         """
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
         if name is None or path is None or (self._gives_spans and not isinstance(self.postprocess, SpanAnswers)):
@@ -332,7 +332,7 @@ def prepared_metric(
 
     :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer" can be predicted, which
     it cannot score; those of TyDi QA and Natural Questions get the annotations. ``has_spans`` is false for generated
-    answers. An `InputError` is raised if the metric cannot score such answers or one of the examples.
+    answers. An ``InputError`` is raised if the metric cannot score such answers or one of the examples.
     """
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()

@@ -182,7 +182,7 @@ class ReaderSettings:
     search: SpanSearch = "top"
 
     def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed, after checking those; see also `check_window`."""
+        """Return the settings with some of them changed, after checking those; see also ``check_window``."""
         rules = {name: one.rule for name, one in schema_of(ReaderSettings).known.items()}
         for name in settings:
             if name not in rules:
@@ -398,7 +398,7 @@ def question_windows(
 ) -> tuple[list[dict[str, Any]], FeatureSet]:
     """Return questions as examples with a list of contexts each, and the windows of all contexts.
 
-    An `InputError` is raised if one of them is not a string with text, or two questions have the same id.
+    An ``InputError`` is raised if one of them is not a string with text, or two questions have the same id.
     """
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(

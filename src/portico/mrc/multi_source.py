@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
-from portico.deprecated import evaluation_loop_in_use
-from portico.distributed.processes import run_in_workers
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
-from portico.trainer import Trainer
+from portico.trainer import Trainer, run_in_workers
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
@@ -147,7 +145,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):
             loader, started = self.get_eval_dataloader(part), time.time()
             with self._answering(its_examples, part, file_suffix=f"_{number}"):
-                output = evaluation_loop_in_use(self)(
+                output = self._evaluation_loop_in_use(
                     loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
                 )
             each.append(self._with_speed(output, metric_key_prefix, started))

@@ -38,7 +38,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
 
     Start and end logits are returned as ``float [B, T]``, and the loss is that of the features without any padding.
     Other batches, weights and ``forward`` are not affected. ``max_length`` is that of the longest feature. An
-    `InputError` is raised if this model cannot read packed batches.
+    ``InputError`` is raised if this model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:

@@ -161,7 +161,7 @@ class MRCTrainer(Trainer):
     ) -> None:
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
-        self._scores_logits = post_process_function is None
+        self.scores_logits = post_process_function is None
         self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
@@ -293,12 +293,12 @@ class MRCTrainer(Trainer):
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
-    def _batched_alike(self, dataset: Any, data_collator: Any) -> tuple[Any, Any]:
+    def batched_alike(self, dataset: Any, data_collator: Any) -> tuple[Any, Any]:
         return by_columns(dataset, data_collator)
 
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None:
-            return super()._evaluation_session(dataloader, **options)
+            return super().evaluation_session(dataloader, **options)
         return self._session_class(
             self,
             dataloader,
@@ -324,7 +324,7 @@ class MRCTrainer(Trainer):
         finally:
             self._answering_options = enclosing
 
-    def _evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
+    def evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
         features, examples = self.eval_dataset, self.eval_examples
         if isinstance(features, Mapping):
             features, examples = features[name], None if examples is None else examples[name]

@@ -1,6 +1,7 @@
 """``ORTTrainingArguments``: Hugging Face's training arguments plus those of ONNX Runtime."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -35,7 +36,13 @@ class _StoreBooleanOrStandard(argparse.Action):
         read = options.pop("type")
         super().__init__(type=lambda text: text if text == "standard" else read(text), **options)
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
         setattr(namespace, self.dest, values)
 
 

@@ -5,15 +5,18 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from portico.ort.torch_compat import counters
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -45,7 +48,7 @@ class Fallback:
     num_calls: int = 0
     seconds: float = 0.0
 
-    def timed(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    def timed(self, operator: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``operator``, measuring it."""
         start = time.perf_counter()
         result = operator(*args, **kwargs)

@@ -39,7 +39,7 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
 
     The same arguments yield the same corpus everywhere; the global random state is not touched. No name of a person,
     place or organisation in the validation examples occurs in any training examples, whatever their seeds. Offsets
-    count characters; ``answers`` has two empty lists if there is none. An `InputError` refuses a negative number.
+    count characters; ``answers`` has two empty lists if there is none. An ``InputError`` refuses a negative number.
     """
     for name, number in (("num_train", num_train), ("num_validation", num_validation)):
         if number < 0:
@@ -210,7 +210,7 @@ Sentence = str | Comparison | tuple[str, list[Relation]]
 
 
 class Passage:
-    """A passage about two subjects, and the questions about it; `values` makes their names and values.
+    """A passage about two subjects, and the questions about it; ``values`` makes their names and values.
 
     Its ``facts`` are the spans of the stated values, by subject and relation; ``order`` is the comparison that it
     makes, if any, with the spans of the greater and of the smaller subject.

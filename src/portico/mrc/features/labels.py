@@ -94,7 +94,12 @@ class Subsampling:
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
-    """Return the `SubsampleType` of each window, ``int64 [F]``, from its `TargetType` and its question's answer."""
+    """Return the ``SubsampleType`` of each window, ``int64 [F]``.
+
+    Args:
+        target_type_F: The ``TargetType`` of each window.
+        has_answer_F: Whether the question of each window has an answer.
+    """
     negative_F = np.where(has_answer_F, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER)
     return np.where(target_type_F == TargetType.NO_ANSWER, negative_F, SubsampleType.POSITIVE).astype(np.int64)
 
@@ -112,7 +117,7 @@ class GoldAnswer(NamedTuple):
 
 
 class Gold:
-    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see `GoldAnswer`."""
+    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see ``GoldAnswer``."""
 
     def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
@@ -123,7 +128,7 @@ class Gold:
 
 
 def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
-    """Return the answer to train on: the first one of the example; see `portico.mrc.datasets.read_examples`.
+    """Return the answer to train on: the first one of the example; see ``portico.mrc.datasets.read_examples``.
 
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
     passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
@@ -188,7 +193,7 @@ def label_windows(
     answer, or the CLS token twice) and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
-    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without
+    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see ``WindowCutter.cut``; without
     it, passages are spans of characters of the only context. For ``compat_label_bug`` see
     :class:`~portico.mrc.features.featurizer.Featurizer`.
     """

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
@@ -164,7 +166,7 @@ class WindowCutter:
 
 
 def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return example indices and row lengths, then the columns of `Windows`; `context` is its sequence number."""
+    """Return example indices and row lengths, then the columns of ``Windows``; ``context`` is its sequence number."""
     rows = encoding["input_ids"]
     in_context = (sequence == context for f in range(len(rows)) for sequence in encoding.sequence_ids(f))
     return (
@@ -287,7 +289,7 @@ class _WordSplitter:
         return not (self._wide and any(token in text for token in self._wide))
 
 
-def _parts(rule: Any) -> list[dict[str, Any]]:
+def _parts(rule: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
     """Return the settings of each part of a normalizer or pre-tokenizer, none for ``None``."""
     settings: dict[str, Any] = {"type": "Sequence"} if rule is None else json.loads(rule.__getstate__())
     if settings["type"] != "Sequence":

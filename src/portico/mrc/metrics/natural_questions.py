@@ -4,7 +4,7 @@ Shape suffixes: E questions.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -40,7 +40,7 @@ class NqF1(QuestionRows):
         long_non_null_threshold: int = 2,
         short_non_null_threshold: int = 2,
         precision_targets: Sequence[float] = (0.5, 0.75, 0.9),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.long_non_null_threshold = long_non_null_threshold
@@ -50,7 +50,7 @@ class NqF1(QuestionRows):
         self.add_rows("outcomes", len(_TASKS), 4)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add a batch, in a form that `TydiF1.update` takes; the passage is the long answer.
+        """Add a batch, in a form that ``TydiF1.update`` takes; the passage is the long answer.
 
         Raises:
             InputError: As there, or if a span does not end after its start.

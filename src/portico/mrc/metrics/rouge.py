@@ -53,7 +53,7 @@ class Rouge(Metric):
         *,
         use_stemmer: bool = True,
         split_sentences: Callable[[str], Sequence[str]] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(rouge_types, str) or not rouge_types or any(name not in _TYPES for name in rouge_types):
@@ -77,7 +77,7 @@ class Rouge(Metric):
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to `AnswerTexts.update`.
+        """Add a batch, given as to ``AnswerTexts.update``.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.

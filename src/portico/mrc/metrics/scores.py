@@ -93,16 +93,16 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 
 
 def token_f1(prediction: str, golds: Sequence[str]) -> float:
-    """Return the best F1 in 0..1 of the prediction's words against those of a gold answer, order ignored.
+    """Return the best F1 in 0..1 of the words of the prediction and of a gold answer, ignoring their order.
 
-    The arguments are those of `exact_match`. For a question without an answer it is 1 if the prediction is empty too,
-    otherwise 0.
+    Takes the same arguments as ``exact_match``. A question without an answer scores 1 for an empty prediction and 0
+    for any other.
     """
     return exact_and_f1(prediction, golds)[1]
 
 
 def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Return what `exact_match` and `token_f1` return."""
+    """Return what ``exact_match`` and ``token_f1`` return."""
     normalized = normalize_answer(prediction)
     # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
     normalized_golds = {gold for gold in map(normalize_answer, golds) if gold} or {""}
@@ -123,7 +123,7 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
 
 
 def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
-    """Return the F1 in 0..1 of so many predicted words or characters, of which so many are shared with the gold."""
+    """Return F1, in 0..1, from the numbers of shared, predicted and gold words (or characters)."""
     if num_shared <= 0:
         return 0.0
     precision, recall = num_shared / num_predicted, num_shared / num_gold

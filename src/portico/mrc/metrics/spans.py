@@ -56,7 +56,7 @@ def annotators_of(reference: Annotated) -> list[Record]:
     return [{**scalars, **dict(zip(lists, row, strict=True))} for row in zip(*lists.values(), strict=True)]
 
 
-def _is_list(values: Any) -> bool:
+def _is_list(values: object) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
@@ -72,7 +72,7 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
     return (int(start), int(end))
 
 
-def checked_yes_no(value: Any, *, key: object) -> str:
+def checked_yes_no(value: str | int, *, key: object) -> str:
     """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types."""
     if not isinstance(value, str):
         return _YES_NO_BY_TARGET_TYPE.get(int(value), "none")
@@ -121,7 +121,7 @@ class SpanRules(Generic[LongT, SpanT]):
     ) -> tuple[list[list[list[float]]], list[list[str]]]:
         """Return for each question a row for its long and one for its short answer, and its shared values.
 
-        The rows have the columns of `PrefixSweep`. A question has a long or short answer if at least so many
+        The rows have the columns of ``PrefixSweep``. A question has a long or short answer if at least so many
         annotators gave one. Of several records with one id the last counts.
         """
         predicted = {str(record["example_id"]): self._predicted(record) for record in predictions}
@@ -199,7 +199,7 @@ class SpanRules(Generic[LongT, SpanT]):
 
 
 class SpanScores:
-    """``compute_metrics`` that scores the spans of answered questions with `TydiF1` or `NqF1`.
+    """``compute_metrics`` that scores the spans of answered questions with ``TydiF1`` or ``NqF1``.
 
     These metrics find the threshold for "no answer" themselves, so each question is scored with its best span. The
     examples have ``id``, optionally ``language``, and the annotators' answers as ``target`` in PrimeQA's base schema;

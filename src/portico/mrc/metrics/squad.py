@@ -38,8 +38,8 @@ def squad_metrics(predictions: Records, references: Records, version_2_with_nega
     Args:
         predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 optionally with ``"no_answer_probability"``.
         references: ``{"id", "answers": {"text": [...], "answer_start": [...]}}``.
-        version_2_with_negative: Whether some questions have no answer: if so, return what `SquadV2` computes,
-            otherwise what `SquadV1` does.
+        version_2_with_negative: Whether some questions have no answer: if so, return what ``SquadV2`` computes,
+            otherwise what ``SquadV1`` does.
 
     Raises:
         InputError: If a reference has no prediction.
@@ -67,7 +67,7 @@ class AnswerTexts(Metric):
     higher_is_better = True
     sums: torch.Tensor
 
-    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: Any) -> None:
+    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.normalize = normalize
         self.skip_unanswered = skip_unanswered
@@ -173,7 +173,7 @@ class SquadV2(QuestionRows):
     Args:
         no_answer_threshold: A prediction whose probability of "no answer" is higher counts as "no answer".
         average_precision: Add ``pr_exact_ap``, ``pr_f1_ap`` and ``pr_oracle_ap``, the areas under the curves of
-            `precision_recall`, in 0..100, where predictions have probabilities and some question has an answer.
+            ``precision_recall``, in 0..100, where predictions have probabilities and some question has an answer.
         **kwargs: As in ``torchmetrics.Metric``.
 
     Source: the official evaluation script of SQuAD 2.0, arXiv:1806.03822.
@@ -182,7 +182,7 @@ class SquadV2(QuestionRows):
     sums: torch.Tensor
     sweep: list[torch.Tensor] | torch.Tensor
 
-    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.no_answer_threshold = no_answer_threshold
         self.average_precision = average_precision
@@ -191,7 +191,7 @@ class SquadV2(QuestionRows):
         self.add_rows("sweep", 5)
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to `AnswerTexts.update`, optionally with ``"no_answer_probability"``.
+        """Add a batch, given as to ``AnswerTexts.update``, optionally with ``"no_answer_probability"``.
 
         Of several references with one id the last counts as well.
 

@@ -21,7 +21,7 @@ class QuestionRows(Metric):
     full_state_update = False
     higher_is_better = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self._empty_rows: dict[str, torch.Tensor] = {}
 

@@ -5,7 +5,7 @@ Shape suffixes: E questions.
 
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class TydiF1(QuestionRows):
         passage_non_null_threshold: int = 2,
         minimal_non_null_threshold: int = 2,
         include_english: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.passage_non_null_threshold = passage_non_null_threshold

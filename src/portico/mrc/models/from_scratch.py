@@ -66,7 +66,7 @@ def fields_of(
 ) -> dict[str, Any]:
     """Return the fields of a new small model, in alphabetical order: those of ``small``, else the class's defaults.
 
-    Those that follow from the data, and the ``open_fields``, are `NO_DEFAULT`.
+    Those that follow from the data, and the ``open_fields``, are ``NO_DEFAULT``.
     """
     fields = {**config_class().to_dict(), **small}
     fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
@@ -75,7 +75,7 @@ def fields_of(
 
 @contextmanager
 def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Raise errors of making a model with these fields as an `InputError` that names them."""
+    """Raise errors of making a model with these fields as an ``InputError`` that names them."""
     try:
         yield
     except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:  # torch raises the last

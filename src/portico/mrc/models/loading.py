@@ -66,8 +66,8 @@ def check_head(head: str | None) -> None:
 def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _SETTING) -> ModelAndTokenizer:
     """Load a pretrained encoder with a question answering head, which is new if the model has none.
 
-    For ``head`` see :func:`question_answering_model`. An `InputError` explains why model or tokenizer cannot be used;
-    ``setting`` is what the user calls the name.
+    For ``head`` see :func:`question_answering_model`. If the model or the tokenizer cannot be used, an ``InputError``
+    explains why; ``setting`` is the name of the user's setting in that message.
     """
     given = f"`{setting}={name_or_path}`"
     check_head(head)
@@ -75,7 +75,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
         raise InputError(
-            f"{given} gives no model: there is no such folder; set it to a folder written "
+            f"{given} does not exist; set it to a folder written "
             "by `save_pretrained`, such as that of a run, or to a name on the hub."
         )
     with loading_pretrained(
@@ -92,7 +92,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
 
 
 def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelAndTokenizer:
-    """Load a model as :func:`load_reader` does, but raise an `InputError` if its head would be new."""
+    """Load a model as :func:`load_reader` does, but raise an ``InputError`` if its head would be new."""
     reader = load_reader(name_or_path, setting=setting)
     saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
     how = "with `mode=train`" if setting == _SETTING else "with MRCTrainer"
@@ -166,9 +166,9 @@ def saved_head(config: PreTrainedConfig) -> str:
 
 
 def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options of `SpanPostProcessing` for the outputs of a head.
+    """Return options of ``SpanPostProcessing`` for the outputs of a head.
 
-    An `InputError` is raised if the head does not return what the chosen mode reads.
+    An ``InputError`` is raised if the head does not return what the chosen mode reads.
     """
     mode = options.get("mode", "portico")
     gives_beams, reads_beams = head == "beam_search", mode == "beam_search"

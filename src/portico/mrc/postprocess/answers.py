@@ -47,7 +47,7 @@ class SpanAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The best spans of every example, best first, with what `SpanAnswer` says of each: ``[N]`` values."""
+    """The best spans of every example, best first, with what ``SpanAnswer`` says of each: ``[N]`` values."""
 
     examples: ExampleColumns
     ranked: RankedSpans
@@ -121,7 +121,7 @@ class Choice:
 
 
 def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
-    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see `Choice`."""
+    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see ``Choice``."""
     if nulls is None:
         return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
     has_text_N, best_E, end_E = _has_text(ranked.spans), ranked.row_starts[:-1].copy(), ranked.row_starts[1:]
@@ -138,7 +138,7 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
 
 
 class Answers:
-    """The answers of all examples; returned by `SpanPostProcessor.compute`.
+    """The answers of all examples; returned by ``SpanPostProcessor.compute``.
 
     Attributes:
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is

@@ -138,7 +138,7 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of `ScoreDifference`.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of ``ScoreDifference``.
 
     Raises:
         InputError: If the name is unknown or the weight out of range.
@@ -154,7 +154,7 @@ def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> Scor
 def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
     """Return "no answer" of every example, with the lowest score in any of its windows; ``E`` spans.
 
-    The candidates are grouped by example: `example_F` ascends without gaps.
+    The candidates are grouped by example: ``example_F`` ascends without gaps.
     """
     score_F = candidates.null_start_F + candidates.null_end_F
     chosen_E = _best_windows(-score_F, example_F)
@@ -186,7 +186,7 @@ def rank_spans(
     """Return the best legal spans of every example.
 
     A span begins at one of the best starts of a feature and ends at one of its best ends, both in the context, the
-    end not before the start, at most `max_answer_length` tokens long. Spans of equal score keep the order of their
+    end not before the start, at most ``max_answer_length`` tokens long. Spans of equal score keep the order of their
     feature, then of their start's rank, then of their end's.
 
     Args:
@@ -376,7 +376,7 @@ def span_probabilities(
 def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -> Int64s:
     """Return the first passage of its example that contains the whole span, ``int64 [N]``, -1 for none.
 
-    `example_N`, the example of each span, ascends.
+    ``example_N``, the example of each span, ascends.
     """
     counts_E = np.array([len(passages["start_positions"]) for passages in passages_E], np.int64)
     starts, ends = (
@@ -399,7 +399,7 @@ def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
     """Return the answer type of every example, ``int64 [E]``: a span, a whole passage, yes or no.
 
     The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones; where ``K`` is 0, all
-    answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. `example_F`
+    answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. ``example_F``
     ascends without gaps.
     """
     if type_logits_FK.shape[1] == 0:

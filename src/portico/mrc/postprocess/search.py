@@ -19,7 +19,7 @@ Ties: TypeAlias = Literal["deterministic", "hf"]
 """The order of equal logits: the lower index first, or as numpy's unstable sort happens to leave them."""
 
 TokenOrder: TypeAlias = Ties | Literal["primeqa"]
-"""As `Ties`, or as numpy's unstable sort leaves Python floats."""
+"""As ``Ties``, or as numpy's unstable sort leaves Python floats."""
 
 _HF_PADDING = -100  # what transformers' Trainer pads gathered logits with
 _ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
@@ -81,8 +81,8 @@ class CandidateSearch:
         offsets: Which characters the tokens of all features cover.
         n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
         max_answer_length: Longest answer, in tokens.
-        method: A `TokenOrder` takes the best starts and, independently, the best ends, as transformers and PrimeQA do,
-            and says whose order of equal logits, and of padding, is followed. ``"exhaustive"`` takes the best of all
+        method: A ``TokenOrder`` takes the best starts and, independently, the best ends, as transformers and PrimeQA
+            do, and says whose order of equal logits and of padding to follow. ``"exhaustive"`` takes the best of all
             legal spans, at several times the cost: where few starts and ends are kept, the best span may join two
             tokens that are not among them. Of equal scores the lower start, then the lower end comes first.
             ``"beam_search"`` takes the best legal pairs in the beams of a beam-search head.
@@ -169,7 +169,7 @@ class CandidateSearch:
         return np.where(top_Bn < self._longest, top_Bn, -1)
 
     def _best_spans(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return first and last tokens of the best legal spans, as `_best_tokens` does; ``M`` lengths of a span."""
+        """Return first and last tokens of the best legal spans, as ``_best_tokens`` does; ``M`` lengths of a span."""
         num_tokens = starts_BL.shape[1]
         num_lengths = min(self.max_answer_length, num_tokens)
         found = []
@@ -215,7 +215,7 @@ class CandidateSearch:
 
 
 def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
-    """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
+    """Return the indices of the ``n`` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
 
     The logits are finite. With ``"hf"`` the order of equal logits, and so which of them are kept, depends on the
     processor, as it does in the QA example of transformers.
@@ -245,7 +245,7 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
 
 
 def _take(values_RL: np.ndarray[Any, Any], places_Rn: Int64s) -> np.ndarray[Any, Any]:
-    """Return the values at these places of each row: `np.take_along_axis`, in half its time."""
+    """Return the values at these places of each row: ``np.take_along_axis``, in half its time."""
     first_R1 = values_RL.shape[1] * np.arange(len(values_RL))[:, None]
     return values_RL.reshape(-1).take(first_R1 + places_Rn)
 

@@ -181,7 +181,7 @@ class SpanPostProcessing:
 
 @dataclass(frozen=True)
 class SquadMetrics:
-    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD, in 0..100; see `squad_metrics`."""
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD, in 0..100; see ``squad_metrics``."""
 
     version_2_with_negative: bool
 

@@ -63,7 +63,7 @@ class CandidateCollector:
         """Take the outputs of the model for one batch, in the model's order.
 
         Args:
-            outputs: Arrays with a row for each feature; see `CandidateSearch`.
+            outputs: Arrays with a row for each feature; see ``CandidateSearch``.
             feature_indices: Which feature each row is, ``int [B]``, in any order; of a feature that comes twice (a
                 distributed sampler repeats some) the first counts.
 
@@ -170,7 +170,7 @@ class SpanPostProcessor(CandidateCollector):
     Args:
         examples: The examples, of which ``id``, ``context`` (a string or a list of strings) and, where present,
             ``passage_candidates`` are read.
-        features: Their evaluation features, from `Featurizer.eval_features` or in the form of the QA example of
+        features: Their evaluation features, from ``Featurizer.eval_features`` or in the form of the QA example of
             transformers.
         version_2_with_negative: Whether "no answer" (an empty text) can be predicted.
         n_best_size: Number of starts, ends and spans to consider.
@@ -232,13 +232,13 @@ class SpanPostProcessor(CandidateCollector):
     ) -> None:
         """Take the logits of one batch, ``float [B, L]``, and optionally of the answer types, ``float [B, 5]``.
 
-        For the indices and for errors see `update_outputs`.
+        For the indices and for errors see ``update_outputs``.
         """
         types = [] if type_logits is None else [type_logits]
         self.update_outputs((start_logits, end_logits, *types), feature_indices)
 
     def compute(self) -> Answers:
-        """Return the answers of all examples; raise `InputError` if a feature got no logits."""
+        """Return the answers of all examples; raise ``InputError`` if a feature got no logits."""
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         examples = self._examples if self._own_rules else None
@@ -260,7 +260,7 @@ class SpanPostProcessor(CandidateCollector):
 class BeamPostProcessor(CandidateCollector):
     """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
-    The arguments are those of `SpanPostProcessor`, except that ``version_2_with_negative`` says whether to return
+    The arguments are those of ``SpanPostProcessor``, except that ``version_2_with_negative`` says whether to return
     scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
 
     Raises:
@@ -282,7 +282,7 @@ class BeamPostProcessor(CandidateCollector):
         super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "beam_search"))
 
     def compute(self) -> BeamAnswers:
-        """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
+        """Return the answers of all examples; raise ``InputError`` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
         choice = choose(ranked, None, np.inf, answer_types(candidates.type_logits_FK, example_F))
@@ -308,11 +308,11 @@ def postprocess_qa_predictions(
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
     ``predictions`` are the start logits and end logits of all features in order, ``float [F, L]`` each. The answers
-    are written into ``output_dir``, unless it is ``None``, by `Answers.write` with this ``prefix``. This module's
-    logger gets the ``log_level``, unless it is ``None``. The other arguments are those of `SpanPostProcessor`.
+    are written into ``output_dir``, unless it is ``None``, by ``Answers.write`` with this ``prefix``. This module's
+    logger gets the ``log_level``, unless it is ``None``. For the other arguments see ``SpanPostProcessor``.
 
     Raises:
-        InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
+        InputError: As in ``SpanPostProcessor``, or if predictions and features differ in number.
     """
     if len(predictions) != 2:
         raise InputError(
@@ -347,12 +347,12 @@ def postprocess_qa_predictions_with_beam_search(
 
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
-    ``predictions`` are the five outputs of a beam-search head (see `CandidateSearch`), ``start_n_top`` starts in each
-    beam and ``end_n_top`` ends for each start. The other arguments are those of `BeamPostProcessor` and
-    `postprocess_qa_predictions`. Without ``version_2_with_negative`` the scores are ``None``.
+    ``predictions`` are the five outputs of a beam-search head (see ``CandidateSearch``), ``start_n_top`` starts in
+    each beam and ``end_n_top`` ends for each start. For the other arguments see ``BeamPostProcessor`` and
+    ``postprocess_qa_predictions``. Without ``version_2_with_negative`` the scores are ``None``.
 
     Raises:
-        InputError: As in `BeamPostProcessor`, or if the beams are of another size.
+        InputError: As in ``BeamPostProcessor``, or if the beams are of another size.
     """
     sizes = [np.shape(output)[-1] for output in predictions]
     if len(sizes) != 5 or sizes[:4] != [start_n_top, start_n_top, start_n_top * end_n_top, start_n_top * end_n_top]:

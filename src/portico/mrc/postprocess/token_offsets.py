@@ -109,7 +109,7 @@ class TokenOffsets:
         return self._chars(token_Fn, feature_index_F, 0)
 
     def ends(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
-        """Return the character after the last of tokens; see `begins`."""
+        """Return the character after the last of tokens; see ``begins``."""
         return self._chars(token_Fn, feature_index_F, 1)
 
     def _chars(self, token_Fn: Tokens, feature_index_F: Int64s, side: int) -> Int32s:
@@ -129,11 +129,11 @@ class TokenOffsets:
 
 
 Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
-"""Features from `Featurizer.eval_features`, rows with ``example_id`` and ``offset_mapping``, or their offsets."""
+"""Features from ``Featurizer.eval_features``, rows with ``example_id`` and ``offset_mapping``, or their offsets."""
 
 
 def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of evaluation features: those of `Featurizer.eval_features`, or rows as in `offsets_of_rows`.
+    """Read the offsets of evaluation features, from ``Featurizer.eval_features`` or as rows for ``offsets_of_rows``.
 
     Raises:
         InputError: If an example has no features, a feature belongs to none of the examples, or the features were

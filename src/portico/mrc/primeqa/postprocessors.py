@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,7 @@ from portico.mrc.postprocess.token_offsets import (
     offsets_of_rows,
     token_offsets,
 )
-from portico.mrc.primeqa.confidence import ConfidenceScorer
-
-SpanRecord: TypeAlias = dict[str, Any]
-"""One possible answer, by PrimeQA's keys."""
+from portico.mrc.primeqa.confidence import ConfidenceScorer, SpanRecord
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
@@ -81,7 +78,7 @@ class AbstractPostProcessor(ABC):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
-        The features are grouped by example in the order of the examples; `predictions` are the model's outputs for all
+        Features are grouped by example, in the order of the examples; ``predictions`` are the model's outputs for all
         features in order.
         """
 
@@ -195,7 +192,7 @@ def _no_span(example_id: str) -> SpanRecord:
 
 
 def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of features that are grouped by ``example_idx`` or from `Featurizer.eval_features`."""
+    """Read the offsets of features that are grouped by ``example_idx`` or from ``Featurizer.eval_features``."""
     if isinstance(features, FeatureSet | TokenOffsets):
         return token_offsets(features, ids)
     if not len(features):
@@ -276,7 +273,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
-        `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+        ``predictions`` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
         ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
         records = self.begin(examples, features)
@@ -454,9 +451,9 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example, which has ``id`` or ``example_id``.
 
-        The features have ``example_id``. `predictions` are the token ids of all features in order, ``int [F, L]``, -1
-        and below as padding; or the output of an evaluation, which has them as ``predictions``. An `InputError` is
-        raised if features and rows differ in number, or an example has no feature.
+        The features have ``example_id``. ``predictions`` are the token ids of all features in order, ``int [F, L]``,
+        with negative ids as padding; or the output of an evaluation, which holds them as ``predictions``. Raises an
+        ``InputError`` if features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)

@@ -1,7 +1,7 @@
 """PrimeQA's preprocessors: a ``datasets.Dataset`` to the base schema, and from there to features.
 
-They are adapters over the engine in `portico.mrc.features` and the parsers in `portico.mrc.datasets`. Each takes the
-arguments of :class:`AbstractPreProcessor`.
+They adapt the engine in ``portico.mrc.features`` and the parsers in ``portico.mrc.datasets`` to PrimeQA's interface.
+Each takes the arguments of :class:`AbstractPreProcessor`.
 
 Shape suffixes: F features (windows), T tokens of all windows.
 """
@@ -105,12 +105,12 @@ class AbstractPreProcessor(ABC):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and their labelled features to train on.
 
-        An `InputError` is raised if there are no examples, they lack a column, or subsampling drops every window.
+        An ``InputError`` is raised if there are no examples, they lack a column, or subsampling drops every window.
         """
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and the features of all their windows; see `process_train`."""
+        """Return the examples in the base schema, and the features of all their windows; see ``process_train``."""
         return self._process(examples, is_train=False)
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
@@ -121,7 +121,7 @@ class AbstractPreProcessor(ABC):
     def label_features_for_subsampling(
         self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
+        """Return a batch of features with the ``SubsampleType`` of each as ``subsample_type``.
 
         They have ``target_type`` and ``example_idx``, the index of their example in the batch of ``examples``. If
         subsampling keeps every feature, they are returned unchanged.
@@ -142,7 +142,7 @@ class AbstractPreProcessor(ABC):
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Raise an `InputError` if a required column of the examples is missing or has another type.
+        """Raise an ``InputError`` if a required column of the examples is missing or has another type.
 
         Answers are required if ``is_train``; with ``pre_adaptation`` columns that :meth:`adapt_dataset` adds may
         still be missing.

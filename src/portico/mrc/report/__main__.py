@@ -1,4 +1,4 @@
-"""`python -m portico.mrc.report`, the same as the command `portico-report`."""
+"""``python -m portico.mrc.report``, the same as the command ``portico-report``."""
 
 from portico.mrc.report.command import main
 

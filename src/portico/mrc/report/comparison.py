@@ -105,7 +105,7 @@ def write_comparison(
     """Write what changed from one run to another: one HTML file that needs no network and no other file.
 
     ``first`` is the baseline; the results of all runs are of the same questions in the same order, at least one. The
-    other arguments are those of `write_report`.
+    other arguments are those of ``write_report``.
     """
     write_text(path, comparison_page(first, second, *others, max_megabytes=max_megabytes))
 
@@ -113,7 +113,7 @@ def write_comparison(
 def comparison_page(
     first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> str:
-    """Return what changed from one run to others as one HTML page; the arguments are those of `write_comparison`."""
+    """Return what changed from one run to others as one HTML page; the arguments are those of ``write_comparison``."""
     runs = [first, second, *others]
     return (_page_of_several if others else _page_of_two)(runs, round(max_megabytes * BYTES))
 

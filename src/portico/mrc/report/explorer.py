@@ -162,10 +162,10 @@ def _size(text: str) -> int:
 
 
 def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
-    """Return the marked parts of a passage, in order and without overlap, as `(start, end, kinds)`.
+    """Return the marked parts of a passage, in order and without overlap, as ``(start, end, kinds)``.
 
-    The layers are the character ranges, ends exclusive, of each kind of mark; they may overlap, and parts outside of
-    the passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit `i` of `kinds` is layer `i`.
+    Each layer has the character ranges, ends exclusive, of one kind of mark. Ranges may overlap; parts outside the
+    passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit ``i`` of ``kinds`` is layer ``i``.
     """
     spans = [
         (max(start, 0), min(end, len(context)), 1 << layer)

@@ -132,7 +132,7 @@ def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
 class Grouping:
     """One way to group questions in a table, with the headings of the table and of its column of names.
 
-    The groups are in the order of their names in `order`; if it is empty, the largest group comes first.
+    The groups are in the order of their names in ``order``; if it is empty, the largest group comes first.
     """
 
     title: str
@@ -141,7 +141,7 @@ class Grouping:
     order: tuple[str, ...] = ()
 
     def members(self, results: Sequence[QuestionResult]) -> dict[str, list[int]]:
-        """Return the indices in `results` of each group's questions, groups in their order, none empty."""
+        """Return the indices in ``results`` of each group's questions, groups in their order, none empty."""
         found: dict[str, list[int]] = {}
         for index, result in enumerate(results):
             found.setdefault(self.name_of(result), []).append(index)

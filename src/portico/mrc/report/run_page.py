@@ -12,7 +12,7 @@ from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_li
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
-from portico.report.charts import Frame, Mark, Series, curve, line_chart
+from portico.report.charts import Frame, Mark, Series, curve, line_chart, training_charts
 from portico.report.page import (
     REPORT_PAGE,
     Section,
@@ -58,7 +58,7 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
 
 
 def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
-    """Return a passage and questions that the run answers correctly, for `portico demo`; empty if it has none.
+    """Return a passage and questions that the run answers correctly, for ``portico demo``; empty if it has none.
 
     Up to three of its questions have an answer, each another one; the last has none if the run declines one correctly.
     """
@@ -91,7 +91,7 @@ def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = 
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
+    """Return the report of a run as one HTML page; the arguments are those of ``write_report``."""
     results = record.results
     ways, headline = groupings(results), tiles(results, record.metrics, record.log_history, baselines(record))
     parts = macros("parts.html.j2")
@@ -168,7 +168,7 @@ def tiles(
     log_history: Sequence[Mapping[str, Any]],
     baselines: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
-    """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
+    """Return the available figures: the scores in ``metrics`` (with any prefix), otherwise those of ``results``.
 
     A score that is not the mean of the questions' scores, for example by the rules of another dataset, has no
     interval.
@@ -310,18 +310,11 @@ def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any])
 
 def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
-    charts = {
-        "Loss": [
-            Series("training", "first", curve(log_history, "loss")),
-            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
-        ],
-        "Evaluation scores": [
-            Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
-            Series("exact match", "second", exact, dotted=True),
-        ],
-        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
-    }
-    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
+    scores = [
+        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+        Series("exact match", "second", exact, dotted=True),
+    ]
+    return training_charts(log_history, {"Evaluation scores": scores})
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:

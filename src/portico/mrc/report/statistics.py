@@ -29,7 +29,7 @@ def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED
 
     Args:
         scores_QS: Scores, ``[Q, S]``, of at least one question.
-        seed: Seed of the `NUM_RESAMPLES` resamples; the same seed gives the same intervals.
+        seed: Seed of the ``NUM_RESAMPLES`` resamples; the same seed gives the same intervals.
 
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; percentile method.
     """
@@ -61,7 +61,7 @@ def mcnemar(num_fixed: int, num_broken: int) -> float:
 def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> float:
     """Return the two-sided p-value of an approximate randomisation test of a mean difference.
 
-    ``differences_Q`` are the second scores minus the first. In each of `NUM_ROUNDS` rounds the two scores of every
+    ``differences_Q`` are the second scores minus the first. In each of ``NUM_ROUNDS`` rounds the two scores of every
     question are swapped with probability 1/2; the p-value is how often the means then differ at least as much.
 
     Source: Noreen, "Computer-Intensive Methods for Testing Hypotheses", 1989.
@@ -136,7 +136,7 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
 class ThresholdCurve:
     """Scores of the whole set, 0..100, over the threshold: a question is declined if its null odds exceed it.
 
-    The thresholds ascend; the first declines every question, the last none. `best` is the index of the best F1, the
+    The thresholds ascend; the first declines every question, the last none. ``best`` is the index of the best F1, the
     lowest threshold among equals.
     """
 
