@@ -24,6 +24,23 @@ def test_the_package_keeps_the_rules():
     assert violations(PACKAGE) == []
 
 
+def unnamed_rooms(package: Path, guide: str) -> list[str]:
+    """Return the folders and modules of a package that a guide does not name in backticks."""
+    modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    folders = [f"{path.parent.name}/" for path in package.glob("*/*.py")]
+    return sorted(name for name in {*modules, *folders} if f"`{name}`" not in guide)
+
+
+def test_the_contributors_guide_names_every_room():
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert unnamed_rooms(PACKAGE, guide) == [], 'enter them in "Where things are" of CONTRIBUTING.md'
+
+
+def test_rooms_that_a_guide_does_not_name_are_found(tmp_path):
+    package = tree(tmp_path, {"__init__.py": "", "plan.py": "", "loop/run.py": "", "optim.py": ""})
+    assert unnamed_rooms(package, "See `loop/run.py` and `optim.py`.") == ["loop/", "plan.py"]
+
+
 def test_the_emulator_imports_nothing_of_portico():
     assert imports_of(EMULATOR, "portico") == []
 

@@ -104,7 +104,7 @@ class GroupSpec:
     """Classes of which another class must derive from one; by default the default, unless there is ``needs``."""
     decided: Sequence[str] = ()
     """Arguments of the class that the experiment gives, and settings cannot."""
-    settings: Callable[[Callable[..., object]], GroupSchema] = schema_of
+    settings: Callable[[Any], GroupSchema] = schema_of
     """Returns the keys that a class takes."""
 
     def schema_of(self, target: Callable[..., object]) -> GroupSchema:
@@ -130,7 +130,7 @@ def group(
     needs: str | None = None,
     base: type | tuple[type, ...] | None = None,
     decided: Sequence[str] = (),
-    settings: Callable[[Callable[..., object]], GroupSchema] = schema_of,
+    settings: Callable[[Any], GroupSchema] = schema_of,
 ) -> dict[str, Any]:
     """Return the field metadata of a configuration group; the arguments are as in :class:`GroupSpec`."""
     return {"group": GroupSpec(needs, base, decided, settings)}
