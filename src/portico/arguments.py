@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from portico import observers
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
 from portico.loop.corrections import correction_names
-from portico.replacement import options
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -302,7 +302,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training continues."})
 
     def __post_init__(self) -> None:
-        options().fill(self)
+        observers.tell_of_arguments(self)
         if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
             join_mpi()
         self.corrections = correction_names(self.corrections)
@@ -386,7 +386,7 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
     # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     adopted: TrainingArguments = args  # type: ignore[assignment]
-    options().fill(adopted)
+    observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted
 

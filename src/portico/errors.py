@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from typing import NoReturn
 
 
 class InputError(ValueError):
@@ -79,6 +80,12 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         renamed = re.sub(r"`(\w+)(?=[=`])", lambda match: f"`{names.get(match[1], match[1])}", str(error))
         raise type(error)(renamed) from error
+
+
+def exit_with_error(message: str, code: int = 1) -> NoReturn:
+    """End the process as every command does on an error: one paragraph on stderr, and an exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(code)
 
 
 def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:

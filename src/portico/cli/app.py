@@ -49,7 +49,7 @@ from portico.cli.jobs import (
 from portico.cli.settings import nearest_names
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError, ends_with_its_reader, exit_with_error
 
 log = logging.getLogger(__name__)
 
@@ -237,5 +237,4 @@ def _exiting(task: Task) -> Task:
 
 
 def _exit(message: str, code: int = 1) -> NoReturn:
-    print(f"error: {in_words_of_the_command_line(message)}", file=sys.stderr)
-    raise SystemExit(code)
+    exit_with_error(in_words_of_the_command_line(message), code)

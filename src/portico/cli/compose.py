@@ -1,5 +1,6 @@
 """From the configuration files and a list of overrides to one plain dict, and on to an experiment."""
 
+import argparse
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,6 @@ from portico.cli.jobs import goals_of
 from portico.cli.known_settings import schema_for
 from portico.cli.settings import TARGET
 from portico.errors import InputError, MissingPackageError
-from portico.imports import garbage_collection_paused
 
 if TYPE_CHECKING:
     from portico.cli.experiment import Experiment
@@ -181,12 +181,9 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    with garbage_collection_paused():
-        from portico.cli.experiment import (
-            complete_settings,  # takes seconds, with torch; what is refused does not need it
-        )
+    from portico.cli.experiment import complete_settings  # takes seconds, with torch; what is refused needs none
 
-        return complete_settings(settings)
+    return complete_settings(settings)
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
@@ -240,3 +237,10 @@ def _settings_help(*, _root_: DictConfig) -> str:
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
     return schema_for(settings).help(settings)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return Hydra's parser of the options of ``portico train``."""
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser()

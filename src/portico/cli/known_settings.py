@@ -34,7 +34,6 @@ from portico.cli.settings import (
     is_plain,
     plain_value,
 )
-from portico.imports import garbage_collection_paused
 
 VARIABLE = "PORTICO_SETTINGS_CACHE_DIR"
 _KINDS = {one.__name__: one for one in (bool, int, float, str, list, NoneType)}
@@ -47,8 +46,7 @@ def schema_for(settings: Mapping[str, Any]) -> ExperimentSchema:
     """Return all that may be set of the experiment that settings describe."""
 
     def read() -> ExperimentSchema:
-        with garbage_collection_paused():
-            from portico.cli.experiment import schema_of_experiment
+        from portico.cli.experiment import schema_of_experiment
 
         return schema_of_experiment(settings)
 

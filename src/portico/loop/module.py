@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
+from portico import observers
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger, nested_detach
 from portico.errors import InputError
@@ -144,8 +145,12 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         If a subclass overrides ``training_step``, backward has run already and the detached loss is returned.
         """
         run = self._training_run
+        for observer in observers.active:
+            observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
         with lightning_compat.without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
+        for observer in observers.active:
+            observer.on_training_step_end(self.hf_trainer, self.hf_trainer.model_wrapped, loss)
         if self.hf_trainer._runs_own_backward:
             run.add_loss(loss, batch)
             return loss
