@@ -1,9 +1,8 @@
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
-from portico.cli import compose as compose
+from portico.cli.composition import compose as compose
 from portico.commands.install import install as install
 from portico.commands.install import uninstall as uninstall
-from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.deprecated import HfArgumentParser as HfArgumentParser
 from portico.errors import InputError as InputError
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
@@ -21,6 +20,7 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
 from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
+from portico.loop.datamodule import TrainerDataModule as TrainerDataModule
 from portico.loop.module import TrainerModule as TrainerModule
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

@@ -41,7 +41,7 @@ def report_sweep(folder: Path) -> dict[str, Any]:
 
 
 def read_jobs(folder: Path) -> list[SweepJob]:
-    """Return the jobs of a sweep by number; raise an `InputError` if the folder has none."""
+    """Return the jobs of a sweep by number; raise an ``InputError`` if the folder has none."""
     found = [SweepJob.read(path.parent) for path in folder.rglob(JOB_FILE)]
     jobs = sorted((job for job in found if job is not None), key=lambda job: (job.number, str(job.folder)))
     if not jobs:

@@ -147,7 +147,7 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
             f"{run / 'config.yaml'} names {', '.join(foreign)}, which would be imported and called; if you trust the "
             "run, allow it with --trust-config."
         )
-    from portico.cli.compose import experiment_of
+    from portico.cli.composition import experiment_of
     from portico.commands.replayed_step import Replay
 
     experiment = experiment_of(settings, folder)

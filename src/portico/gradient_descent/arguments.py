@@ -3,25 +3,19 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import lightning.pytorch as pl
 import torch
-import transformers
 from torch import nn
 
 from portico.compat.transformers import has_length
 from portico.gradient_descent.batches import steps_per_epoch
-from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.construction import ConfigurationError, Lazy, as_lazy, convert
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
-
-if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import GradientDescentTrainer
 
 # In the order in which they need each other: the optimizer first, then what follows it.
 LAZY_PARTS: Mapping[str, Any] = {
@@ -32,43 +26,38 @@ LAZY_PARTS: Mapping[str, Any] = {
     "checkpointer": Checkpointer,
     "tensorboard_writer": TensorboardWriter,
 }
-CALLBACKS: Mapping[str, Any] = {
-    "batch_callbacks": BatchCallback,
-    "epoch_callbacks": EpochCallback,
-    "end_callbacks": EndCallback,
-    "callbacks": TrainerCallback,
-}
 _TYPES: Mapping[str, type] = {**LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
-COUNTS = ("num_epochs", "num_gradient_accumulation_steps", "world_size")
 _REQUIRED = ("model", "optimizer", "data_loader")
 # Apex kept float32 copies of half-precision weights at O2; Lightning's mixed precision comes closest.
 _PRECISIONS = {"O0": "32-true", "O1": "16-mixed", "O2": "16-mixed", "O3": "16-true"}
 
 
-# Construction
+# ---- Construction ----
 
 
 def construct_parts(
     model: nn.Module,
     *,
-    data_loader: Any,
+    data_loader: Iterable[Any],
     serialization_dir: str | None,
     counts: Mapping[str, int],
     no_grad: Sequence[str] | None,
-    given: Mapping[str, Any],
+    lazy_parts: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the parts of a trainer that need each other, as arguments of its constructor.
 
-    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` has ``COUNTS``; ``given``
-    are lazy parts and lists of callbacks, or their configurations, by argument name, with ``None`` for the default.
+    Parameters that match the regular expressions ``no_grad`` are frozen first.
+
+    Args:
+        model: The model.
+        data_loader: Training batches.
+        serialization_dir: Folder of the run.
+        counts: ``num_epochs``, ``num_gradient_accumulation_steps`` and ``world_size``.
+        no_grad: Regular expressions of parameter names.
+        lazy_parts: Values of ``LAZY_PARTS``: partials or configurations, or ``None`` for the default.
     """
-    check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
-    lazy = {name: as_lazy(base, given[name]) for name, base in LAZY_PARTS.items()}
-    made: dict[str, Any] = {
-        name: convert(list[base], given[name], name, {"serialization_dir": serialization_dir})  # type: ignore[valid-type]
-        for name, base in CALLBACKS.items()
-    }
+    lazy = {name: as_lazy(base, lazy_parts[name]) for name, base in LAZY_PARTS.items()}
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trainable:
@@ -82,7 +71,7 @@ def construct_parts(
         "serialization_dir": serialization_dir,
     }
     optimizer = lazy.pop("optimizer") or Lazy(RegistrableOptimizer.by_name("adam"))
-    made["optimizer"] = optimizer.construct(**known)
+    made = {"optimizer": optimizer.construct(**known)}
     check_finite(made["optimizer"])
     known |= {
         "optimizer": made["optimizer"],
@@ -96,17 +85,17 @@ def construct_parts(
     return made | {name: part.construct(**known) for name, part in lazy.items() if part is not None}
 
 
-# Checks
+# ---- Checks ----
 
 
-def check_counts(**counts: Any) -> None:
+def check_counts(**counts: object) -> None:
     """Raise ``ConfigurationError`` unless all are ints of 1 or more."""
     for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
-def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
+def check_limits(*, grad_norm: object, grad_clipping: object) -> None:
     """Raise ``ConfigurationError`` unless both are positive finite numbers or ``None``, or ``grad_norm`` a bool."""
     for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
         if limit is None or (name == "grad_norm" and isinstance(limit, bool)):
@@ -115,7 +104,7 @@ def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
             raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0 or None.")
 
 
-def check_finite(optimizer: Any) -> None:
+def check_finite(optimizer: object) -> None:
     """Raise ``ConfigurationError`` if an option of an optimizer is infinite or NaN; torch lets most of them pass."""
     for group in getattr(optimizer, "param_groups", ()):
         for name, value in group.items():
@@ -123,17 +112,20 @@ def check_finite(optimizer: Any) -> None:
                 raise ConfigurationError(f"`{name}={value!r}` of the optimizer is not finite; set it to a number.")
 
 
-def check_parts(trainer: "GradientDescentTrainer") -> None:
-    """Raise ``ConfigurationError`` if a part of ``trainer`` has the wrong type, or belongs to another training."""
+def check_trainer_parts(parts: Mapping[str, Any]) -> None:
+    """Raise ``ConfigurationError`` if a part of a trainer has the wrong type, or belongs to another training.
+
+    ``parts`` are the attributes of the trainer by name.
+    """
     for name, kind in _TYPES.items():
-        part = getattr(trainer, name)
+        part = parts[name]
         if not isinstance(part, kind) and (part is not None or name in _REQUIRED):
             raise ConfigurationError(
                 f"`{name}={part!r}` must be of type {kind.__name__}, not {type(part).__name__}; pass one, or "
                 "build the trainer with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts."
             )
     for name in ("data_loader", "validation_data_loader"):
-        loader = getattr(trainer, name)
+        loader = parts[name]
         if loader is None and name not in _REQUIRED:
             continue
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
@@ -145,15 +137,15 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
                 f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
                 "(a loader with `drop_last=True` drops all of a dataset that is smaller than a batch)."
             )
-    optimizer = trainer.optimizer
+    optimizer = parts["optimizer"]
     for name in ("learning_rate_scheduler", "momentum_scheduler"):
-        scheduler = getattr(trainer, name)
+        scheduler = parts[name]
         if scheduler is not None and scheduler.optimizer is not optimizer:
             raise ConfigurationError(
                 f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose "
                 "values it would not change; make it for the same object."
             )
-    own = {id(parameter) for parameter in trainer.model.parameters()}
+    own = {id(parameter) for parameter in parts["model"].parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigurationError(
             f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
@@ -161,25 +153,7 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
         )
 
 
-def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
-    """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
-    found: dict[type, list[Any]] = {TrainerCallback: [], transformers.TrainerCallback: [], pl.Callback: []}
-    for callback in callbacks:
-        kind = next((kind for kind in found if isinstance(callback, kind)), None)
-        # Hugging Face takes classes too.
-        if isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback):
-            kind = transformers.TrainerCallback
-        if kind is None:
-            raise ConfigurationError(
-                f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
-                "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
-                "`end_callbacks`, and names and dicts to `from_partial_objects`."
-            )
-        found[kind].append(callback)
-    return found[TrainerCallback], found[transformers.TrainerCallback], found[pl.Callback]
-
-
-# Lightning's words
+# ---- Lightning's words ----
 
 
 def lightning_placement(
@@ -222,7 +196,7 @@ def lightning_placement(
 
 
 def check_world_size(world_size: int, num_processes: int) -> None:
-    """Raise ``ConfigurationError`` if ``world_size`` is given and another number than that of the processes."""
+    """Raise ``ConfigurationError`` if ``world_size`` is given and is not the number of processes."""
     if world_size not in (1, num_processes):
         raise ConfigurationError(
             f"`world_size={world_size}`, but the run has {num_processes} "
@@ -245,7 +219,9 @@ def lightning_precision(
             f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
             "`precision`."
         )
-    of_allennlp = _PRECISIONS[opt_level] if opt_level is not None else "16-mixed" if use_amp else None
+    of_allennlp = "16-mixed" if use_amp else None
+    if opt_level is not None:
+        of_allennlp = _PRECISIONS[opt_level]
     if opt_level in ("O2", "O3"):
         warnings.warn(
             f"`opt_level='{opt_level}'` becomes Lightning's `precision='{of_allennlp}'`, which differs from Apex: at "

@@ -3,7 +3,7 @@
 import logging
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -42,15 +42,21 @@ class EpochPlan(RunPlan):
         return batch_idx + 1 == self.window.end
 
 
-def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
+def count_batches(data_loader: Iterable[Any]) -> int | None:
+    """Return the length of a loader, or ``None`` if it has none."""
+    return len(data_loader) if has_length(data_loader) else None
+
+
+def steps_per_epoch(
+    data_loader: Iterable[Any], num_gradient_accumulation_steps: int, world_size: int = 1
+) -> int | None:
     """Return the optimizer steps of an epoch that ``world_size`` processes share; ``None`` without a length."""
-    if not has_length(data_loader):
-        return None
-    return math.ceil(len(data_loader) // world_size / num_gradient_accumulation_steps)
+    num_batches = count_batches(data_loader)
+    return None if num_batches is None else math.ceil(num_batches // world_size / num_gradient_accumulation_steps)
 
 
 def count_epochs(
-    data_loader: Any, *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
+    data_loader: Iterable[Any], *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
 ) -> EpochPlan:
     """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process."""
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
@@ -59,7 +65,7 @@ def count_epochs(
             f"`data_loader` has fewer batches than the {world_size} processes that each need one; use smaller batches "
             "or more data."
         )
-    num_batches = sys.maxsize if per_epoch is None else len(data_loader)
+    num_batches = count_batches(data_loader) or sys.maxsize
     return EpochPlan(
         num_train_epochs=num_epochs,
         num_update_steps_per_epoch=per_epoch or sys.maxsize,
@@ -101,21 +107,21 @@ class SharedBatches:
         return len(self.loader) // self.world_size
 
 
-def share_batches(loader: Any, args: TrainingArguments) -> Any:
+def share_batches(loader: Iterable[Any], args: TrainingArguments) -> Any:
     """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
     if args.world_size == 1 or any(isinstance(part, DistributedSampler) for part in _with_samplers(loader)):
         return loader
     return SharedBatches(loader, args.process_index, args.world_size)
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
+def set_epoch(loader: object, epoch: int) -> None:
     """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
     for part in {id(part): part for part in _with_samplers(loader)}.values():
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)
 
 
-def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:
+def random_states(data_loader: object, args: TrainingArguments) -> dict[str, Any]:
     """Return the states of the global generators and of those that ``data_loader`` owns."""
     return {
         "global": present_rng_states(args),
@@ -123,19 +129,19 @@ def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:
     }
 
 
-def set_random_states(states: dict[str, Any], data_loader: Any, args: TrainingArguments) -> None:
+def set_random_states(states: dict[str, Any], data_loader: object, args: TrainingArguments) -> None:
     set_rng_states(states["global"], args)
     for generator, state in zip(_generators(data_loader), states["data_loader"], strict=True):
         generator.set_state(state)
 
 
-def _generators(data_loader: Any) -> list[torch.Generator]:
+def _generators(data_loader: object) -> list[torch.Generator]:
     """Return the distinct generators of a loader and its samplers, in a fixed order."""
     generators = (getattr(part, "generator", None) for part in _with_samplers(data_loader))
     return list({id(one): one for one in generators if isinstance(one, torch.Generator)}.values())
 
 
-def _with_samplers(loader: Any) -> tuple[Any, ...]:
-    """Return a loader, its sampler, its batch sampler and the sampler of that; ``None`` for what it does not have."""
+def _with_samplers(loader: object) -> tuple[object, ...]:
+    """Return a loader, its sampler, its batch sampler and the batch sampler's sampler; ``None`` for missing ones."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)

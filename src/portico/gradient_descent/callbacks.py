@@ -1,4 +1,4 @@
-"""AllenNLP's callbacks: those of AllenNLP 1 for batches, epochs and the end, and the one class of AllenNLP 2.
+"""AllenNLP's callbacks: AllenNLP 1's classes for batches, epochs and the end, and AllenNLP 2's single class.
 
 A callback is called with the arguments that it has parameters for, by name; ``is_primary`` may be called by its older
 name ``is_master``.
@@ -6,14 +6,15 @@ name ``is_master``.
 
 import inspect
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import transformers
 from typing_extensions import override
 
-from portico.gradient_descent.construction import ConfigurationError, Registrable, parameters_of, takes_any
+from portico.gradient_descent.construction import ConfigurationError, Registrable, convert, parameters_of, takes_any
 from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.tensorboard import TensorboardWriter
 
@@ -26,26 +27,26 @@ _OLDER_NAMES = {"is_master": "is_primary"}
 
 
 class CallbackList:
-    """Callbacks of one kind, each called with those of the ``known`` arguments that it has parameters for.
+    """Callbacks of one kind, each called with the ``known`` arguments that it has parameters for.
 
     Raises:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
     """
 
-    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Collection[str]) -> None:
+    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[object], known: Collection[str]) -> None:
         self._trainer = trainer
-        self._callbacks = [(callback, _wanted(callback, known)) for callback in callbacks]
+        self._callbacks = [_bound_by_name(callback, known) for callback in callbacks]
 
-    def __call__(self, **arguments: Any) -> None:
+    def __call__(self, **arguments: object) -> None:
         """Call every callback, in order, also with ``trainer`` and ``is_primary``."""
         arguments |= {"trainer": self._trainer, "is_primary": self._trainer.is_primary}
-        for callback, (wanted, takes_others) in self._callbacks:
+        for callback, wanted, takes_others in self._callbacks:
             chosen = arguments if takes_others else {}
             callback(**chosen | {name: arguments[source] for name, source in wanted.items() if source in arguments})
 
 
-def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool]:
-    """Return the arguments by the callback's own names for them, and whether it takes any other one too."""
+def _bound_by_name(callback: object, known: Collection[str]) -> tuple[Callable[..., Any], dict[str, str], bool]:
+    """Return a callback, the arguments by its parameters' names, and whether it takes any other argument too."""
     if not callable(callback):
         raise ConfigurationError(
             f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
@@ -59,10 +60,10 @@ def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool
                 f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
                 f"{', '.join(known)}."
             )
-    return wanted, takes_any(inspect.signature(callback))
+    return callback, wanted, takes_any(inspect.signature(callback))
 
 
-# AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods.
+# ---- AllenNLP 1 (`self` is annotated so that AllenNLP 2's class can share the methods) ----
 
 
 class BatchCallback(Registrable):
@@ -79,7 +80,7 @@ class BatchCallback(Registrable):
         is_training: bool,
         is_primary: bool = True,
         batch_grad_norm: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Handle a step.
 
@@ -106,7 +107,7 @@ class EpochCallback(Registrable):
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Handle the end of an epoch, from 0; -1 before training.
 
@@ -123,7 +124,7 @@ class EndCallback(Registrable):
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Handle the end; ``metrics`` (see ``train()``) and the last ``epoch`` are ``None`` if training failed."""
 
@@ -133,7 +134,19 @@ class TensorboardBatchMemoryUsage(BatchCallback):
     """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
 
     @override
-    def __call__(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def __call__(
+        self: Registrable,
+        trainer: "GradientDescentTrainer",
+        batch_inputs: list[Any],
+        batch_outputs: list[dict[str, Any]],
+        batch_metrics: dict[str, Any],
+        epoch: int,
+        batch_number: int,
+        is_training: bool,
+        is_primary: bool = True,
+        batch_grad_norm: float | None = None,
+        **kwargs: object,
+    ) -> None:
         # Every process takes part in measuring.
         workers = peak_memory_mb(trainer.accelerator)
         writer = trainer.tensorboard_writer
@@ -150,11 +163,19 @@ class TrackEpochCallback(EpochCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
     @override
-    def __call__(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
-        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
+    def __call__(
+        self: Registrable,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: object,
+    ) -> None:
+        model: Any = trainer.model
+        model.epoch = epoch + 1
 
 
-# AllenNLP 2
+# ---- AllenNLP 2 ----
 
 
 class OnBackwardException(ConfigurationError):
@@ -165,8 +186,9 @@ class TrainerCallback(Registrable):
     """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
 
     A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
-    when training is recovered. Its methods may leave out parameters that they do not use; those of ``on_batch``,
-    ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
+    when training is recovered. Its methods may leave out parameters that they do not use. See
+    :class:`BatchCallback` for the parameters of ``on_batch``, :class:`EpochCallback` for ``on_epoch``, and
+    :class:`EndCallback` for ``on_end``.
     """
 
     # The trainer takes all of these as `callbacks`.
@@ -176,12 +198,12 @@ class TrainerCallback(Registrable):
         self.serialization_dir = serialization_dir
         self.trainer: GradientDescentTrainer | None = None
 
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object) -> None:
         """Handle the start of training, or its recovery."""
         self.trainer = trainer
 
     def on_backward(
-        self, trainer: "GradientDescentTrainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
+        self, trainer: "GradientDescentTrainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: object
     ) -> bool:
         """Run the backward pass of a training batch, if the trainer should not; return whether this callback ran it.
 
@@ -212,11 +234,12 @@ class TrackEpochTrainerCallback(TrainerCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object) -> None:
         super().on_start(trainer, is_primary, **kwargs)
-        trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
+        model: Any = trainer.model
+        model.epoch = trainer.progress.epochs_completed
 
-    on_epoch = TrackEpochCallback.__call__  # type: ignore[assignment]
+    on_epoch = TrackEpochCallback.__call__
 
 
 @TrainerCallback.register("should_validate_callback")
@@ -242,12 +265,19 @@ class ShouldValidateCallback(TrainerCallback):
             )
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object) -> None:
         super().on_start(trainer, is_primary, **kwargs)
         trainer.should_validate_this_epoch = self._is_due(trainer.progress.epochs_completed)
 
     @override
-    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_epoch(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: object,
+    ) -> None:
         trainer.should_validate_this_epoch = self._is_due(epoch + 1)
 
     def _is_due(self, epoch: int) -> bool:
@@ -258,8 +288,8 @@ class ShouldValidateCallback(TrainerCallback):
 class TensorBoardCallback(TrainerCallback):
     """Replaces the trainer's TensorBoard writer.
 
-    The arguments are those of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, where
-    ``distribution_interval`` is called ``histogram_interval``.
+    Takes the arguments of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, which calls
+    ``distribution_interval`` ``histogram_interval``.
     """
 
     def __init__(
@@ -282,7 +312,7 @@ class TensorBoardCallback(TrainerCallback):
         )
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object) -> None:
         super().on_start(trainer, is_primary, **kwargs)
         trainer.use_tensorboard(self._writer)
 
@@ -296,14 +326,33 @@ class ConsoleLoggerCallback(TrainerCallback):
         self._should_log_inputs = should_log_inputs
 
     @override
-    def on_batch(self, batch_inputs: list[Any], is_training: bool, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_batch(
+        self,
+        trainer: "GradientDescentTrainer",
+        batch_inputs: list[Any],
+        batch_outputs: list[dict[str, Any]],
+        batch_metrics: dict[str, Any],
+        epoch: int,
+        batch_number: int,
+        is_training: bool,
+        is_primary: bool = True,
+        batch_grad_norm: float | None = None,
+        **kwargs: object,
+    ) -> None:
         if self._should_log_inputs and is_primary and is_training:
             self._should_log_inputs = False
             for name, value in batch_inputs[0].items():
                 logger.info("Batch input %s: %s", name, tuple(getattr(value, "shape", ())) or value)
 
     @override
-    def on_epoch(self, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_epoch(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: object,
+    ) -> None:
         if not is_primary:
             return
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})
@@ -314,5 +363,37 @@ class ConsoleLoggerCallback(TrainerCallback):
             logger.info("%-20s | %10s | %10s", name, *columns)
 
 
-for _base in (BatchCallback, EpochCallback, EndCallback, TrainerCallback):
+# ---- The arguments of the trainer that take callbacks ----
+
+_KINDS: Mapping[str, type[Registrable]] = {
+    "batch_callbacks": BatchCallback,
+    "epoch_callbacks": EpochCallback,
+    "end_callbacks": EndCallback,
+    "callbacks": TrainerCallback,
+}
+for _base in _KINDS.values():
     _base.register("null")(_base)
+
+
+def construct_callbacks(serialization_dir: str | None, **given: Sequence[object] | None) -> dict[str, Any]:
+    """Return lists of callbacks, or of their configurations, as lists of callbacks, by the names of arguments."""
+    extras = {"serialization_dir": serialization_dir}
+    return {name: convert(GenericAlias(list, (_KINDS[name],)), each, name, extras) for name, each in given.items()}
+
+
+def sort_callbacks(callbacks: Sequence[object]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
+    """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
+    found: dict[type, list[Any]] = {TrainerCallback: [], transformers.TrainerCallback: [], pl.Callback: []}
+    for callback in callbacks:
+        kind = next((kind for kind in found if isinstance(callback, kind)), None)
+        # Hugging Face takes classes too.
+        if isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback):
+            kind = transformers.TrainerCallback
+        if kind is None:
+            raise ConfigurationError(
+                f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
+                "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
+                "`end_callbacks`, and names and dicts to `from_partial_objects`."
+            )
+        found[kind].append(callback)
+    return found[TrainerCallback], found[transformers.TrainerCallback], found[pl.Callback]

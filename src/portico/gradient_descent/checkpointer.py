@@ -1,4 +1,4 @@
-"""AllenNLP's checkpoints: when they are written, what they hold, which are kept, and how a training is recovered.
+"""AllenNLP's checkpoints: when they are written, what they contain, and which are kept.
 
 A checkpoint is a pair of files, ``model_state_e{E}_b{B}.th`` (the weights, or their moving averages) and
 ``training_state_e{E}_b{B}.th`` (everything else), after ``E`` whole epochs and ``B`` optimizer steps of the next.
@@ -8,35 +8,27 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
-from transformers import TrainerCallback
 
-from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
 from portico.compat.transformers import safe_globals
-from portico.gradient_descent.batches import random_states, steps_per_epoch
 from portico.gradient_descent.construction import ConfigurationError, Registrable
-
-if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 
 # What `torch.load` raises for damaged files.
 _DAMAGE = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, OSError, EOFError, UnpicklingError)
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
 # What only a run leaves behind, AllenNLP's or Hugging Face's.
 BEST_WEIGHTS = "best.th"
 _SIGNS_OF_A_RUN = ("*model_state_*.th", BEST_WEIGHTS, "metrics*.json", "checkpoint-*", "trainer_state.json")
-_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
 # Smallest values of the checkpointer's arguments.
 _LEAST = {
     "save_every_num_seconds": 0,
@@ -54,11 +46,22 @@ class TrainerCheckpoint(NamedTuple):
     trainer_state: dict[str, Any]
 
 
+class CheckpointSource(Protocol):
+    """What the checkpointer needs of a trainer."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is the first process."""
+
+    def get_checkpoint_state(self) -> AbstractContextManager[TrainerCheckpoint]:
+        """Return a context in which the states of model and training can be saved."""
+
+
 @dataclass(eq=False, repr=False)
 class Checkpointer(Registrable):
     """Decides when a checkpoint is written, writes it, and removes older ones.
 
-    The argument names of AllenNLP 1 are accepted next to those of AllenNLP 2.
+    Argument names of AllenNLP 1 and of AllenNLP 2 are accepted.
 
     Args:
         serialization_dir: Folder of the checkpoints; without one nothing is written.
@@ -116,7 +119,7 @@ class Checkpointer(Registrable):
             )
 
     def maybe_save_checkpoint(
-        self, trainer: "RegistrableTrainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: CheckpointSource, num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
         """Write a checkpoint of ``trainer`` if one is due; return whether one was written.
 
@@ -124,7 +127,8 @@ class Checkpointer(Registrable):
         """
         last_epochs, last_batches = self._last_save
         batches_since = num_batches_in_epoch_completed - (last_batches if last_epochs == num_epochs_completed else 0)
-        seconds, batches = self.save_every_num_seconds, self.save_every_num_batches
+        seconds = self.save_every_num_seconds
+        batches = self.save_every_num_batches
         is_due = (
             (num_batches_in_epoch_completed == 0 and self.save_completed_epochs)
             or (seconds is not None and time.time() - self._last_save_time >= seconds)
@@ -134,7 +138,7 @@ class Checkpointer(Registrable):
             self.save_checkpoint(trainer)
         return is_due
 
-    def save_checkpoint(self, trainer: "RegistrableTrainer") -> None:
+    def save_checkpoint(self, trainer: CheckpointSource) -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
@@ -178,7 +182,8 @@ class Checkpointer(Registrable):
 
     def _paths(self, point: tuple[int, int]) -> tuple[Path, Path]:
         assert self.serialization_dir is not None
-        folder, suffix = Path(self.serialization_dir), f"e{point[0]}_b{point[1]}.th"
+        folder = Path(self.serialization_dir)
+        suffix = f"e{point[0]}_b{point[1]}.th"
         return folder / f"model_state_{suffix}", folder / f"training_state_{suffix}"
 
     def _points(self) -> list[tuple[int, int]]:
@@ -191,10 +196,13 @@ class Checkpointer(Registrable):
 
     def _remove_expired(self) -> None:
         """Remove the checkpoints that are kept neither by count, nor by age, nor permanently."""
-        count, age = self.keep_most_recent_by_count, self.keep_most_recent_by_age
-        every, points, now = self.keep_serialized_model_every_num_seconds, self._points(), time.time()
+        count = self.keep_most_recent_by_count
+        age = self.keep_most_recent_by_age
         if count is None and age is None:
             return
+        every = self.keep_serialized_model_every_num_seconds
+        points = self._points()
+        now = time.time()
         for index, point in enumerate(points):
             model_path, training_path = self._paths(point)
             written = training_path.stat().st_mtime
@@ -261,131 +269,6 @@ def check_folder(folder: Path | None) -> None:
             f"The serialization directory {folder} already holds a run ({', '.join(signs[:3])}), but no checkpoint "
             "that training can resume from. Specify another directory to write to, or delete the existing one."
         )
-
-
-# Recovery
-
-
-def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
-    """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
-
-    While the moving averages are assigned, their state contains the trained weights.
-    """
-    loop = trainer.loop
-    random = random_states(trainer.data_loader, loop.args)
-    of_process = {"random_states": random, **trainer.progress.state_of_process()}
-    if trainer.progress.batches_in_epoch_completed > 0:
-        of_process["model_metrics"] = trainer.model_metrics.state_dict()
-    state = {
-        "version": _VERSION,
-        "metric_tracker": trainer.metric_tracker.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "data": _data_counts(trainer),
-        "processes": trainer.accelerator.gather_object([of_process]),
-        "callbacks": {
-            library: {
-                name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
-                for name, one in _stateful_callbacks(trainer, library).items()
-            }
-            for library in ("allennlp", "hugging_face", "lightning")
-        },
-        **trainer.progress.state_dict(),
-    }
-    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": gradient_scaler(loop)}
-    return state | {name: part.state_dict() for name, part in optional.items() if part is not None}
-
-
-def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheckpoint) -> None:
-    """Restore ``trainer`` from ``checkpoint``; refuse one of another training, and change nothing."""
-    model_state, state = checkpoint
-    reason = _why_not(trainer, model_state, state)
-    if reason is not None:
-        raise ConfigurationError(
-            f"Could not recover training from the checkpoint in {trainer.serialization_dir}: {reason}. Did you mean "
-            "to output to a different serialization directory or delete the existing serialization directory?"
-        )
-    trainer.model.load_state_dict(model_state)
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    trainer.metric_tracker.load_state_dict(state["metric_tracker"])
-    # A run that resumes with more processes than before has no states for the new ones.
-    of_process = state["processes"][trainer.loop.args.process_index % len(state["processes"])]
-    trainer.progress.load_state_dict(state, of_process)
-    for name in _STATEFUL:
-        if name in state:
-            getattr(trainer, name).load_state_dict(state[name])
-    if trainer.moving_average is not None:
-        # The model's state holds the averages, the backups are the trained weights.
-        trainer.moving_average.restore()
-    restore_callbacks(trainer, "allennlp", state["callbacks"])
-    restore_callbacks(trainer, "hugging_face", state["callbacks"])
-    # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
-    trainer.restored = {"callbacks": state["callbacks"], "scaler": state.get("scaler"), **of_process}
-
-
-def restore_callbacks(
-    trainer: "GradientDescentTrainer", library: str, states: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Restore the states of the callbacks of one library; Lightning's must be set up, to know their folders."""
-    callbacks = _stateful_callbacks(trainer, library)
-    unknown = [name for name in states[library] if name not in callbacks]
-    if unknown:
-        logger.warning(
-            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
-        )
-    for name, state in states[library].items():
-        if name in unknown:
-            continue
-        if library == "hugging_face":
-            vars(callbacks[name]).update(state)
-        else:
-            callbacks[name].load_state_dict(state)
-
-
-def _why_not(
-    trainer: "GradientDescentTrainer", model_state: Mapping[str, Any], state: Mapping[str, Any]
-) -> str | None:
-    """Return how the checkpoint differs from the current training, if it does."""
-    if state.get("version") != _VERSION:
-        return f"its format is version {state.get('version')} instead of {_VERSION}"
-    # The extra state of a module need not be a tensor.
-    current, saved = (
-        {(name, getattr(value, "shape", None)) for name, value in weights.items()}
-        for weights in (trainer.model.state_dict(), model_state)
-    )
-    if different := sorted({name for name, _ in current ^ saved}):
-        return f"its model has other weights ({', '.join(different[:3])})"
-    groups, saved_groups = (each["param_groups"] for each in (trainer.optimizer.state_dict(), state["optimizer"]))
-    if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:
-        return "its optimizer has other parameter groups"
-    for name in _STATEFUL:
-        if (name in state) != (getattr(trainer, name) is not None):
-            return f"it was written {'with' if name in state else 'without'} a `{name}`"
-    if _data_counts(trainer) != state["data"]:
-        return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
-    return None
-
-
-def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
-    group = trainer.num_gradient_accumulation_steps
-    return {
-        "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
-        "num_gradient_accumulation_steps": group,
-    }
-
-
-def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
-    """Return the callbacks of a library by the names of their classes; further callbacks of a class are numbered."""
-    candidates: Iterable[Any] = {
-        "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
-        "hugging_face": [one for one in exportable_callbacks(trainer.loop) if isinstance(one, TrainerCallback)],
-        "lightning": trainer.loop._lightning_parts["callbacks"],
-    }[library]
-    named: dict[str, Any] = {}
-    for callback in candidates:
-        name = type(callback).__qualname__
-        same = sum(known.partition(" ")[0] == name for known in named)
-        named[f"{name} {same + 1}" if same else name] = callback
-    return named
 
 
 def _deprecated(older: str, newer: str) -> None:

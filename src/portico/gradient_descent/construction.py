@@ -18,8 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from portico.cli.settings import nearest_names
-from portico.errors import InputError
+from portico.errors import InputError, nearest_names
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class Registrable:
         return names if default is None else [default, *(name for name in names if name != default)]
 
 
-def check_kind(base: type[Registrable], found: Any, name: Any) -> None:
+def check_kind(base: type[Registrable], found: object, name: object) -> None:
     """Refuse ``found`` unless it is known to build a ``base``, which has to be known before it is called."""
     kinds = (base, *base._accepted)
     # A parameter of a function may have an annotation that cannot be resolved.
@@ -130,7 +129,7 @@ def check_kind(base: type[Registrable], found: Any, name: Any) -> None:
         )
 
 
-def role_of(base: type) -> str:
+def role_of(base: Callable[..., Any]) -> str:
     """Return what users call a base class: ``RegistrableOptimizer`` is an ``Optimizer``."""
     return base.__name__.removeprefix("Registrable") or base.__name__
 
@@ -146,11 +145,13 @@ class Lazy(Generic[T]):
         **extras: More of them.
     """
 
-    def __init__(self, constructor: Callable[..., T], params: Mapping[str, Any] | None = None, **extras: Any) -> None:
+    def __init__(
+        self, constructor: Callable[..., T], params: Mapping[str, Any] | None = None, **extras: object
+    ) -> None:
         self.constructor = constructor
         self.params = {**(params or {}), **extras}
 
-    def construct(self, **extras: Any) -> T:
+    def construct(self, **extras: object) -> T:
         """Build the object with ``extras``, the arguments that are now known.
 
         Those that the constructor does not take are dropped; those in ``params`` take precedence.
@@ -165,7 +166,7 @@ class ConfiguredLazy(Lazy[Any]):
     Nested objects are built again by each call, as in AllenNLP; those in a partial of Hydra are built once and shared.
     """
 
-    def construct(self, **extras: Any) -> Any:
+    def construct(self, **extras: object) -> Any:
         arguments = _arguments(self.constructor, self.params, extras)
         try:
             return self.constructor(**arguments)
@@ -179,7 +180,7 @@ class ConfiguredLazy(Lazy[Any]):
             ) from error
 
 
-def from_params(base: Any, params: Any, **extras: Any) -> Any:
+def from_params(base: Callable[..., Any], params: object, **extras: object) -> Any:
     """Build an object from the configuration ``params``.
 
     Args:
@@ -194,7 +195,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
     return constructor(**_arguments(constructor, arguments, extras))
 
 
-def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
+def as_lazy(base: Callable[..., Any], given: object) -> Lazy[Any] | None:
     """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`."""
     if given is None or isinstance(given, Lazy):
         return given
@@ -212,12 +213,13 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
     )
 
 
-def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -> Any:
+def convert(annotation: object, value: object, name: str, extras: Mapping[str, Any]) -> Any:
     """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
-    ``name`` is that of the parameter, for error messages; ``extras`` are arguments for objects built on the way.
+    ``name`` is the parameter's, for error messages; ``extras`` are arguments for objects built on the way.
     """
-    origin, inner = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    inner = get_args(annotation)
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
         return value
     if origin in (Union, UnionType):
@@ -239,8 +241,9 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if annotation in _PRIMITIVES:
         # Python counts a bool as an int.
         if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):
+            kind_name = getattr(annotation, "__name__", annotation)
             raise ConfigurationError(
-                f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {annotation.__name__}."
+                f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {kind_name}."
             )
         if value != value:
             raise ConfigurationError(f"`{name}=nan` cannot be used; set it to a number.")
@@ -267,7 +270,7 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters of a class or function, their annotations resolved where possible.
 
-    ``**kwargs`` represents the parameters of the parent classes, in a class method those of the class itself.
+    ``**kwargs`` represents the parameters of the parent classes, in a class method the parameters of the class itself.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for function in _signature_chain(constructor):
@@ -319,7 +322,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return config
 
 
-def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _constructor_of(base: Callable[..., Any], params: object) -> tuple[Callable[..., Any], dict[str, Any]]:
     if isinstance(params, str):
         params = {"type": params}
     if not isinstance(params, Mapping):
@@ -379,7 +382,7 @@ def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]
     return [owner.__dict__["__init__"] for owner in constructor.__mro__[:-1] if "__init__" in owner.__dict__]
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: object) -> dict[str, Any]:
     # A partial of Hydra has the hints of what it will call.
     while isinstance(function, functools.partial):
         function = function.func

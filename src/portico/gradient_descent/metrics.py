@@ -18,13 +18,14 @@ from torch import nn
 
 from portico.compat.transformers import denumpify_detensorize
 from portico.compat.tree import map_tensors
+from portico.distributed.accelerator import Accelerator
 from portico.gradient_descent.checkpointer import replace_file
 from portico.gradient_descent.construction import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
 _MB = 1024 * 1024
-# By these methods a class is known to count: AllenNLP's models, AllenNLP's metrics, those of torchmetrics.
+# Methods that identify counters: AllenNLP's models, AllenNLP's metrics, torchmetrics' metrics.
 _COUNTER_METHODS = (("get_metrics",), ("get_metric", "reset"), ("update", "compute", "reset"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 _SIGNS = {"+": 1.0, "-": -1.0}
@@ -61,7 +62,7 @@ class LossSums:
         if self.batch_reg_loss is not None:
             self.reg_loss = (self.reg_loss or 0.0) + self.batch_reg_loss
 
-    def reduced(self, accelerator: Any) -> "LossSums":
+    def reduced(self, accelerator: Accelerator) -> "LossSums":
         if accelerator.num_processes == 1:
             return self
         here = torch.tensor(
@@ -71,7 +72,7 @@ class LossSums:
         return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
 
 
-def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
+def running_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
     """Return the metrics of the epoch so far, and the loss of the current step."""
     metrics = _model_metrics(model, reset=False)
     metrics["batch_loss"] = sums.batch_loss
@@ -80,8 +81,8 @@ def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
     return {**metrics, **_means(sums)}
 
 
-def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[str, Any]:
-    """Return the metrics of an epoch over all processes, and reset those of the model."""
+def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Accelerator) -> dict[str, Any]:
+    """Return the metrics of an epoch over all processes, and reset the model's metrics."""
     metrics = _model_metrics(model, reset=True)
     for name, value in metrics.items():
         if accelerator.num_processes > 1 and isinstance(value, int | float):
@@ -94,8 +95,8 @@ class ModelMetrics:
     """What a model has counted in the current epoch; a checkpoint within an epoch contains it.
 
     Counters are the modules of the model with ``get_metrics``, and the metrics of AllenNLP and torchmetrics that the
-    model holds, also in lists and dicts. Their attributes are saved if they are plain values or tensors and differ
-    from those of the model before its training: the others are configuration. What a model counts in buffers, or
+    model holds, also in lists and dicts. Their attributes are saved if they are plain values or tensors and have
+    changed since training began: unchanged attributes are configuration. What a model counts in buffers, or
     returns from ``get_extra_state``, is part of its weights.
     """
 
@@ -110,11 +111,14 @@ class ModelMetrics:
             for path, count in _counts(self._model).items()
             if map_tensors(_content, count) != self._initial.get(path)
         }
-        on_cpu, index = map_tensors(torch.Tensor.cpu, counts), torch.Tensor.get_device
+        on_cpu = map_tensors(torch.Tensor.cpu, counts)
+        device_index = torch.Tensor.get_device
         return {
             "counts": on_cpu,
             "elsewhere": [
-                path for path in counts if map_tensors(index, counts[path]) != map_tensors(index, on_cpu[path])
+                path
+                for path, count in counts.items()
+                if map_tensors(device_index, count) != map_tensors(device_index, on_cpu[path])
             ],
             "metrics": {name: repr(value) for name, value in _model_metrics(self._model, reset=False).items()},
         }
@@ -152,7 +156,7 @@ class ModelMetrics:
             )
 
 
-def peak_memory_mb(accelerator: Any) -> dict[int, float]:
+def peak_memory_mb(accelerator: Accelerator) -> dict[int, float]:
     """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
     try:
         import resource  # not on Windows
@@ -173,7 +177,7 @@ def gpu_memory_mb() -> dict[int, float]:
 class MetricTracker:
     """Decides whether an epoch was the best so far, and whether to stop.
 
-    ``best_epoch`` is that of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
+    ``best_epoch`` is the epoch of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
 
     Args:
         metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names mean
@@ -285,7 +289,7 @@ class TrainingReport:
             self._tracker.best_epoch_metrics = dict(validation_metrics)
 
     def progress_numbers(self) -> dict[str, float]:
-        """Return the numbers to log after an epoch: its metrics, and those of the best epoch."""
+        """Return the numbers to log after an epoch: its metrics, and the metrics of the best epoch."""
         return {
             name: value
             for name, value in self.metrics.items()
@@ -320,7 +324,7 @@ def _content(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+def _counters(value: object, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield the counters that ``value`` is or holds, each once, with its path."""
     seen = set() if seen is None else seen
     is_counter = any(all(hasattr(type(value), name) for name in methods) for methods in _COUNTER_METHODS)
@@ -340,7 +344,7 @@ def _counters(value: Any, path: str = "", seen: set[int] | None = None) -> Itera
         yield from _counters(part, f"{path}/{name}", seen)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a copy of a plain value, numpy's as Python's or torch's; raise ``TypeError`` for anything else."""
     # Exact types, because checkpoints are loaded with `weights_only=True`. A gradient means an activation.
     if type(value) is torch.Tensor and not value.requires_grad:
@@ -349,14 +353,14 @@ def _plain(value: Any) -> Any:
         return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value.item()
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    if type(value) in (list, tuple, set):
+    if isinstance(value, list | tuple | set) and type(value) in (list, tuple, set):
         return type(value)(map(_plain, value))
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise TypeError(f"a {type(value).__name__} is not a plain value")
 
 
-def _signed(name: Any) -> tuple[float, str]:
+def _signed(name: object) -> tuple[float, str]:
     if not isinstance(name, str) or not name.strip("+-"):
         raise ConfigurationError(
             f"`validation_metric={name!r}` does not name a metric; set it to a name with a sign, as '-loss'."

@@ -109,7 +109,7 @@ class HuggingfaceAdamW(torch.optim.AdamW):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float = 1e-5,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -177,15 +177,13 @@ def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(rows.indices(), values, rows.shape, is_coalesced=True, check_invariants=False)
 
 
-def _register(name: str, optimizer_class: Any) -> None:
+def _register(name: str, optimizer_class: Callable[..., torch.optim.Optimizer]) -> None:
     """Register a class like torch's, with AllenNLP's ``parameter_groups`` instead of ``params``."""
 
     def make(
-        model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
+        model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: object
     ) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = optimizer_class(
-            make_parameter_groups(model_parameters, parameter_groups), **options
-        )
+        optimizer = optimizer_class(make_parameter_groups(model_parameters, parameter_groups), **options)
         # torch stores options that it does not know in the group, without using them.
         known = sorted({*optimizer.defaults, "requires_grad"})
         unknown = sorted({option for _, group in parameter_groups or () for option in group}.difference(known))

@@ -1,6 +1,6 @@
 """One training of an AllenNLP trainer: its progress, its order of events, and the Hugging Face loop underneath.
 
-The order of events; ``<...>`` marks callbacks of AllenNLP, ``[...]`` those of Hugging Face, ``n`` is the number of
+The order of events; ``<...>`` marks AllenNLP's callbacks, ``[...]`` Hugging Face's, ``n`` is the number of
 the optimizer step, from 1::
 
     train():
@@ -41,19 +41,22 @@ the optimizer step, from 1::
         <on_end> <end callbacks>                          # also after an error
 """
 
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+import transformers
 from torch import nn
 from typing_extensions import override
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import set_rng_states
+from portico.checkpoint.writer import exportable_callbacks
 from portico.compat.lightning import continue_from, end_epoch_after
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.gradient_descent.arguments import check_world_size
@@ -64,10 +67,11 @@ from portico.gradient_descent.batches import (
     set_epoch,
     set_random_states,
     share_batches,
+    steps_per_epoch,
 )
-from portico.gradient_descent.checkpointer import restore_callbacks
+from portico.gradient_descent.checkpointer import TrainerCheckpoint
 from portico.gradient_descent.construction import ConfigurationError
-from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
+from portico.gradient_descent.metrics import LossSums, epoch_metrics, gpu_memory_mb, peak_memory_mb, running_metrics
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.run import TrainingRun, fresh_state
@@ -75,8 +79,13 @@ from portico.plan import ResumePoint
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
+    from portico.compat.annotations import Batch, EvalExamples, Loader, Trial
     from portico.gradient_descent.trainer import GradientDescentTrainer
 
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
 # What Hugging Face's trainer does in these places, AllenNLP's rules do instead.
 PARTS_TURNED_OFF: dict[str, Any] = {
     "eval_strategy": "no",
@@ -91,15 +100,18 @@ PARTS_TURNED_OFF: dict[str, Any] = {
 
 @dataclass
 class Progress:
-    """How far a training has come; ``batches`` are optimizer steps, in AllenNLP's word."""
+    """How far a training has come; AllenNLP calls optimizer steps batches."""
 
     epochs_completed: int = 0
+    """Whole epochs."""
     batches_in_epoch_completed: int = 0
-    # The current one included.
+    """Optimizer steps of the current epoch."""
     total_batches: int = 0
+    """Optimizer steps of the training, including the current one."""
     sums: LossSums = field(default_factory=LossSums)
-    # Random states at the start of the current epoch.
+    """Losses of the current epoch."""
     epoch_start: dict[str, Any] | None = None
+    """Random states at the start of the current epoch."""
 
     def complete_epoch(self) -> None:
         self.epochs_completed += 1
@@ -146,7 +158,7 @@ class DescentRun(TrainingRun):
     def restore(self) -> None:
         # The checkpoint was read before the run was made.
         if self.gd_trainer.restored is not None:
-            restore_callbacks(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
+            load_callback_states(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
         if self.trainer.state.global_step > 0:
             continue_from(
                 self.trainer.lightning_trainer,
@@ -173,7 +185,8 @@ class DescentRun(TrainingRun):
 
     @override
     def batches(self) -> Iterator[Any]:
-        trainer, plan = self.trainer, self.plan
+        trainer = self.trainer
+        plan = self.plan
         batches = self._open_epoch()
         while group := list(islice(batches, plan.gradient_accumulation_steps)):
             plan.window.end += len(group)
@@ -217,14 +230,17 @@ class DescentRun(TrainingRun):
     @override
     def after_optimizer_step(self) -> None:
         super().after_optimizer_step()
-        gd_trainer, progress = self.gd_trainer, self.gd_trainer.progress
+        gd_trainer = self.gd_trainer
+        progress = gd_trainer.progress
         if gd_trainer.moving_average is not None:
             gd_trainer.moving_average.apply(progress.total_batches)
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
-        metrics = batch_metrics(gd_trainer.model, progress.sums)
-        writer, model, updates = gd_trainer.tensorboard_writer, gd_trainer.model, None
+        metrics = running_metrics(gd_trainer.model, progress.sums)
+        writer = gd_trainer.tensorboard_writer
         if writer is not None and gd_trainer.is_primary:
+            model = gd_trainer.model
+            updates = None
             if (before := self._weights_before) is not None:
                 updates = {name: before[name] - weight.detach().cpu() for name, weight in model.named_parameters()}
             writer.log_batch(model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, updates)
@@ -261,12 +277,14 @@ class DescentRun(TrainingRun):
         loader, samplers and dataset reach the same state; then the random states of the checkpoint are restored.
         """
         # The user's loader has the generators; the run may iterate a share of it.
-        loader, args, progress = self.gd_trainer.data_loader, self.trainer.args, self.gd_trainer.progress
+        loader = self.gd_trainer.data_loader
+        args = self.trainer.args
         set_epoch(loader, self.epoch)
-        num_skipped, restored = self._num_skipped(self.epoch), self.gd_trainer.restored
+        num_skipped = self._num_skipped(self.epoch)
+        restored = self.gd_trainer.restored
         if restored is not None and self.epoch == self.resume_point.epoch:
             set_random_states(restored["epoch_start" if num_skipped else "random_states"], loader, args)
-        progress.epoch_start = random_states(loader, args)
+        self.gd_trainer.progress.epoch_start = random_states(loader, args)
         batches = iter(self.loader)
         if num_skipped:
             num_fetched = sum(1 for _ in islice(batches, num_skipped))
@@ -293,15 +311,16 @@ class ValidationSession(EvaluationSession):
     ``metrics`` is complete when the pass is.
     """
 
-    def __init__(self, trainer: "LoopTrainer", loader: Any, **options: Any) -> None:
+    def __init__(self, trainer: "LoopTrainer", loader: "Loader", **options: Any) -> None:
         super().__init__(trainer, loader, **options)
         self.gd_trainer = trainer.gd_trainer
         self.sums = LossSums()
         self.metrics: dict[str, Any] = {}
 
     @override
-    def step(self, inputs: Any, batch_idx: int) -> None:
-        trainer, gd_trainer = self.trainer, self.gd_trainer
+    def step(self, inputs: "Batch", batch_idx: int) -> None:
+        trainer = self.trainer
+        gd_trainer = self.gd_trainer
         with torch.no_grad(), trainer.accelerator.autocast():
             outputs = gd_trainer.batch_outputs(inputs, for_training=False)
         self.num_observed_examples += 1
@@ -313,7 +332,7 @@ class ValidationSession(EvaluationSession):
         gd_trainer.batch_callbacks(
             batch_inputs=[inputs],
             batch_outputs=[outputs],
-            batch_metrics=batch_metrics(gd_trainer.model, self.sums),
+            batch_metrics=running_metrics(gd_trainer.model, self.sums),
             epoch=gd_trainer.progress.epochs_completed,
             batch_number=self.sums.num_batches,
             is_training=False,
@@ -351,14 +370,14 @@ class LoopTrainer(Trainer):
     def _seed_everything(self) -> None:
         """Do nothing: AllenNLP seeds in its command, not in its trainer."""
 
-    # Data
+    # ---- Data ----
 
     @override
     def get_train_dataloader(self) -> Any:
         return share_batches(self.gd_trainer.data_loader, self.args)
 
     @override
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> Any:
         loader = self.gd_trainer.validation_data_loader if eval_dataset is None else eval_dataset
         if loader is None:
             raise ConfigurationError(
@@ -366,9 +385,9 @@ class LoopTrainer(Trainer):
             )
         return share_batches(loader, self.args)
 
-    # Steps
+    # ---- Steps ----
 
-    def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
+    def run_model(self, inputs: "Batch", *, for_training: bool) -> dict[str, Any]:
         """Run the model on inputs that are on its device; ``for_training`` if a backward pass follows."""
         return self.model_wrapped(**inputs)
 
@@ -393,31 +412,40 @@ class LoopTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     @property
-    def _runs_own_backward(self) -> bool:
+    def runs_backward_in_step(self) -> bool:
         return bool(self.gd_trainer.backward_callbacks)
 
-    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
-            super()._backward_now(loss, **kwargs)
+            super().run_backward(loss, **kwargs)
 
-    # Evaluation
+    # ---- Evaluation ----
 
     @override
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+    def evaluation_loop(
+        self,
+        dataloader: "Loader",
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
         with self.gd_trainer.averaged_weights():
-            return super().evaluation_loop(*args, **kwargs)
+            return super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
 
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         self.validation = ValidationSession(self, dataloader, **options)
         return self.validation
 
-    # A run
+    # ---- A run ----
 
     @override
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
+        trial: "Trial" = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         # The AllenNLP trainer has read its checkpoint.
@@ -429,7 +457,8 @@ class LoopTrainer(Trainer):
             self.is_in_train = False
 
     def _make_run(self) -> DescentRun:
-        loader, progress = self.get_train_dataloader(), self.gd_trainer.progress
+        loader = self.get_train_dataloader()
+        progress = self.gd_trainer.progress
         plan = count_epochs(
             loader,
             num_epochs=self.gd_trainer.num_epochs,
@@ -446,6 +475,135 @@ class LoopTrainer(Trainer):
         resume_point = ResumePoint(progress.epochs_completed, min(num_done, plan.steps_in_epoch))
         return self.run_class(self, loader=loader, plan=plan, resume_point=resume_point)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any, metrics: Any = None) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: "Trial", metrics: dict[str, float] | None = None) -> None:
         """Write an AllenNLP checkpoint when a Hugging Face callback requests one."""
         self.gd_trainer.save_checkpoint()
+
+
+# ---- Recovery ----
+
+
+def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
+
+    While the moving averages are assigned, their state contains the trained weights.
+    """
+    loop = trainer.loop
+    random = random_states(trainer.data_loader, loop.args)
+    of_process = {"random_states": random, **trainer.progress.state_of_process()}
+    if trainer.progress.batches_in_epoch_completed > 0:
+        of_process["model_metrics"] = trainer.model_metrics.state_dict()
+    state = {
+        "version": _VERSION,
+        "metric_tracker": trainer.metric_tracker.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "data": _data_counts(trainer),
+        "processes": trainer.accelerator.gather_object([of_process]),
+        "callbacks": {
+            library: {
+                name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
+                for name, one in _stateful_callbacks(trainer, library).items()
+            }
+            for library in ("allennlp", "hugging_face", "lightning")
+        },
+        **trainer.progress.state_dict(),
+    }
+    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": loop.accelerator.scaler}
+    return state | {name: part.state_dict() for name, part in optional.items() if part is not None}
+
+
+def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheckpoint) -> None:
+    """Restore ``trainer`` from ``checkpoint``; refuse one of another training, and change nothing."""
+    model_state, state = checkpoint
+    reason = _why_not(trainer, model_state, state)
+    if reason is not None:
+        raise ConfigurationError(
+            f"Could not recover training from the checkpoint in {trainer.serialization_dir}: {reason}. Did you mean "
+            "to output to a different serialization directory or delete the existing serialization directory?"
+        )
+    trainer.model.load_state_dict(model_state)
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.metric_tracker.load_state_dict(state["metric_tracker"])
+    # A run that resumes with more processes than before has no states for the new ones.
+    of_process = state["processes"][trainer.loop.args.process_index % len(state["processes"])]
+    trainer.progress.load_state_dict(state, of_process)
+    for name in _STATEFUL:
+        if name in state:
+            getattr(trainer, name).load_state_dict(state[name])
+    if trainer.moving_average is not None:
+        # The model's state holds the averages, the backups are the trained weights.
+        trainer.moving_average.restore()
+    load_callback_states(trainer, "allennlp", state["callbacks"])
+    load_callback_states(trainer, "hugging_face", state["callbacks"])
+    # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
+    trainer.restored = {"callbacks": state["callbacks"], "scaler": state.get("scaler"), **of_process}
+
+
+def load_callback_states(
+    trainer: "GradientDescentTrainer", library: str, states: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Restore the states of the callbacks of one library; Lightning's must be set up, to know their folders."""
+    callbacks = _stateful_callbacks(trainer, library)
+    unknown = [name for name in states[library] if name not in callbacks]
+    if unknown:
+        logger.warning(
+            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
+        )
+    for name, state in states[library].items():
+        if name in unknown:
+            continue
+        if library == "hugging_face":
+            vars(callbacks[name]).update(state)
+        else:
+            callbacks[name].load_state_dict(state)
+
+
+def _why_not(
+    trainer: "GradientDescentTrainer", model_state: Mapping[str, Any], state: Mapping[str, Any]
+) -> str | None:
+    """Return how the checkpoint differs from the current training, if it does."""
+    if state.get("version") != _VERSION:
+        return f"its format is version {state.get('version')} instead of {_VERSION}"
+    # The extra state of a module need not be a tensor.
+    current, saved = (
+        {(name, getattr(value, "shape", None)) for name, value in weights.items()}
+        for weights in (trainer.model.state_dict(), model_state)
+    )
+    if different := sorted({name for name, _ in current ^ saved}):
+        return f"its model has other weights ({', '.join(different[:3])})"
+    groups, saved_groups = (each["param_groups"] for each in (trainer.optimizer.state_dict(), state["optimizer"]))
+    if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:
+        return "its optimizer has other parameter groups"
+    for name in _STATEFUL:
+        if (name in state) != (getattr(trainer, name) is not None):
+            return f"it was written {'with' if name in state else 'without'} a `{name}`"
+    if _data_counts(trainer) != state["data"]:
+        return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
+    return None
+
+
+def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
+    group = trainer.num_gradient_accumulation_steps
+    return {
+        "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
+        "num_gradient_accumulation_steps": group,
+    }
+
+
+def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
+    """Return the callbacks of a library by the names of their classes; further callbacks of a class are numbered."""
+    candidates: Iterable[Any] = {
+        "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
+        "hugging_face": [
+            one
+            for one in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
+            if isinstance(one, transformers.TrainerCallback)
+        ],
+        "lightning": trainer.loop._lightning_parts["callbacks"],
+    }[library]
+    named: dict[str, Any] = {}
+    for callback in candidates:
+        name = type(callback).__qualname__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = callback
+    return named

@@ -1,7 +1,7 @@
 """AllenNLP's learning-rate and momentum schedulers.
 
-Those of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they set
-the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
+Schedulers of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they
+set the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
 """
 
 import functools
@@ -102,7 +102,7 @@ def _refuse_own_rates(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-# Schedulers of torch and transformers
+# ---- Schedulers of torch and transformers ----
 
 
 class TorchScheduler(LearningRateScheduler):
@@ -139,7 +139,7 @@ class TorchScheduler(LearningRateScheduler):
         self.lr_scheduler.load_state_dict(state_dict)
 
 
-def as_learning_rate_scheduler(scheduler: Any) -> Any:
+def as_learning_rate_scheduler(scheduler: object) -> Any:
     """Return ``scheduler``, wrapped if it is one of torch's."""
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
@@ -164,7 +164,7 @@ def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_ep
 def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
     @LearningRateScheduler.register(name)
     @functools.wraps(make_schedule)
-    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
+    def make(optimizer: torch.optim.Optimizer, *args: object, **options: object) -> TorchScheduler:
         _refuse_own_rates(optimizer)
         return TorchScheduler(make_schedule(optimizer, *args, **options))
 
@@ -216,7 +216,7 @@ class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
             logger.info("The learning rates were reduced to %s.", self.get_values())
 
 
-# AllenNLP's own rules; their `optimizer` and `last_epoch` are those of `LearningRateScheduler`.
+# ---- AllenNLP's own rules; `optimizer` and `last_epoch` are as of `LearningRateScheduler` ----
 
 
 @LearningRateScheduler.register("noam")
@@ -345,7 +345,7 @@ class CosineWithRestarts(LearningRateScheduler):
         t_initial: Epochs in the first cycle.
         t_mul: Factor by which each cycle is longer than the one before.
         eta_min: Smallest learning rate.
-        eta_mul: Factor by which the first learning rate of each cycle differs from that of the cycle before.
+        eta_mul: Factor between the first learning rates of a cycle and of the cycle before.
 
     Source: SGDR, arXiv:1608.03983.
     """
@@ -380,7 +380,7 @@ class CosineWithRestarts(LearningRateScheduler):
             self._last_restart = step
             position = 0
         self._cycle_len = int(self.t_initial * self.t_mul**self._n_restarts)
-        # numpy's cosine, as in AllenNLP; that of `math` may differ in the last bit.
+        # numpy's cosine, as in AllenNLP; `math.cos` may differ in the last bit.
         falling = float(np.cos(np.pi * (position % self._cycle_len) / self._cycle_len)) + 1
         highest = [base * self.eta_mul**self._n_restarts for base in self.base_values]
         return [self.eta_min + ((rate - self.eta_min) / 2) * falling for rate in highest]
@@ -463,7 +463,8 @@ class SlantedTriangular(LearningRateScheduler):
 
     @override
     def get_values(self) -> list[float]:
-        ends, groups = self.batch_num_total_epoch_end, self.optimizer.param_groups
+        ends = self.batch_num_total_epoch_end
+        groups = self.optimizer.param_groups
         num_steps = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
         if len(ends) > 1:
             num_steps = int(ends[-1] / (len(ends) - 1))
@@ -549,9 +550,10 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         self._choose()
         if self.current_scheduler is not None:
             self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
-        # A scheduler that is made anew sets the rates of its start.
+        # Constructing a scheduler sets its initial rates.
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"], group["initial_lr"] = rate, initial
+            group["lr"] = rate
+            group["initial_lr"] = initial
 
     def _choose(self) -> None:
         """Make the scheduler of the coming epoch, unless it is the current one."""
@@ -560,7 +562,8 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
             return
-        self._current_index, self.current_scheduler = index, None
+        self._current_index = index
+        self.current_scheduler = None
         if index is None:
             return
         for group in self.optimizer.param_groups:
@@ -595,6 +598,8 @@ class InvertedTriangular(MomentumScheduler):
         if step <= self.cool_down:
             return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]
         if step <= self.cool_down + self.warm_up:
-            risen, pairs = step - self.cool_down, [(base, base / self.ratio) for base in self.base_values]
+            risen = step - self.cool_down
+            lowest = [base / self.ratio for base in self.base_values]
+            pairs = zip(self.base_values, lowest, strict=True)
             return [low + (base - low) * risen / self.warm_up for base, low in pairs]
         return self.base_values

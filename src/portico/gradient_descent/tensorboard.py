@@ -50,7 +50,7 @@ class TensorboardWriter(Registrable):
     batch_size_interval: int | None = None
     should_log_parameter_statistics: bool = True
     should_log_learning_rate: bool = False
-    get_batch_num_total: Callable[[], int] = None  # type: ignore[assignment]
+    get_batch_num_total: Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
         for name in ("summary_interval", "histogram_interval", "batch_size_interval"):
@@ -62,8 +62,6 @@ class TensorboardWriter(Registrable):
                 "TensorBoard is not installed; install it with `pip install 'portico[allennlp]'`, or leave "
                 "`tensorboard_writer` out."
             )
-        if self.get_batch_num_total is None:
-            self.get_batch_num_total = lambda: 0
         self._folder = None if self.serialization_dir is None else Path(self.serialization_dir) / "log"
         self._writers: dict[str, SummaryWriter] = {}
         self._hooks: list[RemovableHandle] = []
@@ -85,18 +83,19 @@ class TensorboardWriter(Registrable):
             hook.remove()
         for writer in self._writers.values():
             writer.close()
-        self._hooks, self._writers = [], {}
+        self._hooks = []
+        self._writers = {}
 
     def reset_epoch(self) -> None:
         self._cumulative_batch_group_size = 0
         self._batches_this_epoch = 0
 
     def should_log_this_batch(self) -> bool:
-        return self.get_batch_num_total() % self.summary_interval == 0
+        return self._step() % self.summary_interval == 0
 
     def should_log_histograms_this_batch(self) -> bool:
         interval = self.histogram_interval
-        return interval is not None and self.get_batch_num_total() % interval == 0
+        return interval is not None and self._step() % interval == 0
 
     def log_batch(
         self,
@@ -109,7 +108,7 @@ class TensorboardWriter(Registrable):
     ) -> None:
         """Write what is due at the current step, before the gradients are zeroed.
 
-        ``batch_grad_norm`` is the norm before clipping, if it was measured; ``metrics`` are those of the epoch so far.
+        ``batch_grad_norm`` is the norm before clipping, if it was measured; ``metrics`` cover the epoch so far.
         ``param_updates``, by how much the step changed each parameter, are needed when histograms are due.
         """
         if self.should_log_this_batch():
@@ -163,7 +162,7 @@ class TensorboardWriter(Registrable):
                 self.add_train_histogram(f"parameter_histogram/{name}", parameter)
 
     def log_gradient_updates(self, model: nn.Module, param_updates: Mapping[str, torch.Tensor]) -> None:
-        """Write the norm of each parameter's update divided by that of the parameter."""
+        """Write the norm of each parameter's update divided by the norm of the parameter."""
         for name, parameter in model.named_parameters():
             norm = torch.linalg.vector_norm(parameter.detach()).cpu()
             update = torch.linalg.vector_norm(param_updates[name])
@@ -186,24 +185,27 @@ class TensorboardWriter(Registrable):
         for gpu, memory in gpu_memory_usage.items():
             self.add_train_scalar(f"memory_usage/gpu_{gpu}", memory)
 
-    def add_train_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
+    def add_train_scalar(self, name: str, value: object, timestep: int | None = None) -> None:
         """Write a number of training, at the current step or at ``timestep``; other values are ignored."""
         self._add_scalar("train", name, value, timestep)
 
-    def add_validation_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
+    def add_validation_scalar(self, name: str, value: object, timestep: int | None = None) -> None:
         """Write a number of validation; see :meth:`add_train_scalar`."""
         self._add_scalar("validation", name, value, timestep)
 
-    def add_train_histogram(self, name: str, values: Any) -> None:
+    def add_train_histogram(self, name: str, values: object) -> None:
         """Write the distribution of a tensor's values; anything but a tensor is ignored."""
         if self._folder is not None and isinstance(values, torch.Tensor):
             flat = values.detach().float().cpu().numpy().flatten()
-            self._writer(self._folder / "train").add_histogram(name, flat, self.get_batch_num_total())
+            self._writer(self._folder / "train").add_histogram(name, flat, self._step())
 
-    def _add_scalar(self, split: str, name: str, value: Any, timestep: int | None) -> None:
+    def _add_scalar(self, split: str, name: str, value: object, timestep: int | None) -> None:
         number = value.item() if hasattr(value, "item") else value
         if self._folder is not None and isinstance(number, int | float):
-            self._writer(self._folder / split).add_scalar(name, number, timestep or self.get_batch_num_total())
+            self._writer(self._folder / split).add_scalar(name, number, timestep or self._step())
+
+    def _step(self) -> int:
+        return 0 if self.get_batch_num_total is None else self.get_batch_num_total()
 
     def _writer(self, folder: Path) -> "SummaryWriter":
         if folder.name not in self._writers:
@@ -218,7 +220,7 @@ class TensorboardWriter(Registrable):
         if values.numel() > 1:
             self.add_train_scalar(f"{kind}_std/{name}", values.std())
 
-    def _log_activations(self, module: nn.Module, outputs: Any) -> None:
+    def _log_activations(self, module: nn.Module, outputs: object) -> None:
         if not self.should_log_histograms_this_batch():
             return
         if isinstance(outputs, list | tuple):

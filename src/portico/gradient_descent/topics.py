@@ -21,7 +21,7 @@ TOPICS = tuple(_WORDS)
 _FILLERS = "the a of in was with and then we they saw after before again very old new small our some"
 VOCABULARY = (*(word for words in _WORDS.values() for word in words.split()), *_FILLERS.split())
 VOCAB_SIZE = len(VOCABULARY) + 1  # 0 is padding
-# Validation sentences are drawn from another seed than those of training.
+# Training and validation sentences are drawn from different seeds.
 _VALIDATION_SEED_OFFSET = 1
 
 
@@ -44,18 +44,19 @@ class TopicData:
     batch_size: int = setting(32, least=1)
     """Sentences in a batch."""
     seed: int = 0
-    """Seed of the sentences only; that of the training is args.seed."""
+    """Seed of the sentences only; args.seed seeds the training."""
 
     def load(self) -> tuple[Any, Any]:
         """Return loaders of training and validation batches.
 
         A batch has ``tokens``, ``int64 [B, L]``, padded with 0, and ``label``, ``int64 [B]``.
         """
-        train = make_sentences(self.num_train, self.seed)
-        validation = make_sentences(self.num_validation, self.seed + _VALIDATION_SEED_OFFSET)
+        # Lists are datasets, which torch's annotations do not say.
+        train: Any = make_sentences(self.num_train, self.seed)
+        validation: Any = make_sentences(self.num_validation, self.seed + _VALIDATION_SEED_OFFSET)
         return (
-            DataLoader(train, self.batch_size, shuffle=True, collate_fn=_collate),  # type: ignore[arg-type]
-            DataLoader(validation, self.batch_size, collate_fn=_collate),  # type: ignore[arg-type]
+            DataLoader(train, self.batch_size, shuffle=True, collate_fn=_collate),
+            DataLoader(validation, self.batch_size, collate_fn=_collate),
         )
 
 

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -16,18 +16,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from portico.arguments import TrainingArguments
-from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.arguments import (
-    CALLBACKS,
-    COUNTS,
-    LAZY_PARTS,
     check_counts,
     check_limits,
-    check_parts,
+    check_trainer_parts,
     construct_parts,
     lightning_placement,
     lightning_precision,
-    sort_callbacks,
 )
 from portico.gradient_descent.callbacks import (
     BatchCallback,
@@ -36,20 +31,26 @@ from portico.gradient_descent.callbacks import (
     EndCallback,
     EpochCallback,
     TrainerCallback,
+    construct_callbacks,
+    sort_callbacks,
 )
 from portico.gradient_descent.checkpointer import (
     BestWeights,
     Checkpointer,
     TrainerCheckpoint,
     check_folder,
-    restore_training,
-    training_state,
 )
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
 from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
-from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
+from portico.gradient_descent.run import (
+    PARTS_TURNED_OFF,
+    LoopTrainer,
+    Progress,
+    restore_training,
+    training_state,
+)
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
@@ -75,7 +76,7 @@ class RegistrableTrainer(Registrable):
         """Return a context in which the states of model and training can be saved."""
 
     @abstractmethod
-    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
+    def batch_outputs(self, batch: Mapping[str, Any], for_training: bool) -> dict[str, Any]:
         """Run the model on a batch."""
 
 
@@ -87,11 +88,11 @@ Trainer = RegistrableTrainer
 class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
-    A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
+    A model is any module whose ``forward`` returns a dict with ``"loss"``, as in transformers. It may have
     ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``. What it has counted
     for its metrics is part of a checkpoint, see :class:`~portico.gradient_descent.metrics.ModelMetrics`.
 
-    Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
+    Names are AllenNLP 1's. Where the versions differ, the semantics are AllenNLP 2's: gradients are
     clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
 
     Args:
@@ -155,10 +156,10 @@ class GradientDescentTrainer(RegistrableTrainer):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data_loader: Any,
+        data_loader: Iterable[Any],
         patience: int | None = None,
         validation_metric: str | list[str] = "-loss",
-        validation_data_loader: Any = None,
+        validation_data_loader: Iterable[Any] | None = None,
         num_epochs: int = 20,
         serialization_dir: str | Path | None = None,
         checkpointer: Checkpointer | None = None,
@@ -190,14 +191,21 @@ class GradientDescentTrainer(RegistrableTrainer):
         grad_scaling: bool = True,
         enable_default_callbacks: bool = False,
     ) -> None:
-        self.model, self.optimizer, self.data_loader = model, optimizer, data_loader
-        self.validation_data_loader, self.moving_average = validation_data_loader, moving_average
+        self.model = model
+        self.optimizer = optimizer
+        self.data_loader = data_loader
+        self.validation_data_loader = validation_data_loader
+        self.moving_average = moving_average
         self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
-        self.momentum_scheduler, self.tensorboard_writer = momentum_scheduler, tensorboard_writer
+        self.momentum_scheduler = momentum_scheduler
         self.schedulers = [each for each in (self.learning_rate_scheduler, momentum_scheduler) if each is not None]
+        self.tensorboard_writer = tensorboard_writer
         self.checkpointer = Checkpointer() if checkpointer is None else checkpointer
-        self.num_epochs, self.num_gradient_accumulation_steps = num_epochs, num_gradient_accumulation_steps
-        self._grad_norm, self._grad_clipping, self.world_size = grad_norm, grad_clipping, world_size
+        self.num_epochs = num_epochs
+        self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
+        self.world_size = world_size
+        self._grad_norm = grad_norm
+        self._grad_clipping = grad_clipping
         self.metric_tracker = MetricTracker(validation_metric, patience)
         self._check(world_size, patience)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
@@ -206,7 +214,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
         parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, [*(callbacks or ()), *defaults])
         parts |= {"loggers": list(loggers or ()), "plugins": list(plugins or ())}
-        self.progress, self.model_metrics = Progress(), ModelMetrics(model)
+        self.progress = Progress()
+        self.model_metrics = ModelMetrics(model)
         self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
         self.accelerator = self.loop.accelerator
         self._set_writers()
@@ -216,7 +225,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         cls,
         model: nn.Module,
         serialization_dir: str | None,
-        data_loader: Any,
+        data_loader: Iterable[Any],
         *,
         num_epochs: int = 20,
         num_gradient_accumulation_steps: int = 1,
@@ -243,13 +252,36 @@ class GradientDescentTrainer(RegistrableTrainer):
         Raises:
             ConfigurationError: If a part cannot be built.
         """
-        arguments = locals()
-        counts = {name: arguments[name] for name in COUNTS}
-        given = {name: arguments[name] for name in (*LAZY_PARTS, *CALLBACKS)}
-        data = {"data_loader": data_loader, "serialization_dir": serialization_dir}
-        parts = construct_parts(model, **data, counts=counts, no_grad=no_grad, given=given)
+        counts = {
+            "num_epochs": num_epochs,
+            "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
+            "world_size": world_size,
+        }
+        check_counts(**counts)
+        parts = construct_callbacks(
+            serialization_dir,
+            batch_callbacks=batch_callbacks,
+            epoch_callbacks=epoch_callbacks,
+            end_callbacks=end_callbacks,
+            callbacks=callbacks,
+        )
+        parts |= construct_parts(
+            model,
+            data_loader=data_loader,
+            serialization_dir=serialization_dir,
+            counts=counts,
+            no_grad=no_grad,
+            lazy_parts={
+                "optimizer": optimizer,
+                "learning_rate_scheduler": learning_rate_scheduler,
+                "momentum_scheduler": momentum_scheduler,
+                "tensorboard_writer": tensorboard_writer,
+                "moving_average": moving_average,
+                "checkpointer": checkpointer,
+            },
+        )
         make: Callable[..., Self] = cls
-        return make(model, **data, **counts, **parts, **kwargs)
+        return make(model, data_loader=data_loader, serialization_dir=serialization_dir, **counts, **parts, **kwargs)
 
     @property
     def is_primary(self) -> bool:
@@ -289,7 +321,8 @@ class GradientDescentTrainer(RegistrableTrainer):
             # A second `train()` of the same trainer finds the files of the first.
             if not hasattr(self, "report"):
                 check_folder(self.serialization_dir)
-            self.progress, self.restored = Progress(), None
+            self.progress = Progress()
+            self.restored = None
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
         metrics: dict[str, Any] | None = None
         try:
@@ -305,13 +338,13 @@ class GradientDescentTrainer(RegistrableTrainer):
             self.end_callbacks(metrics=metrics, epoch=None if metrics is None else metrics.get("epoch"))
         return metrics
 
-    # Called by the run, in the order described in `portico.gradient_descent.run`
+    # ---- Called by the run, in the order described in `portico.gradient_descent.run` ----
 
     def begin(self) -> None:
         """Begin the run, once model and optimizer are on their device."""
         if self.moving_average is not None:
             self.moving_average.move_to_parameters()
-        scaler = gradient_scaler(self.loop)
+        scaler = self.loop.accelerator.scaler
         if scaler is not None and self.restored is not None and self.restored["scaler"] is not None:
             scaler.load_state_dict(self.restored["scaler"])
         if self.restored is not None and self.progress.batches_in_epoch_completed > 0:
@@ -320,13 +353,13 @@ class GradientDescentTrainer(RegistrableTrainer):
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
 
-    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
+    def batch_outputs(self, batch: object, for_training: bool) -> dict[str, Any]:
         """Run the model on a batch, a dict of its inputs.
 
         For training, the regularization penalty is added to the loss, and kept as ``"reg_loss"``.
 
         Raises:
-            RuntimeError: If there is no loss to train on.
+            RuntimeError: If the model returns no loss to train on.
         """
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(
@@ -407,7 +440,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.metric_tracker.add_metrics(metrics)
         return metrics
 
-    # Checkpoints
+    # ---- Checkpoints ----
 
     @contextmanager
     def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
@@ -435,13 +468,16 @@ class GradientDescentTrainer(RegistrableTrainer):
         writer.get_batch_num_total = lambda: self.progress.total_batches
         self.tensorboard_writer = writer
 
-    # Construction
+    # ---- Construction ----
 
     def _check(self, world_size: int, patience: int | None) -> None:
-        counts = (self.num_epochs, self.num_gradient_accumulation_steps, world_size)
-        check_counts(**dict(zip(COUNTS, counts, strict=True)))
+        check_counts(
+            num_epochs=self.num_epochs,
+            num_gradient_accumulation_steps=self.num_gradient_accumulation_steps,
+            world_size=world_size,
+        )
         check_limits(grad_norm=self._grad_norm, grad_clipping=self._grad_clipping)
-        check_parts(self)
+        check_trainer_parts(vars(self))
         if patience is None and self.validation_data_loader is not None:
             logger.warning(
                 "You provided a validation dataset but patience was set to None, meaning that early stopping is "
@@ -455,11 +491,14 @@ class GradientDescentTrainer(RegistrableTrainer):
         end: Sequence[EndCallback] | None,
         others: Sequence[Any],
     ) -> dict[str, Any]:
-        """Keep AllenNLP's callbacks; return those of Hugging Face and Lightning as arguments of the loop."""
+        """Keep AllenNLP's callbacks; return Hugging Face's and Lightning's as arguments of the loop."""
         each, of_hugging_face, of_lightning = sort_callbacks(others)
-        batch, epoch, end = batch or (), epoch or (), end or ()
+        batch = batch or ()
+        epoch = epoch or ()
+        end = end or ()
         self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
-        of_batch, of_epoch = parameters_of(TrainerCallback.on_batch), parameters_of(TrainerCallback.on_epoch)
+        of_batch = parameters_of(TrainerCallback.on_batch)
+        of_epoch = parameters_of(TrainerCallback.on_epoch)
         self.start_callbacks = CallbackList(self, [*(one.on_start for one in each), *epoch], of_epoch)
         self.batch_callbacks = CallbackList(self, [*batch, *(one.on_batch for one in each)], of_batch)
         self.epoch_callbacks = CallbackList(self, [*epoch, *(one.on_epoch for one in each)], of_epoch)
@@ -484,7 +523,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         return folder
 
     def _set_writers(self) -> None:
-        folder, writer = self.serialization_dir, self.tensorboard_writer
+        folder = self.serialization_dir
+        writer = self.tensorboard_writer
         if self.checkpointer.serialization_dir is None:
             self.checkpointer.serialization_dir = folder
         self.checkpointer.check_processes(self.loop.args.world_size)
@@ -538,6 +578,6 @@ class NoOpTrainer(RegistrableTrainer):
     def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
         yield TrainerCheckpoint(self.model.state_dict(), {"epochs_completed": 0, "batches_in_epoch_completed": 0})
 
-    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
+    def batch_outputs(self, batch: Mapping[str, Any], for_training: bool) -> dict[str, Any]:
         with torch.set_grad_enabled(for_training):
             return cast(dict[str, Any], self.model(**batch))

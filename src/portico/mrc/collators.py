@@ -32,10 +32,10 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
 
 @dataclass
 class ColumnCollator:
-    """Makes the batches of ``collator`` from the columns of a `FeatureSet`, many times as fast as from its rows.
+    """Makes the batches of ``collator`` from the columns of a ``FeatureSet``, many times as fast as from its rows.
 
-    Of other rows, and of columns that are no numbers, ``collator`` makes them itself. The default collator of
-    transformers and ``DataCollatorWithPadding``, unless it pads to something else than the longest row, are known.
+    For other rows and non-numeric columns, it calls ``collator``. Two collators can be replaced: the default collator
+    of transformers, and ``DataCollatorWithPadding`` if it pads to the longest row.
     """
 
     collator: Collator
@@ -77,8 +77,8 @@ class ColumnCollator:
         return rows.padded(padding, on_the_left=tokenizer.padding_side == "left")
 
 
-def by_columns(features: Any, collator: Collator) -> tuple[Any, Collator]:
-    """Return features and collator that make the same batches faster, or the given ones."""
+def by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
+    """Return features and a collator that make the same batches faster, or the arguments if there is no faster way."""
     if not isinstance(features, FeatureSet):
         return features, collator
     if ColumnCollator.knows(collator):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -36,9 +36,12 @@ _UNCOMPILED = "each packed batch has other lengths, and would be compiled again"
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Start and end logits are returned as ``float [B, T]``, and the loss is that of the features without any padding.
-    Other batches, weights and ``forward`` are not affected. ``max_length`` is that of the longest feature. An
-    `InputError` is raised if this model cannot read packed batches.
+    The model then returns start and end logits as ``float [B, T]``, and the same loss as for the features without any
+    padding. Other batches, weights and ``forward`` are not affected. ``max_length`` is the length of the longest
+    feature, in tokens.
+
+    Raises:
+        InputError: If the model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:
@@ -95,20 +98,22 @@ def _check_same_logits(
 
 
 class _FeatureGroups:
-    """How many features of a packed row have each length, ascending; a compiler does not look into it."""
+    """The number of features of each length in a packed row, ascending; opaque to a compiler."""
 
     def __init__(self, lengths: list[int]) -> None:
         self.length_and_count = sorted(Counter(lengths).items())
 
 
 class _PackedForward:
-    """The hooks around one model's forward: the second needs what the first takes out of a batch."""
+    """The hooks around the forward pass of one model; the first keeps the parts of a batch that the second needs."""
 
     def __init__(self) -> None:
         self._batch: dict[str, Tensor] | None = None
 
     @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    def before(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
         self._batch = None
         if "feature_lengths" not in kwargs:
             return None
@@ -125,12 +130,17 @@ class _PackedForward:
         return args, {**kept, "feature_groups": groups, "return_dict": True}
 
     @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        batch, self._batch = self._batch, None
+    def after(
+        self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        batch = self._batch
+        self._batch = None
         if batch is None:
             return output
         start_logits, end_logits = (_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
-        loss, starts, ends = None, batch.get("start_positions"), batch.get("end_positions")
+        loss = None
+        starts = batch.get("start_positions")
+        ends = batch.get("end_positions")
         if starts is not None and ends is not None:
             loss = model.loss_function(start_logits, end_logits, starts, ends)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
@@ -147,7 +157,7 @@ def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _attention(
-    module: Any,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -155,7 +165,7 @@ def _attention(
     feature_groups: _FeatureGroups | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend within each feature of a packed row, ``[1, H, N, D]``; to other batches, transformers' own attention."""
+    """Attend within each feature of a packed row, ``[1, H, N, D]``; use transformers' attention for other batches."""
     if feature_groups is None:
         ordinary: Any = AttentionInterface()[_ORDINARY_ATTENTION]
         attended: tuple[Tensor, None] = ordinary(module, query, key, value, attention_mask, **options)

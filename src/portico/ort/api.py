@@ -116,15 +116,15 @@ class CompiledCall:
         self._in_torch = model._call_impl
         backend = make_backend(settings, strict=strict, report=report)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             return model._call_impl(*args, **kwargs)
 
-        # Dynamo does not trace the code of torch's own files, such as that of `nn.Sequential`. It limits the number of
-        # graphs for each code object, which models that share one would use up: each gets its own.
+        # Dynamo does not trace torch's own files, such as `nn.Sequential`, so a function of this file calls the model.
+        # Dynamo also limits the number of graphs of a code object, so each model needs a copy of the code.
         own = FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
         self._compiled = torch.compile(own, backend=backend, dynamic=True, fullgraph=strict)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if not self.is_on or self._cannot_be_traced:
             return self._in_torch(*args, **kwargs)
         self._fix_image_sizes(zip(self._argument_names, args, strict=False))
@@ -146,7 +146,7 @@ class CompiledCall:
                 torch.set_rng_state(random_state)
             return self._in_torch(*args, **kwargs)
 
-    def _fix_image_sizes(self, inputs: Iterable[tuple[str, Any]]) -> None:
+    def _fix_image_sizes(self, inputs: Iterable[tuple[str, object]]) -> None:
         """Let torch trace images with constant sizes as long as they have one size; a second gets symbols for any.
 
         Windows of symbolic sizes, as in Swin, keep the symbolic algebra busy for minutes. Masks follow the length of a
@@ -171,8 +171,7 @@ def _tracing_options() -> Iterator[None]:
         "recompile_limit": _MOST_GRAPHS,
     }
     # Sizes that are equal by chance, such as of a batch and of a layer, must not share a symbol: the weights fix one.
-    no_duck_shapes = fx_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
-    with dynamo_config.patch(options), no_duck_shapes:
+    with dynamo_config.patch(options), fx_config.patch({"use_duck_shape": False}):
         yield
 
 

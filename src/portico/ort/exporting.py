@@ -158,17 +158,16 @@ def save_onnx(
     return path
 
 
-def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
+def example_inputs(model: nn.Module, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
     """Return the inputs of a saved model from a training batch: its tensors without the labels.
 
     A model that would make ``decoder_input_ids`` from the labels gets them as an input instead.
     """
     inputs = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    makes_decoder_inputs = is_encoder_decoder and hasattr(model, "prepare_decoder_input_ids_from_labels")
-    if makes_decoder_inputs and "labels" in inputs and "decoder_input_ids" not in inputs:
-        labels = inputs["labels"]
-        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
+    shift_right = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if is_encoder_decoder and shift_right is not None and "labels" in inputs and "decoder_input_ids" not in inputs:
+        inputs["decoder_input_ids"] = shift_right(labels=inputs["labels"])
     # torch.export treats a size of 1 as a constant.
     return {name: torch.cat([value, value]) for name, value in inputs.items() if name not in label_names}
 

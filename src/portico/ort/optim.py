@@ -64,7 +64,9 @@ class FusedAdamW(ParameterwiseOptimizer):
             state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         state["step"] += 1
         weights = parameter.contiguous()
-        tensors = (weights, parameter.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])  # type: ignore[union-attr]
+        gradient = parameter.grad
+        assert gradient is not None, "the base class leaves out parameters without a gradient"
+        tensors = (weights, gradient.contiguous(), state["exp_avg"], state["exp_avg_sq"])
         binding = self._session.io_binding()
         for name, tensor in zip(_TENSORS, tensors, strict=True):
             place = ("cpu", 0, np.float32, [tensor.numel()], tensor.data_ptr())
@@ -81,7 +83,8 @@ class FusedAdamW(ParameterwiseOptimizer):
 
 def _numbers(group: dict[str, Any], step: float) -> dict[str, float]:
     """Return the scalars that the graph reads, which change from step to step."""
-    (beta1, beta2), rate = group["betas"], float(group["lr"])
+    beta1, beta2 = group["betas"]
+    rate = float(group["lr"])
     return {
         "keep": 1 - rate * group["weight_decay"],
         "beta1": beta1,

@@ -2,9 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -22,6 +22,9 @@ from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 REPORT_NAME = "ort_report.json"
 # Accelerators, by Lightning's names, whose tensors ONNX Runtime can read.
@@ -112,13 +115,13 @@ class RunsInORT(Strategy):
             self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
         super().setup(trainer)
 
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+    def validation_step(self, *args: object, **kwargs: object) -> Any:
         return self._evaluated(super().validation_step, *args, **kwargs)
 
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+    def test_step(self, *args: object, **kwargs: object) -> Any:
         return self._evaluated(super().test_step, *args, **kwargs)
 
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+    def predict_step(self, *args: object, **kwargs: object) -> Any:
         return self._evaluated(super().predict_step, *args, **kwargs)
 
     def teardown(self) -> None:
@@ -151,7 +154,7 @@ class RunsInORT(Strategy):
                     name,
                 )
 
-    def _evaluated(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+    def _evaluated(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with running_in_torch(*(() if self.evaluate_in_ort else self._compiled.values())):
             return step(*args, **kwargs)
 

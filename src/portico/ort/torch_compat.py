@@ -1,18 +1,18 @@
 """Private names of torch that the compiler needs, in one place: torch may change them in any release."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import torch
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.exc as dynamo_errors
 import torch._functorch.config as functorch_config
-import torch.compiler.config as compiler_config
-import torch.fx.experimental._config as fx_config
+import torch.compiler.config
+import torch.fx.experimental._config
 
 # Functions that occur in expressions of symbolic sizes.
 import torch.utils._sympy.functions as size_functions
@@ -28,17 +28,28 @@ from torch._dynamo import register_backend as register_backend
 from torch._dynamo.utils import counters as counters
 from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
+from torch._functorch.aot_autograd import aot_module_simplified as _aot_module_simplified
 from torch._guards import TracingContext as TracingContext
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import OutputCode as OutputCode
 from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
+from torch.utils._config_module import ConfigModule
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 
-__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "fx_config", "size_functions", "without_tracing"]
+if TYPE_CHECKING:
+    from torch._inductor.compile_fx import _CompileFxKwargs
+
+__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "size_functions", "without_tracing"]
+
+# torch replaces these modules by instances of a class, with a method `patch`.
+fx_config = cast(ConfigModule, torch.fx.experimental._config)
+_compiler_config = cast(ConfigModule, torch.compiler.config)
+# Its annotation asks for a dict of decompositions, where any mapping works.
+aot_module_simplified: Callable[..., Callable[..., Any]] = _aot_module_simplified
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -51,11 +62,13 @@ def cacheable(kind: type[OutputCode], compiler: Callable[..., OutputCode]) -> An
 class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
     """A key of AOTAutograd's cache without inductor's settings: collecting them imports all of inductor."""
 
-    def _init_fx_graph_hash_details(self, gm: Any, example_inputs: Any, fx_config: Any) -> None:
+    def _init_fx_graph_hash_details(
+        self, gm: GraphModule, example_inputs: Sequence[Any], fx_config: "_CompileFxKwargs"
+    ) -> None:
         FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
         self.gm = gm
-        self.example_inputs = example_inputs
-        self.cache_key_tag = compiler_config.cache_key_tag
+        self.example_inputs = list(example_inputs)
+        self.cache_key_tag = _compiler_config.cache_key_tag
         self.default_dtype = torch.get_default_dtype()
 
 
@@ -67,10 +80,10 @@ _CAN_CACHE = hasattr(functorch_config, "force_non_lazy_backward_lowering") and h
 
 @contextmanager
 def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
-    """Let AOTAutograd cache in ``folder``, if that is given, what it traces; entries are read under the same ``key``.
+    """Let AOTAutograd cache its traces in ``folder``, if one is given; later runs find them by the same ``key``.
 
     torch's cache is part of inductor, which chooses the folder by an environment variable. Older versions of torch
-    trace anew each time.
+    trace again at each start.
     """
     if folder is None or not _CAN_CACHE:
         with functorch_config.patch(enable_autograd_cache=False):
@@ -82,12 +95,12 @@ def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
         "force_non_lazy_backward_lowering": True,
     }
     before = os.environ.get(_FOLDER)
-    tag = compiler_config.cache_key_tag + key
+    tag = _compiler_config.cache_key_tag + key
     try:
         os.environ[_FOLDER] = str(folder)
         with (
             functorch_config.patch(options),
-            compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
+            _compiler_config.patch(cache_key_tag=tag),
             patch.object(autograd_cache, "AOTAutogradCacheDetails", _KeyDetails),
         ):
             yield

@@ -36,7 +36,9 @@ class ModuleWithLoss(nn.Module):
         self.model = model
         self.loss_function = loss_function
 
-    def forward(self, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any) -> tuple[Any, Any]:
+    def forward(
+        self, inputs: dict[str, Any], labels: "annotations.Nested", num_items_in_batch: "annotations.NumItems"
+    ) -> tuple[torch.Tensor, Any]:
         outputs = self.model(**inputs)
         return self.loss_function(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
 
@@ -52,7 +54,7 @@ _WITHOUT_EFFECT = {
 class ORTMixin(Trainer):
     """A mixin that makes a trainer run its model in ONNX Runtime, as in ``class ORTMRCTrainer(ORTMixin, MRCTrainer)``.
 
-    The arguments are those of the trainer, in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
+    The trainer's arguments are accepted in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
     optimum 1 are accepted without effect.
 
     Attributes:
@@ -158,7 +160,7 @@ class ORTMixin(Trainer):
                 part.save_pretrained(folder)
         return path
 
-    def get_ort_optimizer_cls_and_kwargs(self, args: Any) -> tuple[Any, dict[str, Any]]:
+    def get_ort_optimizer_cls_and_kwargs(self, args: ORTTrainingArguments) -> tuple[Any, dict[str, Any]]:
         """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
         return self.get_optimizer_cls_and_kwargs(args)
 

@@ -54,11 +54,13 @@ def make_backend(
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
-    settings, report = settings or SessionSettings(), report if report is not None else Report()
+    settings = settings or SessionSettings()
+    report = Report() if report is None else report
     compilation = Compilation(settings, strict, report, SessionCache(settings))
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        token, num_before = _current.set(compilation), len(report.graphs)
+        num_before = len(report.graphs)
+        token = _current.set(compilation)
         try:
             with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
                 # As `torch._dynamo.backends.common.aot_autograd` does, which imports all of inductor for its logs.
@@ -69,7 +71,7 @@ def make_backend(
                     bw_compiler=cacheable(CompiledGraph, without_tracing(_built_backward)),
                     inference_compiler=cacheable(CompiledGraph, partial(_built, "inference")),
                     partition_fn=_forward_and_backward,
-                    decompositions=_Decompositions(),  # type: ignore[arg-type]
+                    decompositions=_Decompositions(),
                 )
         finally:
             _current.reset(token)
@@ -82,7 +84,9 @@ def make_backend(
     return backend
 
 
-def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+def _forward_and_backward(
+    joint: fx.GraphModule, *args: object, **kwargs: object
+) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Cut the joint graph of forward and backward where the fewest bytes are saved in between."""
     # Recompute even what a matrix product of the backward reads, if the tensors saved anyway suffice for it.
     with functorch_config.patch(ban_recompute_materialized_backward=False):
@@ -92,28 +96,35 @@ def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> t
 
 
 @register_backend(name="portico_ort")
-def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+def portico_ort(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    settings: SessionSettings | None = None,
+    strict: bool = False,
+    report: Report | None = None,
+) -> Any:
     """Run a graph of ``torch.compile(model, backend="portico_ort")``, with the options of :func:`make_backend`."""
-    return make_backend(**options)(module, example_inputs)
+    return make_backend(settings, strict=strict, report=report)(module, example_inputs)
 
 
-class _Decompositions(Mapping[Any, Callable[..., Any]]):
+class _Decompositions(Mapping[object, Callable[..., Any]]):
     """The decompositions, collected when the first is looked for: never, if the graph is in the cache."""
 
     _table = cached_property(lambda _: decompositions())
 
-    def __getitem__(self, target: Any) -> Callable[..., Any]:
+    def __getitem__(self, target: object) -> Callable[..., Any]:
         return self._table[target]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return iter(self._table)
 
     def __len__(self) -> int:
         return len(self._table)
 
 
-def _built_backward(*args: Any) -> Any:
-    return without_tracing(_built("backward", *args))
+def _built_backward(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    return without_tracing(_built("backward", module, example_inputs))
 
 
 def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> "CompiledGraph":
@@ -123,10 +134,11 @@ def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> 
         # Allow several backward passes: torch may donate saved tensors, but ONNX Runtime never overwrites them.
         context.fw_metadata.bw_donated_idxs = []
     whole = partitioned(module, is_in_stages=kind == "backward")
-    parts = {name: part for name, part in whole.named_children() if name.startswith("fused_")}
+    children = whole.named_children()
+    parts = {name: part for name, part in children if name.startswith("fused_") and isinstance(part, fx.GraphModule)}
     settings = _current.get().settings
-    keys = {name: fingerprint(part, settings) for name, part in parts.items()}  # type: ignore[arg-type]
-    builds = {name: partial(translate, part) for name, part in parts.items()}  # type: ignore[arg-type]
+    keys = {name: fingerprint(part, settings) for name, part in parts.items()}
+    builds = {name: partial(translate, part) for name, part in parts.items()}
     graph = CompiledGraph(kind, whole, keys, device_of(example_inputs))
     graph.load(whole, builds, start)
     return graph
@@ -156,9 +168,9 @@ class CompiledGraph(OutputCode):
         # A graph is read by tracing its code; AOTAutograd's tracer, which evaluations keep, would enter the parts.
         module._tracer_cls = None
         self._unloaded = module.__reduce__()
-        self._call: Callable[[list[Any]], Any] | None = None
+        self._call: Callable[..., Any] | None = None
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Sequence[Any]) -> Any:
         assert self._call is not None
         return self._call(inputs)
 
@@ -185,7 +197,7 @@ class CompiledGraph(OutputCode):
         record.build_seconds = time.perf_counter() - start
         compilation.report.graphs.append(record)
 
-    def post_compile(self, *_: Any) -> None:
+    def post_compile(self, *_: object) -> None:
         """Load the sessions after the graph was read from the cache."""
         start = time.perf_counter()
         function, args = self._unloaded
@@ -194,8 +206,8 @@ class CompiledGraph(OutputCode):
     def prepare_for_serialization(self) -> None:
         self._call = None
 
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There are no such kernels."""
+    def set_triton_bundle(self, triton_bundle: object) -> None:
+        """Do nothing: ONNX Runtime has no Triton kernels."""
 
 
 def _missing() -> NoReturn:
@@ -209,7 +221,7 @@ def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Return a function that calls ``module`` with a list of inputs, which it empties; ``module`` is changed.
 
     Each input is then freed after its last use, so that saved tensors go while the backward runs. Later versions of
-    torch generate such code themselves; the oldest that is supported does not.
+    torch generate this code themselves; the oldest supported version does not.
     """
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
@@ -262,7 +274,7 @@ def _installed() -> str:
     return "\n".join([*packages, *machine, source.hexdigest()])
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         sizes = [_described(size) for size in value.shape]
         return f"{value.dtype} {value.device} {sizes} {value.stride()} {memory_order(value)}"

@@ -16,6 +16,8 @@ from torch import fx
 from portico.ort.torch_compat import size_functions, statically_known_true
 
 Dim = int | torch.SymInt
+# A number that is known when the graph is built, or a symbolic one.
+Number = int | float | torch.SymInt | torch.SymFloat | torch.SymBool
 
 OPSET = 20
 IR_VERSION = 10
@@ -50,17 +52,14 @@ _LARGEST_SHARED_CONSTANT = 64
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of an ONNX graph.
-
-    Args:
-        name: Its name in the graph.
-        dtype: Torch dtype; ``None`` for an intermediate step of a lowering, where it is not needed.
-        shape: Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``.
-    """
+    """One tensor of an ONNX graph."""
 
     name: str
+    """Name in the graph."""
     dtype: torch.dtype | None = None
+    """Torch dtype; ``None`` for an intermediate step of a lowering, where it is not needed."""
     shape: tuple[Any, ...] | None = None
+    """Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``."""
 
     @property
     def dims(self) -> tuple[Any, ...]:
@@ -75,6 +74,11 @@ class Value:
     def rank(self) -> int:
         assert self.shape is not None, f"{self.name} is a step inside a lowering: its shape is not known"
         return len(self.shape)
+
+
+# What a lowering gets for a size, and for a tensor or a number.
+Size = Dim | Value
+Operand = Number | Value
 
 
 class Graph:
@@ -109,7 +113,7 @@ class Graph:
         domain: str = "",
         dtype: torch.dtype | None = None,
         shape: tuple[Any, ...] | None = None,
-        **attributes: Any,
+        **attributes: float | str | Sequence[int] | None,
     ) -> Any:
         """Add a node and return its output, or a tuple if ``outputs`` is more than one.
 
@@ -120,12 +124,15 @@ class Graph:
         names = [value.name if value is not None else "" for value in inputs]
         while names and not names[-1]:
             names.pop()
-        given = {name: attribute for name, attribute in attributes.items() if attribute is not None}
-        self.nodes.append(helper.make_node(op_type, names, [value.name for value in values], domain=domain, **given))
+        node = helper.make_node(op_type, names, [value.name for value in values], domain=domain)
+        # Sorted, as `make_node` does, whose annotation of its keywords fits no attribute.
+        given = sorted((name, value) for name, value in attributes.items() if value is not None)
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in given)
+        self.nodes.append(node)
         self._op_types.update((value.name, op_type) for value in values)
         return values[0] if outputs == 1 else tuple(values)
 
-    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+    def constant(self, data: float | Sequence[float] | torch.Tensor, dtype: torch.dtype) -> Value:
         """Return a constant: a number, a list of numbers, or a tensor."""
         tensor = torch.as_tensor(data, dtype=dtype)
         if tensor.numel() > _LARGEST_SHARED_CONSTANT:
@@ -145,7 +152,7 @@ class Graph:
             return value
         return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype, shape=value.shape)
 
-    def scalar(self, number: Any, dtype: torch.dtype) -> Value:
+    def scalar(self, number: Operand, dtype: torch.dtype) -> Value:
         """Return a number, symbolic or not, as a tensor without dimensions."""
         if isinstance(number, Value):
             return self.cast(number, dtype)
@@ -153,21 +160,22 @@ class Graph:
             return self.cast(self.size(number), dtype)
         return self.constant(number, dtype)
 
-    def operand(self, number: Any) -> Value:
+    def operand(self, number: Operand) -> Value:
         """Return a tensor or a number in the dtype of the result: ONNX promotes nothing by itself."""
         return self.scalar(number, self.out.dtype)
 
-    def vector(self, numbers: Sequence[Any]) -> Value:
+    def vector(self, numbers: Sequence[Size]) -> Value:
         """Return numbers, symbolic or not, as a vector of int64."""
-        if all(isinstance(number, int) for number in numbers):
-            return self.constant(list(numbers), torch.int64)
+        known = [number for number in numbers if isinstance(number, int)]
+        if len(known) == len(numbers):
+            return self.constant(known, torch.int64)
         key = ("vector", *(number.name if isinstance(number, Value) else str(number) for number in numbers))
         if key not in self._made:
             parts = [self.op("Unsqueeze", self.scalar(number, torch.int64), self.axes(0)) for number in numbers]
             self._made[key] = self.op("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
         return self._made[key]
 
-    def reshape(self, value: Value, dims: Sequence[Any]) -> Value:
+    def reshape(self, value: Value, dims: Sequence[Size]) -> Value:
         """Return ``value`` in another shape, or ``value`` itself if the shape is known to be the same."""
         if value.shape is not None and same_shape(value.shape, dims):
             return value
@@ -232,11 +240,11 @@ class Graph:
         opsets = [helper.make_opsetid("", OPSET), *([] if self.is_standard else [helper.make_opsetid(MICROSOFT, 1)])]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
-    def declare_number(self, number: Any, value: Value) -> None:
+    def declare_number(self, number: Number, value: Value) -> None:
         """Register an input that is a symbolic number itself."""
         self._sizes[_expression(number)] = value
 
-    def size(self, number: Any) -> Value:
+    def size(self, number: "Number | sympy.Basic") -> Value:
         """Return a symbolic number as an int64 tensor without dimensions, computed from the shapes of the inputs.
 
         Raises:
@@ -277,12 +285,13 @@ class Graph:
         return Value(name, tensor.dtype, tuple(tensor.shape))
 
 
-def _expression(number: Any) -> Any:
-    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return number.node.expr if symbolic else sympy.sympify(number)
+def _expression(number: "Number | sympy.Basic") -> Any:
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number.node.expr
+    return sympy.sympify(number)
 
 
-def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
+def same_shape(first: Sequence[Size], second: Sequence[Size]) -> bool:
     """Return whether two shapes are known to be equal for every value of their symbols."""
     if len(first) != len(second) or any(isinstance(dim, Value) for dim in (*first, *second)):
         return False

@@ -15,7 +15,7 @@ from torch.fx.passes.operator_support import create_op_support
 
 from portico.errors import InputError
 from portico.ort.compiler.decompositions import DROPOUT_MASK, FASTER_IN_TORCH
-from portico.ort.compiler.graph import ONNX_TYPES
+from portico.ort.compiler.graph import ONNX_TYPES, Dim
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import hint, translate
 from portico.ort.report import Report
@@ -84,7 +84,7 @@ def _without_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
     return kept
 
 
-def _is_pointwise(target: Any) -> bool:
+def _is_pointwise(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
@@ -147,7 +147,7 @@ def has_kernels(node: fx.Node) -> bool:
     """Return whether ONNX Runtime has kernels for the lowering of an operator, by trying it once for these dtypes.
 
     ONNX does not define every operator for all integers and booleans, and ONNX Runtime does not implement all that
-    are defined: such an operator stays in ATen.
+    are defined: operators without a kernel stay in ATen.
     """
     dtypes = tuple(fake.dtype for fake in _fakes_around(node))
     if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
@@ -203,7 +203,7 @@ def results(call: fx.Node) -> list[fx.Node]:
     return nodes
 
 
-def _without_symbols(value: Any) -> Any:
+def _without_symbols(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty([hint(size) for size in value.shape], dtype=value.dtype, device="meta")
     return hint(value) if isinstance(value, torch.SymInt) else value
@@ -244,14 +244,14 @@ def _bytes_handed_on(nodes: Sequence[fx.Node]) -> list[float]:
     return handed
 
 
-def _num_bytes(fake: Any) -> float:
+def _num_bytes(fake: object) -> float:
     if isinstance(fake, torch.Tensor):
         return math.prod(_nominal(dim) for dim in fake.shape) * fake.element_size()
     # A tuple is never handed on, only its elements; a number takes no memory.
     return math.inf if isinstance(fake, tuple | list) else 0
 
 
-def _nominal(dim: Any) -> int:
+def _nominal(dim: Dim) -> int:
     if isinstance(dim, int):
         return dim
     expression = dim.node.expr
@@ -286,11 +286,13 @@ def run_in_torch(module: fx.GraphModule, unknown: Sequence[str], *, strict: bool
         if name not in report.fallbacks:
             logger.warning("%s has no lowering to ONNX for these tensors; it runs in torch.", name)
     for index, node in enumerate(_left(module)):
-        fallback = report.fallback(str(node.target))
+        target = node.target
+        assert callable(target), "only operators are left"
+        fallback = report.fallback(str(target))
         fallback.num_nodes += 1
         name = f"fallback_{index}"
         # Not as a submodule, whose hooks take longer to look for than some of these operators take.
-        setattr(module, name, partial(fallback.timed, node.target))
+        setattr(module, name, partial(fallback.timed, target))
         node.op, node.target = "call_module", name
 
 

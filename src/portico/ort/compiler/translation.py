@@ -9,7 +9,7 @@ import onnx
 import torch
 from torch import fx
 
-from portico.ort.compiler.graph import Graph, Value
+from portico.ort.compiler.graph import Dim, Graph, Value
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.torch_compat import unset_fake_temporarily
 
@@ -104,7 +104,7 @@ def _declare_outputs(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any],
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the permutation that makes a transposed tensor contiguous; ``None`` if it is, or if there is none."""
+    """Return the permutation that makes a transposed tensor contiguous, or ``None`` if it needs none or has none."""
     if tensor.is_contiguous() or tensor.dim() < 2:
         return None
     strides = [hint(stride) for stride in tensor.stride()]
@@ -112,6 +112,6 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return order if tensor.permute(order).is_contiguous() else None
 
 
-def hint(number: Any) -> int:
+def hint(number: Dim) -> int:
     """Return a number; for a symbolic one, its value in the tensors that the graph was traced with."""
     return number if isinstance(number, int) else int(number.node.hint)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import MICROSOFT, Graph, Value
+from portico.ort.compiler.graph import MICROSOFT, Graph, Operand, Value
 from portico.ort.compiler.lowerings.creation import full_like
 from portico.ort.compiler.lowerings.registry import lowers
 
@@ -24,7 +24,7 @@ _UNARY = (
 @lowers(aten.logical_not.default, op_type="Not")
 # Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, op_type="Div")
-def of_operands(graph: Graph, *operands: Any, op_type: str) -> Value:
+def of_operands(graph: Graph, *operands: Operand, op_type: str) -> Value:
     return graph.op(op_type, *map(graph.operand, operands))
 
 
@@ -46,7 +46,7 @@ def relu(graph: Graph, x: Value) -> Value:
 
 
 @lowers(aten.threshold_backward.default)
-def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Any) -> Value:
+def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Operand) -> Value:
     is_below = graph.op("LessOrEqual", x, graph.operand(threshold))
     return graph.op("Where", is_below, graph.operand(0), grad)
 
@@ -84,7 +84,8 @@ def log1p(graph: Graph, x: Value) -> Value:
     ``log(u) * x / (u - 1)`` with ``u = 1 + x``: the errors of numerator and denominator cancel (Kahan; theorem 4 of
     Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991).
     """
-    x, one = graph.operand(x), graph.operand(1)
+    x = graph.operand(x)
+    one = graph.operand(1)
     total = graph.op("Add", x, one)
     kept = graph.op("Sub", total, one)
     log = graph.op("Log", total)
@@ -99,36 +100,35 @@ def log1p(graph: Graph, x: Value) -> Value:
 @lowers(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, of_booleans="And", of_numbers="BitwiseAnd")
 @lowers(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, of_booleans="Or", of_numbers="BitwiseOr")
 @lowers(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, of_booleans="Xor", of_numbers="BitwiseXor")
-def binary(graph: Graph, x: Any, y: Any, *, of_booleans: str, of_numbers: str) -> Value:
+def binary(graph: Graph, x: Operand, y: Operand, *, of_booleans: str, of_numbers: str) -> Value:
     op_type = of_booleans if graph.out.dtype is torch.bool else of_numbers
     return graph.op(op_type, graph.operand(x), graph.operand(y))
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar, op_type="Add")
 @lowers(aten.sub.Tensor, aten.sub.Scalar, op_type="Sub")
-def add_or_sub(graph: Graph, x: Any, y: Any, alpha: Any = 1, *, op_type: str) -> Value:
+def add_or_sub(graph: Graph, x: Operand, y: Operand, alpha: Operand = 1, *, op_type: str) -> Value:
     x, y = graph.operand(x), graph.operand(y)
     if graph.out.dtype is torch.bool:
         return graph.op("Or", x, y)
     return graph.op(op_type, x, _scaled(graph, y, alpha))
 
 
-def _scaled(graph: Graph, value: Value, factor: Any) -> Value:
+def _scaled(graph: Graph, value: Value, factor: Operand) -> Value:
     if isinstance(factor, int | float) and factor == 1:
         return value
     return graph.op("Mul", value, graph.operand(factor))
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def power(graph: Graph, base: Any, exponent: Any) -> Value:
+def power(graph: Graph, base: Operand, exponent: Operand) -> Value:
     return graph.op("Pow", graph.operand(base), graph.operand(exponent))
 
 
 @lowers(aten.pow.Tensor_Scalar)
-def power_of_number(graph: Graph, x: Value, exponent: Any) -> Value:
+def power_of_number(graph: Graph, x: Value, exponent: Operand) -> Value:
     """Return roots, squares and their reciprocals as ATen does: ``Pow`` differs at -0.0 and ``-inf``."""
-    is_number = isinstance(exponent, int | float)
-    if not is_number or not (exponent == 2 or (x.is_float and exponent in (0.5, -0.5, -2))):
+    if not isinstance(exponent, int | float) or not (exponent == 2 or (x.is_float and exponent in (0.5, -0.5, -2))):
         return power(graph, x, exponent)
     x = graph.operand(x)
     result = graph.op("Mul", x, x) if abs(exponent) == 2 else graph.op("Sqrt", x)
@@ -136,7 +136,7 @@ def power_of_number(graph: Graph, x: Value, exponent: Any) -> Value:
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
-def clamp(graph: Graph, x: Value, low: Any = None, high: Any = None) -> Value:
+def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     result = graph.operand(x)
     if low is not None:
         result = graph.op("Max", result, graph.operand(low))
@@ -144,12 +144,12 @@ def clamp(graph: Graph, x: Value, low: Any = None, high: Any = None) -> Value:
 
 
 @lowers(aten.addcmul.default)
-def addcmul(graph: Graph, x: Value, first: Value, second: Value, *, value: Any = 1) -> Value:
+def addcmul(graph: Graph, x: Value, first: Value, second: Value, *, value: Operand = 1) -> Value:
     return graph.op("Add", x, _scaled(graph, graph.op("Mul", first, second), value))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_rounded(graph: Graph, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+def div_rounded(graph: Graph, x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
     x, y = graph.operand(x), graph.operand(y)
     if rounding_mode == "floor":
         return _floor_of_floats(graph, x, y) if x.is_float else _floor_of_integers(graph, x, y)
@@ -174,7 +174,7 @@ def _floor_of_integers(graph: Graph, x: Value, y: Value) -> Value:
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar)
-def remainder(graph: Graph, x: Any, y: Any) -> Value:
+def remainder(graph: Graph, x: Operand, y: Operand) -> Value:
     x, y = graph.operand(x), graph.operand(y)
     if not x.is_float:
         return graph.op("Mod", x, y)
@@ -195,7 +195,7 @@ def _differ_in_sign(graph: Graph, x: Value, y: Value) -> Value:
 
 
 @lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(graph: Graph, x: Any, y: Any) -> Value:
+def fmod(graph: Graph, x: Operand, y: Operand) -> Value:
     x, y = graph.operand(x), graph.operand(y)
     if x.is_float:
         return graph.op("Mod", x, y, fmod=1)
@@ -211,7 +211,7 @@ def fmod(graph: Graph, x: Any, y: Any) -> Value:
 @lowers(aten.gt.Tensor, aten.gt.Scalar, op_type="Greater")
 @lowers(aten.le.Tensor, aten.le.Scalar, op_type="LessOrEqual")
 @lowers(aten.lt.Tensor, aten.lt.Scalar, op_type="Less")
-def compared(graph: Graph, x: Any, y: Any, *, op_type: str) -> Value:
+def compared(graph: Graph, x: Operand, y: Operand, *, op_type: str) -> Value:
     dtype = torch.result_type(_sample(x), _sample(y))
     # ONNX orders no booleans.
     if dtype is torch.bool and op_type != "Equal":
@@ -219,16 +219,17 @@ def compared(graph: Graph, x: Any, y: Any, *, op_type: str) -> Value:
     return graph.op(op_type, graph.scalar(x, dtype), graph.scalar(y, dtype))
 
 
-def _sample(operand: Any) -> Any:
+def _sample(operand: Operand) -> Any:
     """Return a number or tensor of the kind by which torch chooses the dtype that it compares in."""
     if isinstance(operand, Value):
         return torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype)
-    symbolic = {torch.SymInt: 1, torch.SymFloat: 1.0}
-    return symbolic.get(type(operand), operand)
+    if isinstance(operand, torch.SymInt):
+        return 1
+    return 1.0 if isinstance(operand, torch.SymFloat) else operand
 
 
 @lowers(aten.ne.Tensor, aten.ne.Scalar)
-def ne(graph: Graph, x: Any, y: Any) -> Value:
+def ne(graph: Graph, x: Operand, y: Operand) -> Value:
     return graph.op("Not", compared(graph, x, y, op_type="Equal"))
 
 
@@ -245,7 +246,7 @@ def is_special(graph: Graph, x: Value, *, op_type: str) -> Value:
 
 
 @lowers(aten.where.self)
-def where(graph: Graph, condition: Value, x: Any, y: Any) -> Value:
+def where(graph: Graph, condition: Value, x: Operand, y: Operand) -> Value:
     condition, x, y = graph.cast(condition, torch.bool), graph.operand(x), graph.operand(y)
     if graph.out.dtype is not torch.bool:
         return graph.op("Where", condition, x, y)
@@ -254,7 +255,7 @@ def where(graph: Graph, condition: Value, x: Any, y: Any) -> Value:
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(graph: Graph, x: Value, mask: Value, value: Any) -> Value:
+def masked_fill(graph: Graph, x: Value, mask: Value, value: Operand) -> Value:
     return where(graph, mask, value, x)
 
 
@@ -296,7 +297,9 @@ def _normal_distribution(graph: Graph, t: Value) -> Value:
 
 
 def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
-    number, scale, cubic = graph.operand, math.sqrt(2 / math.pi), 0.044715
+    number = graph.operand
+    scale = math.sqrt(2 / math.pi)
+    cubic = 0.044715
     square = graph.op("Mul", x, x)
     polynomial = graph.op("Add", graph.op("Mul", square, number(cubic)), number(1))
     inner = graph.op("Mul", graph.op("Mul", x, number(scale)), polynomial)
@@ -310,7 +313,8 @@ def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.silu_backward.default)
 def silu_backward(graph: Graph, grad: Value, x: Value) -> Value:
-    sigmoid, one = graph.op("Sigmoid", x), graph.operand(1)
+    sigmoid = graph.op("Sigmoid", x)
+    one = graph.operand(1)
     inner = graph.op("Add", graph.op("Mul", x, graph.op("Sub", one, sigmoid)), one)
     return graph.op("Mul", grad, graph.op("Mul", sigmoid, inner))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Graph, Value, same_shape
+from portico.ort.compiler.graph import Dim, Graph, Operand, Size, Value, same_shape
 from portico.ort.compiler.lowerings.creation import full
 from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
@@ -17,9 +17,9 @@ _END = 2**63 - 1
 
 
 @lowers(aten.view.default, aten._unsafe_view.default)
-def view(graph: Graph, x: Value, size: Sequence[Any]) -> Value:
+def view(graph: Graph, x: Value, size: Sequence[Size]) -> Value:
     shape = graph.out.shape
-    # The sizes passed by the caller are in the graph already; those of the result may have to be computed.
+    # The sizes that the caller passes are in the graph already; the sizes of the result may have to be computed.
     num_symbolic = sum(not isinstance(dim, int) for dim in shape)
     return graph.reshape(x, shape if num_symbolic < 2 or same_shape(x.dims, shape) else size)
 
@@ -41,7 +41,7 @@ def permute(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
 
 
 @lowers(aten.expand.default)
-def expand(graph: Graph, x: Value, size: Sequence[Any], *, implicit: bool = False) -> Value:
+def expand(graph: Graph, x: Value, size: Sequence[Size], *, implicit: bool = False) -> Value:
     if same_shape(x.dims, graph.out.shape):
         return x
     # Torch keeps a dimension by -1, ONNX by 1.
@@ -59,31 +59,33 @@ def cat(graph: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 @lowers(aten.slice.Tensor)
-def slice_(graph: Graph, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def slice_(
+    graph: Graph, x: Value, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1
+) -> Value:
     if same_shape(x.dims, graph.out.shape):
         return x
     return _sliced(graph, x, dim, start, end, step)
 
 
-def _sliced(graph: Graph, x: Value, dim: int, start: Any, end: Any, step: int) -> Value:
+def _sliced(graph: Graph, x: Value, dim: int, start: Size | None, end: Size | None, step: int) -> Value:
     bounds = [0 if start is None else start, _END if end is None else end]
     first, last = (graph.vector([bound]) for bound in bounds)
     return graph.op("Slice", x, first, last, graph.axes(dim), graph.axes(step))
 
 
 @lowers(aten.select.int)
-def select(graph: Graph, x: Value, dim: int, index: Any) -> Value:
+def select(graph: Graph, x: Value, dim: int, index: Size) -> Value:
     return graph.op("Gather", x, graph.scalar(index, torch.int64), axis=dim)
 
 
 @lowers(aten.split_with_sizes.default)
-def split_with_sizes(graph: Graph, x: Value, sizes: Sequence[Any], dim: int = 0) -> Any:
+def split_with_sizes(graph: Graph, x: Value, sizes: Sequence[Size], dim: int = 0) -> Any:
     parts = graph.op("Split", x, graph.vector(sizes), outputs=len(sizes), axis=dim)
     return parts if len(sizes) > 1 else (parts,)
 
 
 @lowers(aten.constant_pad_nd.default)
-def constant_pad_nd(graph: Graph, x: Value, pad: Sequence[Any], value: Any = 0) -> Value:
+def constant_pad_nd(graph: Graph, x: Value, pad: Sequence[Size], value: Operand = 0) -> Value:
     # Torch lists (before, after) pairs from the last dimension; ONNX all befores, then all afters. All dimensions are
     # listed: ONNX Runtime loses the `axes` input when it moves a transpose past a `Pad`.
     before, after = pad[::2][::-1], pad[1::2][::-1]
@@ -92,7 +94,7 @@ def constant_pad_nd(graph: Graph, x: Value, pad: Sequence[Any], value: Any = 0) 
 
 
 @lowers(aten.repeat.default)
-def repeat(graph: Graph, x: Value, repeats: Sequence[Any]) -> Value:
+def repeat(graph: Graph, x: Value, repeats: Sequence[Size]) -> Value:
     ones = [1] * (len(repeats) - x.rank)
     return graph.op("Tile", graph.reshape(x, [*ones, *x.dims]), graph.vector(repeats))
 
@@ -108,7 +110,13 @@ def flip(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
 
 @lowers(aten.slice_scatter.default)
 def slice_scatter(
-    graph: Graph, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    graph: Graph,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: int = 1,
 ) -> Value:
     if same_shape(x.dims, source.dims):
         return graph.operand(source)
@@ -121,7 +129,7 @@ def select_scatter(graph: Graph, x: Value, source: Value, dim: int, index: int) 
     return _put(graph, x, row, dim, index, index + 1 if index != -1 else None, 1)
 
 
-def _put(graph: Graph, x: Value, source: Value, dim: int, start: Any, end: Any, step: int) -> Value:
+def _put(graph: Graph, x: Value, source: Value, dim: int, start: Size | None, end: Size | None, step: int) -> Value:
     """Return ``x`` with a slice of ``dim`` replaced."""
     dim %= x.rank
     zero, one = graph.constant(0, torch.int64), graph.constant(1, torch.int64)
@@ -136,13 +144,13 @@ def _put(graph: Graph, x: Value, source: Value, dim: int, start: Any, end: Any, 
 
 
 @lowers(aten.embedding.default)
-def embedding(graph: Graph, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+def embedding(graph: Graph, weight: Value, indices: Value, *_: object, **__: object) -> Value:
     return graph.op("Gather", weight, _not_negative(graph, indices), axis=0)
 
 
 @lowers(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    graph: Graph, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool
+    graph: Graph, grad: Value, indices: Value, num_weights: Dim, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
     rows = graph.op("Unsqueeze", indices, graph.axes(-1))
     positions = graph.cast(rows, torch.int64)
@@ -169,7 +177,7 @@ def scatter_src(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> V
 
 
 @lowers_along(aten.scatter.value)
-def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Any) -> Value:
+def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Operand) -> Value:
     src = graph.op("Expand", graph.operand(value), graph.op("Shape", index))
     return graph.op("ScatterElements", x, _not_negative(graph, index), src, axis=dim)
 
@@ -180,12 +188,14 @@ def scatter_add(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> V
     return _added(graph, "ScatterElements", x, positions, _as_large_as(graph, src, index), axis=dim)
 
 
-def _added(graph: Graph, op_type: str, x: Value, positions: Value, updates: Value, **attributes: Any) -> Value:
+def _added(
+    graph: Graph, op_type: str, x: Value, positions: Value, updates: Value, *, axis: int | None = None
+) -> Value:
     """Add by index, in a dtype that ONNX Runtime has a kernel for."""
     dtype = graph.out.dtype
     wide = _ADDED_IN.get(dtype, dtype)
     x, updates = (graph.cast(Value(value.name, dtype), wide) for value in (x, updates))
-    return graph.operand(graph.op(op_type, x, positions, updates, reduction="add", dtype=wide, **attributes))
+    return graph.operand(graph.op(op_type, x, positions, updates, reduction="add", dtype=wide, axis=axis))
 
 
 def _as_large_as(graph: Graph, src: Value, index: Value) -> Value:
@@ -287,7 +297,7 @@ def _coordinates(graph: Graph, x: Value, indices: Sequence[Value | None]) -> tup
     return [*indexed, *rest], rest, coordinates, indexed[0] if adjacent else 0
 
 
-def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
+def _broadcast(shapes: Sequence[Sequence[Size]]) -> list[Size]:
     """Return the broadcast shape; of two symbols the first, since torch has checked that they are equal."""
     rank = max(len(shape) for shape in shapes)
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]

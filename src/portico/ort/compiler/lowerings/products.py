@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 import torch
 
 from portico.compat.transformers import products_of_experts
-from portico.ort.compiler.graph import MICROSOFT, Graph, Value, same_shape
+from portico.ort.compiler.graph import MICROSOFT, Graph, Operand, Size, Value, same_shape
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import lowers
 
@@ -20,14 +19,14 @@ def matmul(graph: Graph, x: Value, y: Value) -> Value:
 
 
 @lowers(aten.addmm.default)
-def addmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+def addmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Operand = 1, alpha: Operand = 1) -> Value:
     if graph.out.dtype.is_floating_point and alpha == beta == 1:
         return graph.op("Gemm", x, y, bias)
     return baddbmm(graph, bias, x, y, beta=beta, alpha=alpha)
 
 
 @lowers(aten.baddbmm.default)
-def baddbmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+def baddbmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Operand = 1, alpha: Operand = 1) -> Value:
     product = graph.op("MatMul", x, y)
     if alpha != 1:
         product = graph.op("Mul", product, graph.operand(alpha))
@@ -78,7 +77,7 @@ def _matrices(graph: Graph, weight: Value) -> Iterator[Value]:
 
 
 def _multiplied(
-    graph: Graph, groups: Sequence[Value], matrices: Iterable[Value], width: Any, dtype: torch.dtype | None
+    graph: Graph, groups: Sequence[Value], matrices: Iterable[Value], width: Size, dtype: torch.dtype | None
 ) -> Value:
     *groups, rest = groups
     products = [graph.op("MatMul", group, matrix) for group, matrix in zip(groups, matrices, strict=True)]
@@ -99,7 +98,7 @@ def flash_attention(
     is_causal: bool = False,
     *,
     attn_mask: Value | None = None,
-    scale: Any = None,
+    scale: float | None = None,
 ) -> tuple[Value, Value]:
     is_differentiated = any(user.args[1] == 1 for user in graph.node.users)
     if not is_differentiated and not graph.is_standard and _is_fusible(query, key, is_causal, attn_mask):
@@ -112,7 +111,9 @@ def flash_attention(
     return _alive(graph, graph.op("MatMul", graph.op("Softmax", scores, axis=-1), value), attn_mask), logsumexp
 
 
-def _fused(graph: Graph, query: Value, key: Value, value: Value, attn_mask: Value | None, scale: Any) -> Value:
+def _fused(
+    graph: Graph, query: Value, key: Value, value: Value, attn_mask: Value | None, scale: float | None
+) -> Value:
     """Return attention by one operator, whose inputs and output are ``[batch, length, heads * width]``."""
     batch, num_heads, length, width = query.dims
     joined = [
@@ -151,7 +152,7 @@ def flash_attention_backward(
     is_causal: bool,
     *,
     attn_mask: Value | None = None,
-    scale: Any = None,
+    scale: float | None = None,
 ) -> tuple[Value, Value, Value]:
     swapped = [0, 1, 3, 2]
     grad = _alive(graph, grad, attn_mask)
@@ -185,7 +186,9 @@ def _alive(graph: Graph, rows: Value, attn_mask: Value | None) -> Value:
     return graph.op("Mul", rows, graph.cast(seen, dtype))
 
 
-def _scores(graph: Graph, query: Value, key: Value, is_causal: bool, attn_mask: Value | None, scale: Any) -> Value:
+def _scores(
+    graph: Graph, query: Value, key: Value, is_causal: bool, attn_mask: Value | None, scale: float | None
+) -> Value:
     product = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2]))
     scores = graph.op("Mul", product, _scale(graph, query, scale))
     if attn_mask is not None:
@@ -197,7 +200,7 @@ def _scores(graph: Graph, query: Value, key: Value, is_causal: bool, attn_mask: 
     return graph.op("Where", seen, scores, graph.constant(float("-inf"), query.dtype or torch.float32))
 
 
-def _scale(graph: Graph, query: Value, scale: Any) -> Value:
+def _scale(graph: Graph, query: Value, scale: float | None) -> Value:
     width = query.dims[-1]
     return graph.scalar(1 / math.sqrt(int(width)) if scale is None else scale, query.dtype or torch.float32)
 
@@ -205,26 +208,30 @@ def _scale(graph: Graph, query: Value, scale: Any) -> Value:
 # ---- Convolution in any number of spatial dimensions, and pooling ----
 
 
-class _Window(NamedTuple):
-    """How a convolution moves over its input, in the order of ATen's arguments."""
-
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
-    transposed: bool
-    output_padding: Sequence[int]
-    groups: int
-
-
 @lowers(aten.convolution.default)
-def convolution(graph: Graph, x: Value, weight: Value, bias: Value | None, *numbers: Any) -> Value:
-    window = _Window(*numbers)
-    attributes: dict[str, Any] = {"strides": list(window.stride), "dilations": list(window.dilation)}
-    if window.transposed:
-        attributes["output_padding"] = list(window.output_padding)
-    pads = [*window.padding, *window.padding]
-    op_type = "ConvTranspose" if window.transposed else "Conv"
-    return graph.op(op_type, x, weight, bias, group=window.groups, pads=pads, **attributes)
+def convolution(
+    graph: Graph,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    return graph.op(
+        "ConvTranspose" if transposed else "Conv",
+        x,
+        weight,
+        bias,
+        strides=list(stride),
+        pads=[*padding, *padding],
+        dilations=list(dilation),
+        output_padding=list(output_padding) if transposed else None,
+        group=groups,
+    )
 
 
 @lowers(aten.max_pool2d_with_indices.default)
@@ -240,7 +247,8 @@ def max_pool(
     kernel = _both(kernel_size)
     batch = x if x.rank == 4 else graph.op("Unsqueeze", x, graph.axes(0))
     # ONNX Runtime ignores NaN: take infinity instead, and only the positions from the pooling.
-    is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), graph.out[0].dtype)
+    is_nan = graph.op("IsNaN", batch)
+    infinity = graph.constant(float("inf"), graph.out[0].dtype)
     _, positions = graph.op(
         "MaxPool",
         graph.op("Where", is_nan, infinity, batch),

@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them: softmax, layer and batch normalisation, and their derivatives."""
+"""Reductions, softmax, layer and batch normalisation, and their derivatives."""
 
 import math
 from collections.abc import Sequence
@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Graph, Value, same_shape
+from portico.ort.compiler.graph import Graph, Number, Size, Value, same_shape
 from portico.ort.compiler.lowerings.creation import full
 from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
+Dims = Sequence[int] | int | None
 
 
-def reduced(
-    graph: Graph, op_type: str, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False
-) -> Value:
+def reduced(graph: Graph, op_type: str, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
     """Return a reduction of ``x`` over ``dims``; ``None`` or an empty list means all."""
     chosen = [dims] if isinstance(dims, int) else list(dims or ())
     if x.shape is not None:
@@ -29,7 +28,7 @@ def reduced(
 @lowers_along(aten.prod.default, aten.prod.dim_int, op_type="ReduceProd")
 @lowers_along(aten.mean.dim, aten.mean.default, op_type="ReduceMean")
 def accumulated(
-    graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, op_type: str
+    graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, op_type: str
 ) -> Value:
     if op_type == "ReduceMean" and _is_empty(x):
         return full(graph, graph.out.shape, float("nan"))
@@ -43,7 +42,7 @@ def _is_empty(x: Value) -> bool:
 
 @lowers_along(aten.amax.default, aten.max.default, kind="Max")
 @lowers_along(aten.amin.default, aten.min.default, kind="Min")
-def extreme(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, kind: str) -> Value:
+def extreme(graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False, *, kind: str) -> Value:
     """Return the largest or smallest element, or NaN if there is one, which ONNX Runtime would ignore."""
     if x.dtype is torch.bool:
         return graph.cast(reduced(graph, f"Reduce{kind}", graph.cast(x, torch.int32), dim, keepdim), torch.bool)
@@ -86,7 +85,7 @@ def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *
 
 
 @lowers_along(aten.topk.default)
-def topk(graph: Graph, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def topk(graph: Graph, x: Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     return _ordered(graph, x, k, dim, largest)
 
 
@@ -95,7 +94,7 @@ def sort(graph: Graph, x: Value, dim: int = -1, descending: bool = False) -> Any
     return _ordered(graph, x, x.dims[dim], dim, descending)
 
 
-def _ordered(graph: Graph, x: Value, count: Any, dim: int, largest: bool) -> tuple[Value, Value]:
+def _ordered(graph: Graph, x: Value, count: Size, dim: int, largest: bool) -> tuple[Value, Value]:
     """Return the first elements in order, and their indices; equal ones stay in order, and NaN is as large as inf."""
     keys = x
     if x.is_float:
@@ -105,7 +104,7 @@ def _ordered(graph: Graph, x: Value, count: Any, dim: int, largest: bool) -> tup
 
 
 @lowers_along(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def any_(graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     """Return whether any is true, by counting."""
     found = graph.cast(x, torch.bool)
     # An empty list of dimensions reduces none.
@@ -115,7 +114,7 @@ def any_(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Valu
 
 
 @lowers_along(aten.var.correction)
-def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+def var(graph: Graph, x: Value, dim: Dims = None, *, correction: Number | None = 1, keepdim: bool = False) -> Value:
     if _is_empty(x):
         return full(graph, graph.out.shape, float("nan"))
     centered = graph.op("Sub", x, reduced(graph, "ReduceMean", x, dim, True))
@@ -130,7 +129,7 @@ def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim
 
 
 @lowers_along(aten.cumsum.default)
-def cumsum(graph: Graph, x: Value, dim: int, *, dtype: Any = None) -> Value:
+def cumsum(graph: Graph, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     return graph.op("CumSum", graph.operand(x), graph.constant(dim, torch.int64))
 
 
@@ -145,7 +144,8 @@ def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: s
 
 @lowers_along(aten._safe_softmax.default)
 def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    x, nothing = graph.operand(x), graph.operand(float("-inf"))
+    x = graph.operand(x)
+    nothing = graph.operand(float("-inf"))
     # Torch defines the probabilities of a row of nothing but -inf as zero.
     is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
     floor = graph.op("Where", is_alive, nothing, graph.operand(0))
@@ -155,7 +155,7 @@ def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = N
 
 @lowers(aten.native_layer_norm.default)
 def native_layer_norm(
-    graph: Graph, x: Value, normalized_shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
+    graph: Graph, x: Value, normalized_shape: Sequence[Size], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
     if weight is None:
         weight = graph.op("Expand", graph.constant(1, graph.out[0].dtype), graph.vector(normalized_shape))
@@ -172,15 +172,16 @@ def native_layer_norm_backward(
     graph: Graph,
     grad: Value,
     x: Value,
-    normalized_shape: Sequence[Any],
+    normalized_shape: Sequence[Size],
     mean: Value,
     rstd: Value,
     weight: Value | None,
     bias: Value | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    dims, num_outer = list(range(x.rank)), x.rank - len(normalized_shape)
-    normalized_dims, batch_dims = dims[num_outer:], dims[:num_outer]
+    num_outer = x.rank - len(normalized_shape)
+    batch_dims = list(range(num_outer))
+    normalized_dims = list(range(num_outer, x.rank))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
@@ -269,5 +270,5 @@ def _batch_normalized(
     return normalized, graph.op("Reciprocal", graph.op("Sqrt", var))
 
 
-def _along_channels(graph: Graph, value: Any, rank: int) -> Value:
+def _along_channels(graph: Graph, value: Value, rank: int) -> Value:
     return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))

@@ -8,15 +8,15 @@ from portico.ort.compiler.graph import Graph, Value
 from portico.ort.torch_compat import tree_map_only
 
 Lowering = Callable[..., Any]
-LOWERINGS: dict[Any, Lowering] = {}
+LOWERINGS: dict[object, Lowering] = {}
 
 
-def lowers(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering]:
+def lowers(*targets: object, **options: str | int) -> Callable[[Lowering], Lowering]:
     """Register a function as the lowering of operators.
 
-    It is called with the graph, whose ``node`` and ``out`` are those of the operator, with the operator's arguments,
-    tensors and symbolic numbers as :class:`~portico.ort.compiler.graph.Value`, and with ``options``. It returns a
-    ``Value``, or a tuple of them.
+    The function is called with the graph, which holds the operator in ``node`` and its fake result in ``out``; with
+    the operator's arguments, in which tensors and symbolic numbers are a
+    :class:`~portico.ort.compiler.graph.Value`; and with ``options``. It returns a ``Value``, or a tuple of them.
     """
 
     def register(lowering: Lowering) -> Lowering:
@@ -28,7 +28,7 @@ def lowers(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering]:
     return register
 
 
-def lowers_along(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering]:
+def lowers_along(*targets: object, **options: str | int) -> Callable[[Lowering], Lowering]:
     """Register a function as the lowering of operators along dimensions, which 0-d tensors reach as vectors.
 
     Torch accepts the dimensions 0 and -1 of a 0-d tensor; ONNX does not.
@@ -41,7 +41,7 @@ def lowers_along(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering
     return register
 
 
-def _with_vectors(lowering: Lowering, graph: Graph, x: Value, *args: Any, **kwargs: Any) -> Any:
+def _with_vectors(lowering: Lowering, graph: Graph, x: Value, *args: object, **kwargs: object) -> Any:
     if x.rank:
         return lowering(graph, x, *args, **kwargs)
 

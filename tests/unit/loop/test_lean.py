@@ -9,7 +9,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 
 from models import toy_trainer
-from portico.compat import lightning as lightning_compat
+from portico.loop import run
 
 HOOKS = [
     name for name in dir(pl.Callback) if name.startswith("on_") and name not in ("on_exception", "on_load_checkpoint")
@@ -141,7 +141,7 @@ def trace_of(
     trace = []
     with monkeypatch.context() as patched:
         if not is_lean:
-            patched.setattr(lightning_compat, "use_lean_loops", lambda trainer: None)
+            patched.setattr(run, "use_lean_loops", lambda trainer: None)
         callbacks = [Spy(trace, logs), SpyBar(trace)]
         if adds:
             callbacks.append(AddsCallback(Spy(trace, logs)))

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, tiny_bert, toy_arguments, toy_trainer
-from portico.data.datamodule import EvaluationFeed, TrainFeed
 from portico.errors import InputError
+from portico.loop.datamodule import EvaluationFeed, TrainFeed
 
 
 class Stream(IterableDataset):

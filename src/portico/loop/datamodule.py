@@ -6,7 +6,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,8 +27,8 @@ from portico.plan import limited_batches
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import DataCollator, Examples, Loader, ProcessingClass
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.run import TrainingRun
-    from portico.trainer import Trainer
 
 
 @dataclass(eq=False)
@@ -75,10 +75,12 @@ class EvaluationFeed:
     renew: "Callable[[], Loader] | None" = None
 
     def __post_init__(self) -> None:
-        num_batches = None if len(self) == sys.maxsize else len(self)
+        self.is_whole = isinstance(self.limit, float) and self.limit == 1.0
+        length = len(self)
+        self.num_batches = None if length == sys.maxsize else length
         # An empty set is evaluated too, to no metrics.
-        limited = num_batches if num_batches == 0 else limited_batches(num_batches, self.limit, self.limited_by)
-        self.num_batches: int | None = limited
+        if not self.is_whole and length != 0:
+            self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
 
     def __len__(self) -> int:
         if not hf_compat.has_length(self.loader):
@@ -95,9 +97,8 @@ class EvaluationFeed:
             self.loader = self.renew()
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
-        is_whole = isinstance(self.limit, float) and self.limit == 1.0
         try:
-            yield from self.loader if is_whole else islice(self.loader, self.num_batches)
+            yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
         finally:
             # Lightning does not ask for the end, where the accelerator stops reading the size of the last batch.
             if isinstance(self.loader, DataLoaderShard):
@@ -115,7 +116,7 @@ _STAGES = {
 class TrainerDataModule(pl.LightningDataModule):
     """Builds loaders from datasets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: "TrainerHooks") -> None:
         super().__init__()
         self.hf_trainer = trainer
         self.run: TrainingRun | None = None
@@ -211,25 +212,21 @@ class TrainerDataModule(pl.LightningDataModule):
         *,
         description: str,
         batch_size: int,
-        sampler_fn: "Callable[[Examples], Sampler[Any] | None] | None",
-        is_training: bool,
+        collate_fn: "DataCollator",
+        sampler_fn: "Callable[[Examples], Sampler[Any] | None] | None" = None,
+        is_training: bool = False,
     ) -> "DataLoader[Any]":
-        """Return a plain loader over ``dataset``, without the columns the model does not take.
+        """Return a plain loader over ``dataset``.
 
         Messages call it by ``description``: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns the
         sampler of data with indices; workers are seeded only if it ``is_training``.
         """
-        trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
+        trainer, args = self.hf_trainer, self.hf_trainer.args
         if isinstance(dataset, DataLoader):
             raise InputError(
                 f"The {description} data are a DataLoader, but `{type(trainer).__name__}` makes its own batches; give "
                 "its `dataset`."
             )
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
-            dataset = trainer._remove_unused_columns(dataset, description=description)
-        else:
-            collate_fn = trainer._get_collator_with_removed_columns(collate_fn, description=description)
-        dataset, collate_fn = trainer._batched_alike(dataset, collate_fn)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "collate_fn": collate_fn,
@@ -257,9 +254,10 @@ class TrainerDataModule(pl.LightningDataModule):
                 )
         return DataLoader(dataset, **options)
 
-    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> "Examples":
-        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes."""
-        taken = self.hf_trainer._signature_columns or []
+    def remove_unused_columns(
+        self, dataset: "Examples", description: str | None, *, taken: Sequence[str]
+    ) -> "Examples":
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns in ``taken``."""
         ignored = sorted(set(dataset.column_names) - set(taken))
         if len(ignored) == len(dataset.column_names):
             raise InputError(
@@ -272,11 +270,12 @@ class TrainerDataModule(pl.LightningDataModule):
         self.announce_ignored(ignored, description)
         return dataset.remove_columns(ignored)
 
-    def removing_collator(self, collator: "DataCollator", description: str | None) -> "ColumnFilter":
-        """Return ``collator`` behind a filter that drops columns the model does not take."""
-        trainer = self.hf_trainer
-        model_name = type(trainer.model).__name__
-        return ColumnFilter(collator, trainer._signature_columns, logger, model_name, description)
+    def removing_collator(
+        self, collator: "DataCollator", description: str | None, *, taken: Sequence[str]
+    ) -> "ColumnFilter":
+        """Return ``collator`` behind a filter that drops the columns that are not in ``taken``."""
+        model_name = type(self.hf_trainer.model).__name__
+        return ColumnFilter(collator, taken, logger, model_name, description)
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
         """Log once which columns of a set are dropped."""
@@ -292,9 +291,9 @@ class TrainerDataModule(pl.LightningDataModule):
 class ColumnFilter(hf_compat.RemoveColumnsCollator):
     """A collator behind a filter of columns, with a short way for examples that have only columns the model takes."""
 
-    def __init__(self, data_collator: "DataCollator", signature_columns: list[str] | None, *options: Any) -> None:
+    def __init__(self, data_collator: "DataCollator", signature_columns: Sequence[str], *options: Any) -> None:
         super().__init__(data_collator, signature_columns, *options)
-        self._taken = frozenset(signature_columns or ())
+        self._taken = frozenset(signature_columns)
 
     def __call__(self, features: list[Any]) -> Any:
         if set(map(type, features)) == {dict} and set().union(*features) <= self._taken:

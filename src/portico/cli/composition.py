@@ -7,24 +7,20 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import InstantiationException
-from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from portico.arguments import fastest_arguments
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
+from portico.cli.experiment import TARGET, Experiment, build_experiment, complete_settings, schema_of_experiment
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.cli.known_settings import schema_for
-from portico.cli.settings import TARGET
 from portico.errors import InputError, MissingPackageError
-
-if TYPE_CHECKING:
-    from portico.cli.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
@@ -48,12 +44,12 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     """Compose and check a configuration without running it: no folder is made, no logging is set up.
 
     Args:
-        overrides: What would follow `train.py` on the command line, such as `["args.learning_rate=1e-4"]`.
-        experiment: The file of `conf/experiment` to start from; None when the overrides choose the groups.
+        overrides: What would follow ``train.py`` on the command line, such as ``["args.learning_rate=1e-4"]``.
+        experiment: The file of ``conf/experiment`` to start from; None when the overrides choose the groups.
 
     Returns:
-        One plain dict for each group (`args`, `model`, `data`, ...), with the defaults of those that the experiment
-        builds; `args` holds keywords of `TrainingArguments`.
+        One plain dict for each group (``args``, ``model``, ``data``, ...), with the defaults of the groups that the
+        experiment builds; ``args`` holds keywords of ``TrainingArguments``.
 
     Raises:
         InputError: If an override cannot be read, or sets a key that does not exist.
@@ -68,16 +64,16 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:
     names = partial(known_names, overrides)
     with explained(names), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
-        # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
+        # Resolved while Hydra is initialised: its resolvers, such as `now`, exist only then.
         return to_plain(hydra.compose(CONFIG_NAME, list(overrides)))
 
 
 def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
-    """Return what the user wrote as Hydra takes it.
+    """Return the user's arguments as Hydra takes them.
 
-    An experiment is added, which needs a plus sign; groups of the defaults list take none. Hydra takes no null for a
-    group, so ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug``
-    for one experiment are in a folder named after it.
+    An experiment needs a plus sign; groups of the defaults list take none. Hydra does not take null for a group, so
+    ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug`` for one
+    experiment are in a folder named after it.
     """
     found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
     found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
@@ -88,16 +84,16 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
 
 
 def known_names(overrides: Sequence[str]) -> Collection[str]:
-    """Return all keys of the experiment that overrides choose, by default that of MRC.
+    """Return all keys of the experiment that overrides choose, by default ``mrc``.
 
-    The other overrides may be the ones that cannot be composed.
+    The other overrides are left out: they may be the ones that cannot be composed.
     """
     choosing = [one for one in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", one)]
     if choosing == list(overrides):  # its own files cannot be composed
         return TOP_LEVEL_NAMES
     with suppress(InputError):
         settings = _composed(choosing or ["+experiment=mrc"])
-        return [*schema_for(settings).names(_OWN_KEYS), *EVERYWHERE]
+        return [*schema_of_experiment(settings).names(_OWN_KEYS), *EVERYWHERE]
     return TOP_LEVEL_NAMES
 
 
@@ -109,52 +105,53 @@ def config_dir() -> Path:
 
 
 def experiment_names() -> list[str]:
-    """Return the names that `+experiment=` takes, in alphabetical order."""
+    """Return the names that ``+experiment=`` takes, in alphabetical order."""
     return sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
 
 
 def register_resolvers() -> None:
-    """Tell Hydra what our files refer to: open groups, the settings that `--help` shows, what is fast on this machine.
+    """Register what our files refer to: open groups, the settings that ``--help`` shows, what is fast on this machine.
 
     The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
-    would require a plus sign for `args.weight_decay=0.1`; in an open group `ExperimentSchema.check` decides instead.
+    would require a plus sign for ``args.weight_decay=0.1``; in an open group ``ExperimentSchema.check`` decides.
     """
-    groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
-    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
+    _store_open_groups({})
     OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
     OmegaConf.register_new_resolver("fastest", _fastest, replace=True)
 
 
 def _fastest(name: str, *, _root_: DictConfig) -> Any:
-    from portico.speed import fastest_arguments
-
     args = _root_.args
-    # The file sets `args.use_cpu` itself, unless the command does.
+    # The file of the group sets `args.use_cpu`, unless the command does.
     is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
     use_cpu = is_set or OmegaConf.select(_root_, "accelerator") == "cpu"
     model = _root_.get("model") or {}
     made_here = str(model.get(TARGET)).startswith("portico.") and model.get("name_or_path") is None
-    # Those that an experiment makes from scratch are small.
+    # Models that an experiment makes from scratch are small.
     return fastest_arguments(use_cpu=bool(use_cpu), small_model=made_here)[name]
 
 
 def complete_all_settings() -> None:
     """Make tab completion offer every setting of the chosen experiment, and not only those that a file mentions.
 
-    Hydra completes the keys of the composed configuration, and has no hook to add to them.
+    Hydra completes the keys of the composed configuration, so the settings are added to it, below what the files say.
     """
-    matches = CompletionPlugin._get_matches
+    line = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", os.environ.get("COMP_LINE", ""))
+    os.environ["COMP_LINE"] = line
+    complete_words = line.split() if line.endswith(" ") else line.split()[:-1]
+    overrides = [word for word in complete_words if "=" in word and not word.startswith("-")]
+    folder = re.search(r"(?:--config-dir|-cd)[ =](\S+)", line)
+    if folder is not None:
+        overrides.append(f"hydra.searchpath=[file://{Path(folder[1]).absolute()}]")
+    with suppress(InputError):
+        settings = _composed(in_words_of_hydra(overrides))
+        if settings.get(TARGET):
+            _store_open_groups(schema_of_experiment(settings).defaults())
 
-    def matches_of_all(config: Any, word: str) -> list[str]:
-        if isinstance(config, DictConfig) and config._get_parent() is None and config.get(TARGET):
-            groups = {str(name): config[name] for name in config if name != "hydra"}
-            settings = to_plain(DictConfig(groups, parent=config))
-            config = OmegaConf.create({**schema_for(settings).all_settings(settings), "hydra": config.get("hydra")})
-        return matches(config, word)
 
-    CompletionPlugin._get_matches = staticmethod(matches_of_all)  # type: ignore[method-assign]
-    line = os.environ.get("COMP_LINE", "")
-    os.environ["COMP_LINE"] = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", line)
+def _store_open_groups(values: Mapping[str, Mapping[str, object]]) -> None:
+    groups = {name: DictConfig(dict(values.get(name, {})), flags={"struct": False}) for name in OPEN_GROUPS}
+    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
@@ -164,14 +161,14 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with the defaults of their groups, refused if something in them cannot be used."""
+    """Return settings completed with the defaults of their groups; refuse settings that cannot be used."""
     if not settings.get(TARGET):
         names = experiment_names()
         raise InputError(
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
-    schema = schema_for(settings)
+    schema = schema_of_experiment(settings)
     schema.check(settings, _OWN_KEYS)
     if settings["mode"] not in schema.modes:
         raise InputError(
@@ -181,15 +178,11 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    from portico.cli.experiment import complete_settings  # takes seconds, with torch; what is refused needs none
-
     return complete_settings(settings)
 
 
-def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
-    """Return the experiment of checked settings, everything with a `_target_` built."""
-    from portico.cli.experiment import build_experiment
-
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+    """Return the experiment of checked settings, with every object built that has a ``_target_``."""
     with explained():
         groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
         for name in _OBJECT_GROUPS:
@@ -199,7 +192,7 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     return build_experiment(groups, output_dir)
 
 
-def _built(key: str, entry: Any) -> Any:
+def _built(key: str, entry: object) -> Any:
     if not isinstance(entry, Mapping) or TARGET not in entry:
         group, _, name = key.partition(".")
         choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
@@ -223,8 +216,8 @@ def _built(key: str, entry: Any) -> Any:
         ) from error
 
 
-def _with_objects(values: Any) -> Any:
-    """Build what has a `_target_` inside a group; that of the group itself is left to the experiment."""
+def _with_objects(values: object) -> Any:
+    """Build every entry with a ``_target_`` inside a group; the experiment builds the group itself."""
     if not isinstance(values, Mapping):
         return values
     inside = {name: value for name, value in values.items() if name != TARGET}
@@ -236,7 +229,7 @@ def _settings_help(*, _root_: DictConfig) -> str:
     settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
-    return schema_for(settings).help(settings)
+    return schema_of_experiment(settings).help(settings)
 
 
 def option_parser() -> argparse.ArgumentParser:
