@@ -132,7 +132,7 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     """Say why a module may not import a name."""
     if one.is_of(*CONFIG_PACKAGES) and not module.is_in("cli"):
         yield "only cli knows the configuration tree"
-    is_generic = module.name and not module.is_in("cli", *SPECIAL_ROOMS)
+    is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
     for this, other in (("loop.datamodule", "loop.module"), ("loop.module", "loop.datamodule")):

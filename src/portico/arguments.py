@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self, cast, get_args, get_type_hints
 
 import torch
 
+from portico import observers
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError
-from portico.replacement import options
 from portico.rules import Rule
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training continues."})
 
     def __post_init__(self) -> None:
-        options().fill(self)
+        observers.tell_of_arguments(self)
         if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
         self.corrections = correction_names(self.corrections)
@@ -513,7 +513,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
     # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     adopted = cast("TrainingArguments", args)
-    options().fill(adopted)
+    observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted
 

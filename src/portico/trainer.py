@@ -36,7 +36,7 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, optim
+from portico import deprecated, hp_search, hub, observers, optim
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
@@ -76,7 +76,6 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.plan import ResumePoint, RunPlan, limited_batches
-from portico.replacement import options
 from portico.validation import (
     Parts,
     check_lightning_kwargs,
@@ -289,6 +288,8 @@ class Trainer:
         plugins: list[Any] | None = None,
         lightning_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        for observer in observers.active:
+            observer.on_trainer_init(self)
         refuse_uncalled_hooks(type(self))
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
@@ -297,11 +298,11 @@ class Trainer:
         self.corrections = Corrections(self)
         self._background = BackgroundWriter()
         self._seed_everything()
-        added = options().make_callbacks()
+        added = observers.options().make_callbacks()
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
-            "loggers": [*(loggers or []), *options().make_loggers(self.args.output_dir)],
+            "loggers": [*(loggers or []), *observers.options().make_loggers(self.args.output_dir)],
             "plugins": list(plugins or []),
         }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
@@ -638,6 +639,8 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        for observer in observers.active:
+            resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
@@ -693,6 +696,8 @@ class Trainer:
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         loader = self.get_train_dataloader()
+        for observer in observers.active:
+            observer.on_train_dataloader(self, loader)
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
         return self._fit(self.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
@@ -823,6 +828,8 @@ class Trainer:
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
+        for observer in observers.active:
+            observer.on_compute_loss(self, model, inputs)
         is_summed = self.sums_losses(num_items_in_batch)
         share = None if self.module.run is None else self.module.run.share
         num_summed = self.current_gradient_accumulation_steps if is_summed else 1

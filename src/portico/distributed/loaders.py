@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from tqdm.auto import tqdm
 
+from portico import observers
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
@@ -182,6 +183,13 @@ class DataLoaderShard(DataLoader[Any]):
             progress.close()
             self.epoch += 1
 
+    @property
+    def _index_sampler(self) -> Iterable[Any]:
+        # torch's loader has no public place where indices pass in this process; workers load them elsewhere.
+        sampler: Iterable[Any] = super()._index_sampler
+        is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
+        return _ObservedIndices(self, sampler) if is_observed else sampler
+
     def _positioned(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches, and note after each where the stream stands."""
         source = self._seekable() if self.num_positions_kept else None
@@ -223,6 +231,23 @@ class DataLoaderShard(DataLoader[Any]):
         if self.config.device is None:
             return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
+
+
+@dataclass(frozen=True)
+class _ObservedIndices:
+    """The indices of a loader's batches; observers are told when they are drawn."""
+
+    loader: DataLoaderShard
+    indices: Iterable[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        for drawn in self.indices:
+            for observer in observers.active:
+                observer.on_indices_drawn(self.loader, drawn)
+            yield drawn
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.indices))
 
 
 def given_batch_size(data: object) -> int | None:

@@ -33,10 +33,11 @@ from portico.loop.datamodule import TrainerDataModule
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.module import TrainerModule
 from portico.loop.run import TrainingRun
+from portico.observers import ObservedTrainer
 from portico.plan import RunPlan
 
 
-class TrainerHooks(Protocol):
+class TrainerHooks(ObservedTrainer, Protocol):
     """The side of :class:`~portico.trainer.Trainer` that faces the loop."""
 
     # ---- Parts ----

@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 import pytest
 
 from browser import BROWSER, browse, with_script
+from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoExample, DemoServer, demo_page, main, read_example
+from portico.mrc.demo import DemoExample, DemoServer, demo_page, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import example_questions, record_run
@@ -185,13 +186,16 @@ def test_only_this_machine_is_served(server):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["EMPTY"], "`RUN=EMPTY` holds no model: there is no config.json, which a run writes last; name the folder"),
+        (
+            ["EMPTY"],
+            r"`RUN=EMPTY` contains no model \(config.json, which a run writes last, is missing\); name",
+        ),
         (["/no/such/run"], "`RUN=/no/such/run` does not exist; set it to a folder written by `save_pretrained`"),
         (
             ["outputs/typo"],
             "`RUN=outputs/typo` does not exist; name the folder of a finished run, or a reader on the hub",
         ),
-        (["EMPTY", "--port", "70000"], "`--port 70000` is no port; use one from 1 to 65535, or 0"),
+        (["EMPTY", "--port", "70000"], "`--port 70000` is not a valid port; use one from 1 to 65535, or 0"),
         (["EMPTY", "--port", "TAKEN"], r"`--port TAKEN` cannot be used \(Address already in use\); choose another"),
         (["MODEL", "--device", "tpu"], "`--device=tpu` is unknown; use auto, cpu"),
     ],
