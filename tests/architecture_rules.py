@@ -153,8 +153,8 @@ def _is_private(target: str) -> bool:
 def _impure(modules: Modules, package: str) -> Iterator[str]:
     """Find what a pure module imports at run time, itself or through other modules of the package."""
     for module in modules.values():
-        for path, one in _reached(module, modules, package) if module.is_in("plan", *NUMPY_ONLY) else ():
-            if module.is_in("plan") and one.is_of(*FRAMEWORKS):
+        for path, one in _reached(module, modules, package) if module.is_in("loop.plan", *NUMPY_ONLY) else ():
+            if module.is_in("loop.plan") and one.is_of(*FRAMEWORKS):
                 yield f"{module.path} reaches {one.target} through {path}:{one.line}: plan is pure"
             is_numpy_only = module.is_in(*NUMPY_ONLY) and not module.is_in(*TRAINER_FACING)
             if is_numpy_only and not one.is_of(package, "numpy", *sys.stdlib_module_names):

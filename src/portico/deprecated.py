@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from portico.compat.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
-    from portico.distributed.accelerator import Accelerator
 
 _REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
@@ -360,7 +359,7 @@ class _AdaptedTrainer(Protocol):
     def init_hf_repo(self) -> Callable[..., None]: ...
 
     @property
-    def accelerator(self) -> "Accelerator": ...
+    def accelerator(self) -> Any: ...
 
 
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."

@@ -19,9 +19,9 @@ from typing_extensions import override
 
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import BestRun, HPSearchBackend
+from portico.distributed.placement import release_memory
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
-from portico.loop.model_setup import release_memory
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,4 +1,4 @@
-"""Imports that wait: exports of a package on first use, and actions that follow an import made elsewhere."""
+"""Imports that wait, actions that follow an import made elsewhere, and parts that are named by a string."""
 
 import ast
 import importlib.abc
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from portico.errors import naming_the_extra
+from portico.errors import InputError, naming_the_extra
 
 # ---- Exports of a package ----
 
@@ -120,3 +120,36 @@ class LazyClass:
     def _class(self) -> Any:
         with naming_the_extra(f"`{self._class_name}`"):
             return getattr(import_module(self._module), self._class_name)
+
+
+# ---- Parts that options name ----
+
+LIGHTNING_LOGGERS = ("csv", "tensorboard")
+"""Short names of Lightning loggers that write into the output folder."""
+
+
+def imported(path: str) -> Any:
+    """Return what ``package.module.Name`` names."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise InputError(
+            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
+        )
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
+        ) from error
+
+
+def check_part(part: str) -> None:
+    """Raise an ``InputError`` if no callback or logger has this name."""
+    if part not in LIGHTNING_LOGGERS:
+        imported(part)
+
+
+def made_part(part: object) -> Any:
+    """Return an object, given as it is, as a class, or as the name of either."""
+    found = imported(part) if isinstance(part, str) else part
+    return found() if isinstance(found, type) else found

@@ -16,18 +16,13 @@ to the trainer in :meth:`Observer.on_train`. Importing this module imports neith
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
-
-from portico.errors import InputError
 
 if TYPE_CHECKING:
     import torch
-    from lightning.pytorch.loggers import Logger
     from torch import nn
+    from torch.utils.data import DataLoader
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-    from portico.compat.annotations import Loader
 
 
 class ObservedTrainer(Protocol):
@@ -64,10 +59,10 @@ class Observer:
         """Training starts; return the checkpoint to resume from, by default ``checkpoint``, the one that was given."""
         return checkpoint
 
-    def on_train_dataloader(self, trainer: ObservedTrainer, loader: "Loader") -> None:
+    def on_train_dataloader(self, trainer: ObservedTrainer, loader: "DataLoader[Any]") -> None:
         """A run trains on this loader, or on copies of it that skip batches."""
 
-    def on_indices_drawn(self, loader: "Loader", indices: object) -> None:
+    def on_indices_drawn(self, loader: "DataLoader[Any]", indices: object) -> None:
         """A loader of portico has drawn the indices of its next batch, in the order of the batches.
 
         ``indices`` is what the batch sampler yields, mostly a list of integers. Batches are drawn ahead of the
@@ -130,15 +125,7 @@ class RunOptions:
             if getattr(self, one.name) is not None and getattr(args, one.name) is None:
                 setattr(args, one.name, getattr(self, one.name))
 
-    def make_callbacks(self) -> list[Any]:
-        return [_made(one) for one in self.callbacks]
 
-    def make_loggers(self, output_dir: str) -> list[Any]:
-        """Return the loggers of one trainer."""
-        return [_logger_in(output_dir, one) if one in LIGHTNING_LOGGERS else _made(one) for one in self.loggers]
-
-
-LIGHTNING_LOGGERS = ("csv", "tensorboard")
 _options = RunOptions()
 
 
@@ -158,35 +145,3 @@ def tell_of_arguments(args: object) -> None:
     _options.fill(args)
     for observer in active:
         observer.on_arguments_init(args)
-
-
-def imported(path: str) -> Any:
-    """Return what ``package.module.Name`` names."""
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise InputError(
-            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
-        )
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
-        ) from error
-
-
-def check_part(part: str) -> None:
-    """Raise an ``InputError`` if no callback or logger has this name."""
-    if part not in LIGHTNING_LOGGERS:
-        imported(part)
-
-
-def _made(part: object) -> Any:
-    found = imported(part) if isinstance(part, str) else part
-    return found() if isinstance(found, type) else found
-
-
-def _logger_in(folder: str, kind: object) -> "Logger":
-    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-
-    return CSVLogger(folder, name="csv") if kind == "csv" else TensorBoardLogger(folder, name="tensorboard")

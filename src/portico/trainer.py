@@ -36,7 +36,7 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, observers, optim
+from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
@@ -58,7 +58,8 @@ from portico.distributed.precision import autocast_forward, full_evaluation_dtyp
 from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
-from portico.loop import model_setup
+from portico.imports import made_part
+from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
@@ -66,6 +67,7 @@ from portico.loop.metrics import check_metrics
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
+from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
@@ -75,7 +77,6 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
-from portico.plan import ResumePoint, RunPlan, limited_batches
 from portico.validation import (
     Parts,
     check_lightning_kwargs,
@@ -298,11 +299,13 @@ class Trainer:
         self.corrections = Corrections(self)
         self._background = BackgroundWriter()
         self._seed_everything()
-        added = observers.options().make_callbacks()
+        options = observers.options()
+        added = [made_part(one) for one in options.callbacks]
+        added_loggers = [model_setup.made_logger(one, self.args.output_dir) for one in options.loggers]
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
-            "loggers": [*(loggers or []), *observers.options().make_loggers(self.args.output_dir)],
+            "loggers": [*(loggers or []), *added_loggers],
             "plugins": list(plugins or []),
         }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
@@ -1371,6 +1374,7 @@ class Trainer:
     def checkpoint_parts(self) -> writer.CheckpointParts:
         return writer.CheckpointParts(
             args=self.args,
+            async_save=self.args.async_save,
             model=self.model,
             optimizer=self.optimizer,
             lr_scheduler=self.lr_scheduler,

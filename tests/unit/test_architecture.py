@@ -90,8 +90,8 @@ def test_bases_of_other_packages_do_not_count():
         ("mrc/utils.py", "", "vague name 'utils'"),
         ("callback_manager.py", "", "vague name 'manager'"),
         ("common/table.py", "", "vague name 'common'"),
-        ("plan.py", "import torch", "plan is pure"),
-        ("plan.py", "def f():\n    from lightning.pytorch import Trainer", "plan is pure"),
+        ("loop/plan.py", "import torch", "plan is pure"),
+        ("loop/plan.py", "def f():\n    from lightning.pytorch import Trainer", "plan is pure"),
         ("mrc/postprocess/spans.py", "import torch", "numpy only"),
         ("mrc/postprocess.py", "from transformers import AutoTokenizer", "numpy only"),
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
@@ -108,8 +108,8 @@ def test_violation_is_found(tmp_path, name, source, why):
 @pytest.mark.parametrize(
     ("pure", "through", "why"),
     [
-        ({"plan.py": "from house.steps import count"}, {"steps.py": 40 * "import torch\n"}, "plan is pure"),
-        ({"plan.py": "from house import steps"}, {"steps.py": 40 * "from torch import nn\n"}, "plan is pure"),
+        ({"loop/plan.py": "from house.steps import count"}, {"steps.py": 40 * "import torch\n"}, "plan is pure"),
+        ({"loop/plan.py": "from house import steps"}, {"steps.py": 40 * "from torch import nn\n"}, "plan is pure"),
         (
             {"mrc/postprocess/spans.py": "from ..rank import top"},
             {"mrc/rank.py": 40 * "import pandas\n"},
@@ -137,7 +137,7 @@ def test_indirect_imports_of_a_pure_module_are_found(tmp_path, pure, through, wh
             "mrc/postprocess.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from datasets import Dataset",
         ),
-        ("plan.py", "import math\nfrom dataclasses import dataclass"),
+        ("loop/plan.py", "import math\nfrom dataclasses import dataclass"),
         ("loop/modules.py", "from house.loop.datamodule import TrainerDataModule"),
         ("compat/lightning.py", "from lightning.pytorch.loops.progress import _BatchProgress"),
         ("optim.py", "from lightning.pytorch import __version__"),

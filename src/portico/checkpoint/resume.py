@@ -1,6 +1,6 @@
 """Resume a run from a checkpoint; functions in the order of the calls.
 
-:class:`portico.plan.ResumePoint` counts where in the data a run continues.
+:class:`portico.loop.plan.ResumePoint` counts where in the data a run continues.
 """
 
 import json

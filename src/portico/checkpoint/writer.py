@@ -35,7 +35,6 @@ from portico.errors import InputError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from portico.arguments import TrainingArguments
     from portico.compat.annotations import Scheduler
 
 OPTIMIZER_FILE = "optimizer.pt"
@@ -54,7 +53,8 @@ _NO_SPACE = 1 << 20  # bytes
 class CheckpointParts:
     """The parts of a run that a checkpoint is written from and loaded into."""
 
-    args: "TrainingArguments"
+    args: HFTrainingArguments
+    async_save: bool
     model: nn.Module
     optimizer: Optimizer | None
     lr_scheduler: "Scheduler | None"
@@ -82,7 +82,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
     accelerator.wait_for_everyone()
-    if args.async_save:
+    if parts.async_save:
         background.collect()
     try:
         yield staging
@@ -125,7 +125,7 @@ def finish_checkpoint(parts: CheckpointParts) -> None:
 def reserve_copies(parts: CheckpointParts) -> None:
     """Allocate memory for the copies of ``async_save`` in the background, once the optimizer has its state."""
     args, background = parts.args, parts.background
-    if not args.async_save or args.save_strategy == "no" or background.is_pending or is_sharded(parts.model):
+    if not parts.async_save or args.save_strategy == "no" or background.is_pending or is_sharded(parts.model):
         return
     copied = []
     if args.should_save:

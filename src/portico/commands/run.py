@@ -12,8 +12,8 @@ from portico.commands.command import command
 from portico.commands.install import install_on_demand, summary, when_replaced
 from portico.commands.script import Script, pass_on
 from portico.distributed.mpi import join_mpi
-from portico.imports import when_imported
-from portico.observers import ObservedTrainer, Observer, RunOptions, check_part, observe
+from portico.imports import check_part, when_imported
+from portico.observers import ObservedTrainer, Observer, RunOptions, observe
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

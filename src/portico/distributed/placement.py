@@ -12,6 +12,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import nn
 
 from portico.compat.lightning import quiet_lightning
@@ -149,3 +150,11 @@ def _precision(args: HFTrainingArguments) -> str:
             "`use_cpu=True`, or leave both out for float32."
         )
     return "16-mixed" if args.fp16 else "32-true"
+
+
+def release_memory() -> None:
+    """Release unused memory of the host and the device."""
+    # A failed attempt leaves activations in reference cycles; Lightning collects them, on every device.
+    garbage_collection_cuda()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from portico.checkpoint.resume import present_rng_states, set_rng_states
 from portico.compat.transformers import has_length
 from portico.gradient_descent.construction import ConfigurationError
-from portico.plan import RunPlan
+from portico.loop.plan import RunPlan
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import Adafactor
 
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy, parameters_of
-from portico.optim import ParameterwiseOptimizer
+from portico.loop.optim import ParameterwiseOptimizer
 
 logger = logging.getLogger(__name__)
 

@@ -74,8 +74,8 @@ from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, epoch_metrics, gpu_memory_mb, peak_memory_mb, running_metrics
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
+from portico.loop.plan import ResumePoint
 from portico.loop.run import TrainingRun, fresh_state
-from portico.plan import ResumePoint
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from portico.loop.outputs import count_labels
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
     from portico.loop.hooks import TrainerHooks
-    from portico.plan import RunPlan
+    from portico.loop.plan import RunPlan
 
 _T = TypeVar("_T")
 

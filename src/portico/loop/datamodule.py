@@ -22,7 +22,7 @@ from portico.compat.transformers import logger
 from portico.distributed.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
 from portico.distributed.sharding import BatchSamplerShard
 from portico.errors import InputError
-from portico.plan import limited_batches
+from portico.loop.plan import limited_batches
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -32,9 +32,9 @@ from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.module import TrainerModule
+from portico.loop.plan import RunPlan
 from portico.loop.run import TrainingRun
 from portico.observers import ObservedTrainer
-from portico.plan import RunPlan
 
 
 class TrainerHooks(ObservedTrainer, Protocol):

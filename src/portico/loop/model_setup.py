@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
-from lightning.pytorch.utilities.memory import garbage_collection_cuda
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from transformers import (
     DataCollatorWithPadding,
@@ -24,7 +24,9 @@ from transformers import (
 
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
+from portico.distributed.placement import release_memory
 from portico.errors import InputError, InputRuntimeError
+from portico.imports import LIGHTNING_LOGGERS, made_part
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -203,6 +205,13 @@ def progress_callback() -> type[TrainerCallback]:
     return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback
 
 
+def made_logger(part: object, folder: str) -> Any:
+    """Return a Lightning logger: an object, one of a class, or one in ``folder`` by its short name."""
+    if part not in LIGHTNING_LOGGERS:
+        return made_part(part)
+    return CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")
+
+
 # ---- Memory ----
 
 # Messages of torch's allocators (CUDA, ROCm and XPU share the first) and of cuDNN, as in accelerate's
@@ -238,11 +247,3 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
         "No executable batch size found, reached zero. Even one example does not fit the memory; set "
         "`activation_checkpointing=True`, shorten the examples, or take a smaller model."
     )
-
-
-def release_memory() -> None:
-    """Release unused memory of the host and the device."""
-    # A failed attempt leaves activations in reference cycles; Lightning collects them, on every device.
-    garbage_collection_cuda()
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()

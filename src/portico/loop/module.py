@@ -25,7 +25,7 @@ from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
 from portico.loop.lean import FastModule, step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
-from portico.optim import scheduler_config
+from portico.loop.optim import scheduler_config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

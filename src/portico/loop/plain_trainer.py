@@ -20,8 +20,8 @@ from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
 from portico.loop.datamodule import TrainFeed
 from portico.loop.model_setup import prepared_for_training
+from portico.loop.plan import RunPlan
 from portico.loop.run import EventBridge
-from portico.plan import RunPlan
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -98,7 +98,7 @@ from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm
 from portico.errors import InputError
 from portico.loop.lean import NullProfiler, use_lean_loops
 from portico.loop.module import BackwardPass
-from portico.plan import ResumePoint, RunPlan
+from portico.loop.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments

@@ -9,7 +9,7 @@ import torch
 from onnx import TensorProto, helper
 
 from portico.errors import InputError
-from portico.optim import ParameterwiseOptimizer
+from portico.loop.optim import ParameterwiseOptimizer
 from portico.ort.compiler.graph import IR_VERSION, OPSET
 from portico.ort.runtime import make_session
 from portico.ort.settings import SessionSettings, require

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portico.errors import InputError
-from portico.plan import ResumePoint, RunPlan
+from portico.loop.plan import ResumePoint, RunPlan
 
 
 def make(**changes):

@@ -9,7 +9,7 @@ from torch import nn
 
 import portico
 from models import Line, toy_arguments, toy_trainer
-from portico.optim import (
+from portico.loop.optim import (
     build_optimizer,
     decay_parameter_names,
     parameter_groups,
