@@ -4,7 +4,7 @@ import pytest
 
 import portico
 from fresh_process import assert_runs_anew
-from portico import observers
+from portico import imports, observers
 from portico.commands import install
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
@@ -128,4 +128,4 @@ def test_refuses_unknown_options():
         portico.install(strat="ddp")
     assert not install.is_installed()
     with pytest.raises(portico.InputError, match=r"'nowhere.Class' cannot be imported \(No module named 'nowhere'\)"):
-        observers.imported("nowhere.Class")
+        imports.imported("nowhere.Class")
