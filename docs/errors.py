@@ -68,7 +68,7 @@ TOPICS = (
     Topic(
         "Devices and processes",
         "What several processes, a strategy or a precision cannot do, and what `trainer.accelerator` refuses.",
-        ("portico/compat/accelerate.py", "portico/distributed/", "portico/registration.py"),
+        ("portico/compat/accelerate.py", "portico/distributed/"),
     ),
     Topic("Hyperparameter search and uploads", "", ("portico/hp_search.py", "portico/hub.py")),
     Topic(
@@ -97,7 +97,7 @@ TOPICS = (
     Topic(
         "Scripts: run, verify, replay",
         "",
-        ("portico/replacement.py", "portico/commands/"),
+        ("portico/observers.py", "portico/commands/"),
     ),
     Topic("Other tasks", "Classification, language modeling, generation and images.", ("portico/tasks/",)),
     Topic(

@@ -78,7 +78,7 @@ class BatchLayout:
                 "micro-batch gets as many rows."
             )
 
-    def part(self, arguments: Any, index: int) -> Any:
+    def part(self, arguments: object, index: int) -> Any:
         """Return the arguments of micro-batch ``index``; the only one may have tensors without dimensions."""
         return map_tensors(
             lambda tensor: tensor.unflatten(0, (self.num_parts, -1))[index] if tensor.dim() else tensor, arguments
@@ -86,7 +86,7 @@ class BatchLayout:
 
 
 class ModelInputs:
-    """Binds the arguments of calls to a model's ``forward``, and compares them with those of compilation."""
+    """Binds the arguments of calls to a model's ``forward``, and compares them with the arguments of compilation."""
 
     def __init__(self, model: nn.Module, layout: BatchLayout) -> None:
         self._signature = inspect.signature(model.forward)
@@ -133,7 +133,7 @@ class ModelInputs:
         self._compiled = map_tensors(lambda tensor: tensor.detach().to("meta"), self.by_name(arguments))
 
     def check(self, arguments: Arguments) -> None:
-        """Raise ``Error`` if arguments differ from those of compilation in more than the values of tensors."""
+        """Raise ``Error`` if arguments differ from the compiled ones in more than the values of tensors."""
         got = self.by_name(arguments)
         if got.keys() != self._compiled.keys():
             raise Error(
@@ -159,8 +159,8 @@ def _to_device(tensor: Tensor) -> Tensor:
     return tensor.to(device_dtype(tensor.dtype))
 
 
-def _compare(name: str, expected: Any, got: Any) -> None:
-    def fail(what: str, expected: Any, got: Any) -> None:
+def _compare(name: str, expected: object, got: Any) -> None:
+    def fail(what: str, expected: object, got: object) -> None:
         raise Error(f"{what} mismatch for {name}: expected {expected} but got {got}. {_WHY}")
 
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
@@ -188,7 +188,7 @@ def _compare(name: str, expected: Any, got: Any) -> None:
         fail("Value", expected, got)
 
 
-# Outputs
+# ---- Outputs ----
 
 
 class OutputCollector:
@@ -207,7 +207,7 @@ class OutputCollector:
         self._layout = layout
         self._kept: dict[tuple[int, int, int], Any] = {}
 
-    def add(self, micro_batch: MicroBatch, outputs: Any) -> None:
+    def add(self, micro_batch: MicroBatch, outputs: object) -> None:
         place = (micro_batch.iteration, micro_batch.accumulation, micro_batch.replica)
         if self._mode is OutputMode.Sum:
             place = (0, 0, micro_batch.replica)
@@ -221,7 +221,7 @@ class OutputCollector:
     def result(self) -> Any:
         """Return the joined outputs, in containers like the model's.
 
-        Scalars of one micro-batch stay scalars, those of several become a vector.
+        Scalars of one micro-batch stay scalars; scalars of several become a vector.
         """
         kept = [self._kept[place] for place in sorted(self._kept)]
         return map_tensors(_to_host, _combine(_concatenate, kept)) if kept else None
@@ -235,24 +235,24 @@ class OutputCollector:
         return (micro_batch.iteration, micro_batch.accumulation) == last
 
 
-def without_backward(outputs: Any) -> Any:
+def without_backward(outputs: object) -> Any:
     """Return the outputs of a training model, after making ``backward`` of their tensors raise ``Error``."""
 
-    def seal(tensor: Tensor) -> Tensor:
-        tensor.backward = _refuse_backward  # type: ignore[method-assign]
+    def seal(tensor: Any) -> Tensor:
+        tensor.backward = _refuse_backward
         return tensor
 
     return map_tensors(seal, outputs)
 
 
-def _refuse_backward(*args: Any, **kwargs: Any) -> None:
+def _refuse_backward(*args: object, **kwargs: object) -> None:
     raise Error(
         "backward() cannot be called explicitly on outputs of a PopTorch model: a call of a training model makes the "
         "backward pass and the weight update by itself."
     )
 
 
-def _snapshot(outputs: Any) -> Any:
+def _snapshot(outputs: object) -> Any:
     # An output may be a weight, a buffer or an input, which later micro-batches change.
     return map_tensors(lambda tensor: tensor.detach().clone(), outputs)
 
@@ -262,7 +262,7 @@ def _combine(join: Callable[[tuple[Tensor, ...]], Tensor], outputs: list[Any]) -
         return outputs[0]
     columns = iter(zip(*map(leaves_of, outputs), strict=True))
 
-    def combined(_: Any) -> Any:
+    def combined(_: object) -> Any:
         column = next(columns)
         return join(column) if isinstance(column[0], Tensor) else column[0]
 

@@ -32,11 +32,11 @@ def registerCustomArgParser(argument_type: type, parser: ICustomArgParser) -> No
     _parsers[argument_type] = parser
 
 
-def parser_of(value: Any) -> ICustomArgParser | None:
+def parser_of(value: object) -> ICustomArgParser | None:
     return _parsers.get(type(value))
 
 
-def map_structure(function: Callable[[Any], Any], value: Any) -> Any:
+def map_structure(function: Callable[[Any], Any], value: object) -> Any:
     """Apply ``function`` to the leaves of nested containers, and rebuild them.
 
     Containers are lists, tuples, named tuples, mappings, dataclasses and objects of registered classes.
@@ -61,22 +61,22 @@ def map_structure(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Any], value: object) -> Any:
     """Apply ``function`` to the tensors of nested containers, and keep other leaves; see :func:`map_structure`."""
     return map_structure(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
-def leaves_of(value: Any) -> list[Any]:
+def leaves_of(value: object) -> list[Any]:
     leaves: list[Any] = []
     map_structure(leaves.append, value)
     return leaves
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     return (tensor for _, tensor in named_tensors("", value))
 
 
-def named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of the argument ``name`` with names like ``name[key][0]``."""
     parser = parser_of(value)
     if isinstance(value, Tensor):
@@ -99,7 +99,7 @@ def _rebuilt(mapping: Any, items: dict[Any, Any]) -> Any:
     return kind(mapping.default_factory, items) if isinstance(mapping, defaultdict) else kind(items)
 
 
-def _refuse_hidden_tensors(leaf: Any) -> None:
+def _refuse_hidden_tensors(leaf: object) -> None:
     held = leaf if isinstance(leaf, set | frozenset) else getattr(leaf, "__dict__", {}).values()
     if not isinstance(leaf, Tensor | Module) and any(isinstance(value, Tensor) for value in held):
         raise Error(

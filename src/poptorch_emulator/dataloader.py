@@ -135,8 +135,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __len__(self) -> int:
         if self._worker_size is None or self._combined_batch_size is None:
             return super().__len__()
-        num_rows = len(self.dataset)  # type: ignore[arg-type]
-        full, rest = divmod(num_rows, self._combined_batch_size)
+        rows: Any = self.dataset
+        full, rest = divmod(len(rows), self._combined_batch_size)
         return full + bool(rest and not self._drops_rest)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -187,7 +187,7 @@ def _warn_of_repetition(dataset: Any, num_workers: int, loader_options: Mapping[
         )
 
 
-# Parts and combinations of the data
+# ---- Parts and combinations of the data ----
 
 
 class _ProcessPart(Dataset[Any]):
@@ -205,7 +205,8 @@ class _ProcessPart(Dataset[Any]):
             )
         if combined_batch_size is None:
             raise AssertionError("batch_size=None not allowed when using auto_distributed_partitioning")
-        index, count = options.Distributed.processId, options.Distributed.numProcesses
+        index = options.Distributed.processId
+        count = options.Distributed.numProcesses
         self._dataset = dataset
         share, rest = divmod(len(dataset), count)
         if drop_last:
@@ -213,10 +214,12 @@ class _ProcessPart(Dataset[Any]):
             self._start = index * self._length
             rest = len(dataset) % self._length if self._length else 0
         else:
-            self._length, self._start = share + (index < rest), index * share + min(index, rest)
+            self._length = share + (index < rest)
+            self._start = index * share + min(index, rest)
             rest = 0
-        # The first and every other epoch begins after as many rows of the order.
-        self._skipped, self._rest = 0, rest
+        self._rest = rest
+        # Rows of the order before the first of an epoch: 0 and `rest` by turns.
+        self._skipped = 0
         self._seed: int | None = options.random_seed
         self._generator = torch.Generator()
         self._order: Tensor | None = None
@@ -278,7 +281,7 @@ def _joined(first: Any, second: Any) -> Any:
     return map_structure(lambda leaf: torch.cat([leaf, next(leaves)]), first)
 
 
-# Loading ahead
+# ---- Loading ahead ----
 
 _END = object()
 
@@ -295,7 +298,7 @@ class AsynchronousDataAccessor:
         load_indefinitely: Ignored: each epoch begins when it is iterated over.
         early_preload: Ignored, likewise.
         sharing_strategy: Ignored: threads share their memory.
-        rebatched_size: Rows of the batches that are made of those of ``dataset``; a rest is dropped.
+        rebatched_size: Rows of the batches, which are made from the batches of ``dataset``; the remainder is dropped.
 
     Raises:
         Error: While iterating, for a batch of another kind.

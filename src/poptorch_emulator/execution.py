@@ -22,7 +22,7 @@ class Stage:
 
 
 class Phase:
-    """Stages that run at the same time, before those of the next phase.
+    """Stages that run at the same time, before the stages of the next phase.
 
     Args:
         *args: Stages, or names of blocks that form one stage.
@@ -34,7 +34,7 @@ class Phase:
         stages = tuple(argument for argument in args if isinstance(argument, Stage))
         if stages and len(stages) != len(args):
             raise AssertionError("Phase takes stages or names of blocks, not both")
-        self.stages = stages or (Stage(*args),)  # type: ignore[arg-type]
+        self.stages = stages or (Stage(*(argument for argument in args if isinstance(argument, str))),)
 
     def stage(self, idx: int) -> Stage:
         return self.stages[idx]
@@ -43,7 +43,7 @@ class Phase:
         """Place each stage on an IPU.
 
         Raises:
-            AssertionError: If the number of IPUs is not that of the stages.
+            AssertionError: If the number of IPUs is not the number of stages.
         """
         if len(ipus) != len(self.stages):
             raise AssertionError(f"Phase.ipus got {len(ipus)} IPU(s) for {len(self.stages)} stage(s)")
@@ -75,8 +75,6 @@ class ExecutionStrategy:
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _StagedExecution(ExecutionStrategy):

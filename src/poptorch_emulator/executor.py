@@ -81,7 +81,7 @@ class PoplarExecutor:
         if training:
             self._claim_model()
 
-    # The model
+    # ---- The model ----
 
     @property
     def model(self) -> nn.Module:
@@ -110,7 +110,7 @@ class PoplarExecutor:
             self._program.memory.upload()
         return result
 
-    # Compiling and calling
+    # ---- Compiling and calling ----
 
     def isCompiled(self) -> bool:
         return self._program is not None
@@ -143,7 +143,7 @@ class PoplarExecutor:
 
         Raises:
             AssertionError: If the batch cannot be cut into micro-batches, or the program has no device to run on.
-            Error: If the program cannot be compiled, or the arguments differ in form from those of compilation.
+            Error: If the program cannot be compiled, or the arguments differ in form from the compiled ones.
         """
         if self._options.connection_type is ConnectionType.Never:
             raise AssertionError(
@@ -195,7 +195,7 @@ class PoplarExecutor:
         self._num_training_calls += 1
         return without_backward(outputs)
 
-    # The optimizer
+    # ---- The optimizer ----
 
     @property
     def loss_scaling(self) -> float:
@@ -226,7 +226,7 @@ class PoplarExecutor:
             self._program.optimizer.set_optimizer(optimizer)
         self._optimizer = optimizer
 
-    # Weights
+    # ---- Weights ----
 
     def copyWeightsToHost(self) -> None:
         self.compiled.memory.download()
@@ -255,7 +255,7 @@ class PoplarExecutor:
         for trainer in self._trainers_of_weights():
             self._seen_calls[trainer] = trainer._num_training_calls
 
-    # IPUs
+    # ---- IPUs ----
 
     def isAttachedToDevice(self) -> bool:
         return self in held_ipus
@@ -307,7 +307,7 @@ class PoplarExecutor:
         _trainers[self._model] = weakref.ref(self)
         self._model.__dict__["destroy"] = _Destroy(weakref.ref(self))
 
-    # Random numbers
+    # ---- Random numbers ----
 
     @property
     def rng_state(self) -> list[int]:
@@ -321,7 +321,7 @@ class PoplarExecutor:
         seed, num_calls = state
         self._randomness.state = [int(seed), int(num_calls)]
 
-    # Files
+    # ---- Files ----
 
     def compileAndExport(self, filename: str | Path, *args: Any, export_model: bool = True, **kwargs: Any) -> None:
         """Compile for arguments like these, and write the program as :meth:`save` does."""
@@ -448,9 +448,7 @@ def _with_means_for(optimizer: torch.optim.Optimizer | None, options: Options) -
 
 
 def trainingModel(
-    model: nn.Module | PoplarExecutor,
-    options: Options | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    model: nn.Module | PoplarExecutor, options: Options | None = None, optimizer: torch.optim.Optimizer | None = None
 ) -> PoplarExecutor:
     """Return an executor that trains ``model`` with ``optimizer`` (by default, SGD with a learning rate of 0.01).
 

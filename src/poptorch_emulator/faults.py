@@ -15,23 +15,20 @@ _HOST_ACCESS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "
 
 @dataclass
 class Faults:
-    """What is checked, and what fails, while programs run.
-
-    Args:
-        forbids_host_access: Fail when a model reads the values of tensors (``item()``, a branch on data), which the
-            host cannot see while a device runs.
-        requires_set_optimizer: Fail when the user's optimizer was changed without ``setOptimizer``.
-        fails_on_call: Calls, counted from 1, that raise ``error`` before computing anything.
-        error: The exception they raise.
-        input_check: Called with the arguments of each call by name; raises if they are wrong, such as badly padded.
-    """
+    """What is checked, and what fails, while programs run."""
 
     forbids_host_access: bool = False
+    """Fail when a model reads the values of tensors (``item()``, a branch on data): a running device hides them."""
     requires_set_optimizer: bool = False
+    """Fail when the user's optimizer was changed without ``setOptimizer``."""
     fails_on_call: tuple[int, ...] = ()
+    """Calls, counted from 1, that raise ``error`` before computing anything."""
     error: Exception = field(default_factory=lambda: Error("A failure was injected into this call."))
+    """The exception that they raise."""
     input_check: Callable[[dict[str, Any]], None] | None = None
+    """Called with the arguments of each call by name; raises if they are wrong, such as badly padded."""
     num_calls: int = 0
+    """Calls so far."""
 
     def before_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
         """Fail or check at the start of a call, whose arguments come by name."""
@@ -66,7 +63,8 @@ _is_on_host = False
 def host_access() -> Iterator[None]:
     """Mark the ``with`` block as a part of a program that runs on the host, and may read values."""
     global _is_on_host
-    enclosing, _is_on_host = _is_on_host, True
+    enclosing = _is_on_host
+    _is_on_host = True
     try:
         yield
     finally:
@@ -81,7 +79,8 @@ def current_faults() -> Faults | None:
 def injected(**options: Any) -> Iterator[Faults]:
     """Inject faults, fields of :class:`Faults`, inside a ``with`` block."""
     global _current
-    enclosing, _current = _current, Faults(**options)
+    enclosing = _current
+    _current = Faults(**options)
     try:
         yield _current
     finally:

@@ -78,7 +78,8 @@ class HalfNarrowing(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if torch.float32 in formats and not (name.endswith("_") or "batch_norm" in name or name in _CONVERSIONS):
             self.has_mixed = True
-            args, kwargs = map(_narrowed, args), {key: _narrowed(value) for key, value in kwargs.items()}
+            args = map(_narrowed, args)
+            kwargs = {key: _narrowed(value) for key, value in kwargs.items()}
         return func(*args, **kwargs)
 
 

@@ -64,8 +64,9 @@ def _group_replicas(
 
 def add_replica_grouping(module: nn.Module) -> None:
     """Give every parameter of ``module`` the method ``replicaGrouping``."""
+    parameter: Any
     for parameter in module.parameters():
-        parameter.replicaGrouping = partial(_group_replicas, parameter)  # type: ignore[attr-defined]
+        parameter.replicaGrouping = partial(_group_replicas, parameter)
 
 
 @dataclass
@@ -106,14 +107,16 @@ class DeviceMemory:
             self._buffers.append(_Buffer(name, module.get_submodule(path), key, tensor, []))
         self.upload()
 
-    # Between host and device
+    # ---- Between host and device ----
 
     @torch.no_grad()
     def upload(self) -> None:
         for name, parameter in self.parameters.items():
             self.values[name] = [_device_copy(part) for part in self.groups[name].split(parameter.data)]
         for buffer in self._buffers:
-            buffer.tensor = buffer.owner._buffers[buffer.key]  # type: ignore[assignment]
+            tensor = buffer.owner._buffers[buffer.key]
+            assert tensor is not None, "`named_buffers` leaves out those that are None"
+            buffer.tensor = tensor
             buffer.replicas = [_device_copy(buffer.tensor) for _ in range(self._num_replicas)]
 
     @torch.no_grad()
@@ -131,7 +134,7 @@ class DeviceMemory:
                 for replica in buffer.replicas:
                     replica.copy_(buffer.tensor)
 
-    # During a call
+    # ---- During a call ----
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from poptorch_emulator.machine import isRunningOnIpu
 from poptorch_emulator.options import Option, OptionsGroup
 from poptorch_emulator.tracing import call_with_values, current_trace
 
-# Losses and control flow
+# ---- Losses and control flow ----
 
 
 def identity_loss(x: Tensor, reduction: str | int = "none") -> Tensor:
@@ -79,7 +79,7 @@ def _as_list(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
-# Tensors
+# ---- Tensors ----
 
 
 def serializedMatMul(
@@ -172,7 +172,7 @@ def ipu_print_tensor(
     return tensor
 
 
-# Code of the user
+# ---- Code of the user ----
 
 
 class CPU:
@@ -244,7 +244,7 @@ def custom_op(
     return outputs
 
 
-# Hints to the compiler, on which no result depends
+# ---- Hints to the compiler, on which no result depends ----
 
 
 def nop(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ optimizers that torch's do not have:
 
 * ``loss_scaling``: factor of the loss, divided out of the gradients before they are used;
 * ``max_grad_norm``: norm over all weights to which gradients are clipped;
-* ``accum_type``: format of gradient accumulators, ``torch.float16`` or ``torch.float32``; that of the weights if
+* ``accum_type``: format of gradient accumulators, ``torch.float16`` or ``torch.float32``; the weights' format if
   ``None``;
 * ``first_order_momentum_accum_type``, ``second_order_momentum_accum_type``: formats of the moments.
 """
@@ -78,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _initialize(
         self,
-        params: Any,
+        params: Iterable[Any],
         hyperparameters: Mapping[str, Any],
         scalars: Mapping[str, float | None],
         formats: Mapping[str, torch.dtype | None],
@@ -86,7 +86,7 @@ class Optimizer(torch.optim.Optimizer):
     ) -> None:
         """Initialize torch's optimizer, and store what it does not have; ``None`` means the default.
 
-        ``fixed`` arguments of torch's optimizer are no attributes that may change after compilation.
+        ``fixed`` arguments of torch's optimizer cannot change after compilation.
         """
         if hyperparameters.get("amsgrad"):
             raise ValueError("`amsgrad=True` is not supported on IPUs; leave it out.")
@@ -138,7 +138,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def take_pending_state(self) -> DeviceState | None:
         """Return a loaded state, once; an executor calls this."""
-        pending, self._pending_state = self._pending_state, None
+        pending = self._pending_state
+        self._pending_state = None
         return pending
 
     def _current_state(self) -> DeviceState | None:
@@ -152,6 +153,16 @@ class Optimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._device_state = None
+
+
+def _formats(
+    accum_type: torch.dtype | None, first_order: torch.dtype, second_order: torch.dtype
+) -> dict[str, torch.dtype | None]:
+    return {
+        "accum_type": accum_type,
+        "first_order_momentum_accum_type": first_order,
+        "second_order_momentum_accum_type": second_order,
+    }
 
 
 class SGD(Optimizer, torch.optim.SGD):
@@ -169,7 +180,7 @@ class SGD(Optimizer, torch.optim.SGD):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float,
         momentum: float | None = None,
         dampening: float | None = None,
@@ -199,11 +210,7 @@ class SGD(Optimizer, torch.optim.SGD):
                 "weight_decay": weight_decay,
                 "nesterov": nesterov,
             },
-            {
-                "loss_scaling": loss_scaling,
-                "velocity_scaling": velocity_scaling,
-                "max_grad_norm": max_grad_norm,
-            },
+            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling, "max_grad_norm": max_grad_norm},
             {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type},
         )
 
@@ -217,7 +224,7 @@ class Adam(Optimizer, torch.optim.Adam):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float | None = None,
         betas: tuple[float, float] | None = None,
         eps: float | None = None,
@@ -233,11 +240,7 @@ class Adam(Optimizer, torch.optim.Adam):
             params,
             {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
             {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
+            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
 
 
@@ -251,7 +254,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float | None = None,
         betas: tuple[float, float] | None = None,
         eps: float | None = None,
@@ -271,11 +274,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
             params,
             {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
             {"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
+            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
 
 
@@ -296,7 +295,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float | None = None,
         alpha: float | None = None,
         eps: float | None = None,
@@ -321,11 +320,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
                 "centered": centered,
             },
             {"loss_scaling": loss_scaling},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
+            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
 
 
@@ -336,7 +331,7 @@ class _TorchLAMB(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -379,7 +374,7 @@ class LAMB(Optimizer, _TorchLAMB):
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Any],
         lr: float | None = None,
         betas: tuple[float, float] | None = None,
         eps: float | None = None,
@@ -394,18 +389,8 @@ class LAMB(Optimizer, _TorchLAMB):
         self.bias_correction = bias_correction
         self._initialize(
             params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "max_weight_norm": max_weight_norm,
-            },
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm},
             {"loss_scaling": loss_scaling},
-            {
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
+            _formats(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type),
             bias_correction=bias_correction,
         )

@@ -5,13 +5,14 @@ value and the default. Comments say what the emulator does with it; PopTorch's u
 hardware that are only stored here.
 """
 
+import ast
 import copy
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -40,26 +41,23 @@ _LEFT_OUT: Any = Parameter.empty
 
 @dataclass(eq=False)
 class Option:
-    """An option of a group and its setter, which checks a value, stores it, and returns the group.
-
-    Args:
-        option: Name under which the value is stored and read.
-        check: Type or types of the value, or a function of the value and the setter's name that raises.
-        default: Value before the setter is called; left out, the option does not exist before.
-        parameter: Name of the setter's parameter; the option by default.
-        omitted: Value that a call without an argument stores; left out, the argument is required.
-        takes_each: Whether the setter takes one value or an iterable of values, and stores a list.
-        convert: Makes the stored value from the given one.
-    """
+    """An option of a group and its setter, which checks a value, stores it, and returns the group."""
 
     option: str
+    """Name under which the value is stored and read."""
     check: Check
+    """Type or types of the value, or a function of the value and the setter's name that raises."""
     default: Any = _LEFT_OUT
+    """Value before the setter is called; left out, the option does not exist before."""
     _: KW_ONLY
     parameter: str = ""
+    """Name of the setter's parameter; the option by default."""
     omitted: Any = _LEFT_OUT
+    """Value that a call without an argument stores; left out, the argument is required."""
     takes_each: bool = False
+    """Whether the setter takes one value or an iterable of values, and stores a list."""
     convert: Callable[[Any], Any] | None = None
+    """Makes the stored value from the given one."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._setter = name
@@ -74,8 +72,9 @@ class Option:
             group.set(**{self.option: self._checked(value)})
             return group
 
-        set_option.__name__ = self._setter
-        set_option.__signature__ = self._signature  # type: ignore[attr-defined]
+        setter: Any = set_option
+        setter.__name__ = self._setter
+        setter.__signature__ = self._signature
         return set_option
 
     def _checked(self, value: Any) -> Any:
@@ -154,16 +153,14 @@ class OptionsGroup:
             return NotImplemented
         return self._values == other._values and self._subgroups() == other._subgroups()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
 
 
-# Checks
+# ---- Checks ----
 
 
-def _require_reduction(value: Any, name: str) -> None:
+def _require_reduction(value: object, name: str) -> None:
     require_type(value, ReductionType, name)
     if value is ReductionType.NoReduction:
         raise ValueError(
@@ -181,24 +178,24 @@ def _require_downcast(value: Any, name: str) -> None:
         )
 
 
-def _require_partials_type(value: Any, name: str) -> None:
+def _require_partials_type(value: object, name: str) -> None:
     require_type(value, torch.dtype, name)
     if value not in (torch.float32, torch.float16):
         raise ValueError(f"{name} takes torch.float32 or torch.float16; {value} was given.")
 
 
-def _require_io_tiles(value: Any, name: str) -> None:
+def _require_io_tiles(value: object, name: str) -> None:
     require_type(value, int, name)
     if value not in range(32, 193, 2):
         raise AssertionError(f"{name} must be an even number between 32 and 192; {value} was given")
 
 
-def _require_count_or_none(value: Any, name: str) -> None:
+def _require_count_or_none(value: object, name: str) -> None:
     if value is not None:
         require_count(value, name)
 
 
-# Groups
+# ---- Groups ----
 
 
 class TrainingOptions(OptionsGroup):
@@ -497,7 +494,22 @@ class Options(OptionsGroup):
             if not call:
                 continue
             try:
-                exec(f"options.{call}", names)
+                _evaluated(ast.parse(f"options.{call}", mode="eval").body, names)
             except Exception as error:
                 raise ConfigFileError(f"{filepath}, line {number}: `{call}` cannot be used: {error}") from error
         return self
+
+
+def _evaluated(node: ast.expr, names: Mapping[str, object]) -> Any:
+    """Return the value of an expression in a file of options: calls and attributes of ``names``, and literals."""
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.Attribute):
+        return getattr(_evaluated(node.value, names), node.attr)
+    if isinstance(node, ast.Call):
+        args = [_evaluated(argument, names) for argument in node.args]
+        keywords = {str(keyword.arg): _evaluated(keyword.value, names) for keyword in node.keywords}
+        return _evaluated(node.func, names)(*args, **keywords)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_evaluated(item, names) for item in node.elts]
+    return ast.literal_eval(node)

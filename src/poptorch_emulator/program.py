@@ -107,7 +107,7 @@ class CompiledProgram:
                 optimizer, module.named_parameters(), scales_automatically=options.Training.auto_loss_scaling
             )
 
-    # Compilation
+    # ---- Compilation ----
 
     def _compile(self, arguments: Arguments, *, training: bool) -> None:
         _check_return_period(self._options)
@@ -132,7 +132,8 @@ class CompiledProgram:
                     outputs = self._module(*args, **kwargs)
                 self.memory.check_buffers()
         # What is not needed would be slower.
-        self._has_halves, self._has_mixed = has_halves or narrowing.has_halves, narrowing.has_mixed
+        self._has_halves = has_halves or narrowing.has_halves
+        self._has_mixed = narrowing.has_mixed
         # `poptorch` checks the number of IPUs before the stages.
         self.num_ipus = _num_ipus(trace.position.num_ipus, self._options)
         self.num_stages = trace.position.num_stages
@@ -143,7 +144,7 @@ class CompiledProgram:
         # Keys that lead to the loss among the outputs; `None` if it is not among them.
         self._loss_path = _path_to(trace.losses.final_loss(), outputs) if training else None
 
-    # Calls
+    # ---- Calls ----
 
     def infer(self, arguments: Arguments) -> Any:
         """Run a combined batch forward, and return what the output mode selects."""
@@ -225,7 +226,8 @@ def _path_to(loss: Tensor, value: Any) -> list[Any] | None:
 
 
 def _check_return_period(options: Options) -> None:
-    period, iterations = options.output_return_period, options.device_iterations
+    period = options.output_return_period
+    iterations = options.device_iterations
     if options.output_mode is OutputMode.EveryN and iterations % period:
         raise Error(
             f"The return period of OutputMode.EveryN, {period}, must be a factor of poptorch.Options()."

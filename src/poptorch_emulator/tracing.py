@@ -105,7 +105,8 @@ class PipelinePosition:
     def enter(self, user_id: str | None, ipu_id: int | None) -> int:
         if ipu_id is None:
             ipu_id = self._ipu_of_block.get(str(user_id), self._current or 0)
-        self._current, self._has_left = ipu_id, False
+        self._current = ipu_id
+        self._has_left = False
         if not self._visited or self._visited[-1] != ipu_id:
             self._visited.append(ipu_id)
         return ipu_id
@@ -159,7 +160,8 @@ class ProgramTrace(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         global _current
-        self._enclosing, _current = _current, self
+        self._enclosing = _current
+        _current = self
         super().__enter__()
         return self
 
@@ -197,7 +199,7 @@ def current_trace() -> ProgramTrace | None:
     return _current
 
 
-# A trace without data
+# ---- A trace without data ----
 
 _DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 

@@ -97,7 +97,8 @@ class LambRule(UpdateRule):
         first, second = _moments(gradient, state, group)
         if group["bias_correction"]:
             beta1, beta2 = group["betas"]
-            first, second = first / (1 - beta1**step), second / (1 - beta2**step)
+            first = first / (1 - beta1**step)
+            second = second / (1 - beta2**step)
         move = _decayed(weight, first / (second.sqrt() + group["eps"]), group)
         weight_norm = weight.norm().clamp(max=group["max_weight_norm"])
         ratio = torch.where((weight_norm > 0) & (move.norm() > 0), weight_norm / move.norm(), 1.0)

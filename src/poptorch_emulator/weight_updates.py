@@ -37,7 +37,8 @@ class GradientAccumulator:
         """Add the gradients that a backward pass left in the parameters, and return them."""
         taken = []
         for name, parameter in self._parameters.items():
-            gradient, parameter.grad = parameter.grad, None
+            gradient = parameter.grad
+            parameter.grad = None
             if gradient is not None:
                 self._add(name, self._groups[name].group_of[replica], gradient)
                 taken.append(gradient)
@@ -52,7 +53,8 @@ class GradientAccumulator:
         if total is None:
             sums[group] = gradient
             return
-        wide, taken = _widened(total), _widened(gradient)
+        wide = _widened(total)
+        taken = _widened(gradient)
         sums[group] = _rounded(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
 
     def reduced(self, loss_scaling: float) -> Gradients:
@@ -134,7 +136,7 @@ class DeviceOptimizer:
         names = self._rule.hyperparameters
         return [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
 
-    # Hyperparameters
+    # ---- Hyperparameters ----
 
     @property
     def loss_scaling(self) -> float:
@@ -180,7 +182,7 @@ class DeviceOptimizer:
             del scalars["loss_scaling"]
         return [*constants, {f"`{name}`": value for name, value in scalars.items()}]
 
-    # Updates
+    # ---- Updates ----
 
     def update(self, weights: Mapping[str, list[Tensor]], gradients: Gradients) -> None:
         """Update the weights once; those without a gradient stay unchanged."""
@@ -196,7 +198,7 @@ class DeviceOptimizer:
         if self.scaling is not None:
             self.scaling.update()
 
-    # State
+    # ---- State ----
 
     def load_pending_state(self) -> None:
         """Load the state that the user has loaded into the optimizer since the last call."""
@@ -252,7 +254,7 @@ def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer.defaults.get("decoupled_weight_decay", False))
 
 
-# The only values that torch's optimizers compile in; with None, any value. There is no means to mark others.
+# The only values that torch's optimizers compile in; with None, any value. Others cannot be marked.
 _TORCH_CONSTANTS: Mapping[str, float | None] = {
     "momentum": 0.0,
     "dampening": 0.0,
@@ -263,7 +265,7 @@ _TORCH_CONSTANTS: Mapping[str, float | None] = {
 }
 
 
-def _is_constant(optimizer: torch.optim.Optimizer, name: str, value: Any) -> bool:
+def _is_constant(optimizer: torch.optim.Optimizer, name: str, value: object) -> bool:
     if isinstance(optimizer, optim.Optimizer):
         attributes = optimizer.variable_attrs
         return name not in attributes or attributes.isConstant(name)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Self, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Self, cast, get_args, get_type_hints
 
 import torch
 
+from portico import observers
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError
-from portico.replacement import options
 from portico.rules import Rule
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LightningPlacement:
         if "_lightning_strategy" not in self.__dict__:
             from portico.distributed.placement import resolve_strategy
 
-            self.__dict__["_lightning_strategy"] = resolve_strategy(self)  # type: ignore[arg-type]  # mixed into training arguments
+            self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
@@ -340,8 +340,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training continues."})
 
     def __post_init__(self) -> None:
-        options().fill(self)
-        if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
+        observers.tell_of_arguments(self)
+        if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
@@ -397,7 +397,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""
         unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
-        plain, mesh = copy(self), self.parallelism_config
+        plain = copy(self)
+        mesh = self.parallelism_config
         # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
         plain.parallelism_config = None
         values = super(TrainingArguments, plain).to_dict()
@@ -494,23 +495,25 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
 # ---- Arguments of transformers ----
 
 
-def adopt_arguments(args: Any) -> "TrainingArguments":
+def adopt_arguments(args: object) -> "TrainingArguments":
     """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object remains the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
+    The object remains the user's, as in transformers (``trainer.args is args``), and so its class changes, to a
+    subclass of the original: scripts continue to set fields of the object that they made, and read devices and
+    processes from it, which would be accelerate's otherwise.
     """
     if isinstance(args, LightningPlacement):
-        return args  # type: ignore[return-value]
+        return cast("TrainingArguments", args)
     # The class as imported: a script may have put another one in its place in transformers since.
     if not isinstance(args, HFTrainingArguments):
         raise TypeError(
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
+    # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    adopted: TrainingArguments = args  # type: ignore[assignment]
-    options().fill(adopted)
+    adopted = cast("TrainingArguments", args)
+    observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted
 
@@ -532,11 +535,11 @@ def _new_adopted(own_class: type) -> Any:
     return object.__new__(_adopting_class(own_class))
 
 
-def as_transformers_arguments(args: Any) -> HFTrainingArguments:
+def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
-    plain: HFTrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
+    plain = cast("HFTrainingArguments", object.__new__(nearest))
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
+from typing import NoReturn
 
 
 class InputError(ValueError):
@@ -80,6 +81,12 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         renamed = re.sub(r"`(\w+)(?=[=`])", lambda match: f"`{names.get(match[1], match[1])}", str(error))
         raise type(error)(renamed) from error
+
+
+def exit_with_error(message: str, code: int = 1) -> NoReturn:
+    """End the process as every command does on an error: one paragraph on stderr, and an exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(code)
 
 
 # Longer lists are unreadable; `--help` shows them.

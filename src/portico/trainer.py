@@ -36,7 +36,7 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, optim
+from portico import deprecated, hp_search, hub, observers, optim
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
@@ -62,6 +62,7 @@ from portico.loop import model_setup
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.loop.metrics import check_metrics
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
@@ -75,8 +76,8 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.plan import ResumePoint, RunPlan, limited_batches
-from portico.replacement import options
 from portico.validation import (
+    Parts,
     check_lightning_kwargs,
     check_part_kinds,
     check_parts,
@@ -287,6 +288,8 @@ class Trainer:
         plugins: list[Any] | None = None,
         lightning_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        for observer in observers.active:
+            observer.on_trainer_init(self)
         refuse_uncalled_hooks(type(self))
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
@@ -295,11 +298,11 @@ class Trainer:
         self.corrections = Corrections(self)
         self._background = BackgroundWriter()
         self._seed_everything()
-        added = options().make_callbacks()
+        added = observers.options().make_callbacks()
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
-            "loggers": [*(loggers or []), *options().make_loggers(self.args.output_dir)],
+            "loggers": [*(loggers or []), *observers.options().make_loggers(self.args.output_dir)],
             "plugins": list(plugins or []),
         }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
@@ -395,7 +398,23 @@ class Trainer:
             config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
-        check_parts(self)
+        check_metrics(self)
+        check_parts(
+            Parts(
+                args=self.args,
+                model=self.model,
+                train_dataset=self.train_dataset,
+                eval_dataset=self.eval_dataset,
+                data_collator=self.data_collator,
+                model_init=self.model_init,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
+                strategy=self.lightning_trainer.strategy,
+                even_batches=self.accelerator.dataloader_config.even_batches,
+                runs_backward_in_step=self.runs_backward_in_step,
+            )
+        )
         log_overridden_arguments(self)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -620,6 +639,8 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        for observer in observers.active:
+            resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
@@ -675,6 +696,8 @@ class Trainer:
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         loader = self.get_train_dataloader()
+        for observer in observers.active:
+            observer.on_train_dataloader(self, loader)
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
         return self._fit(self.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
@@ -805,6 +828,8 @@ class Trainer:
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
+        for observer in observers.active:
+            observer.on_compute_loss(self, model, inputs)
         is_summed = self.sums_losses(num_items_in_batch)
         share = None if self.module.run is None else self.module.run.share
         num_summed = self.current_gradient_accumulation_steps if is_summed else 1

@@ -37,6 +37,11 @@ class TestDefaults:
         file.write_text("deviceIterations(2) # a comment\n\noutputMode(poptorch.OutputMode.All)\n")
         options = poptorch.Options().loadFromFile(str(file))
         assert (options.device_iterations, options.output_mode) == (2, poptorch.OutputMode.All)
+        file.write_text("setExecutionStrategy(poptorch.ShardedExecution(poptorch.Stage('a').ipu(1)))\n")
+        assert poptorch.Options().loadFromFile(str(file)).execution_strategy.stage("a").ipu_id == 1
+        file.write_text("deviceIterations(__import__('os').getpid())\n")
+        with pytest.raises(poptorch.ConfigFileError, match="line 1"):
+            poptorch.Options().loadFromFile(str(file))
         file.write_text("deviceIteration(2)\n")
         with pytest.raises(poptorch.ConfigFileError, match=r"line 1: `deviceIteration\(2\)` cannot be used"):
             poptorch.Options().loadFromFile(str(file))

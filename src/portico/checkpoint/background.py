@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -135,9 +135,13 @@ class BackgroundWriter:
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DTensor):
             mesh = self._background_groups().mesh_like(tensor.device_mesh)
-            local, placements = self._on_host(tensor.to_local()), tensor.placements
             return DTensor.from_local(
-                local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+                self._on_host(tensor.to_local()),
+                mesh,
+                tensor.placements,
+                run_check=False,
+                shape=tensor.shape,
+                stride=tensor.stride(),
             )
         tensor = tensor.detach()
         storage = tensor.untyped_storage()
@@ -159,10 +163,10 @@ class BackgroundWriter:
 
 @dataclass
 class _BackgroundGroups:
-    """Process groups for collectives beside those of the training."""
+    """Process groups for collectives that run while the training uses other groups."""
 
     world: dist.ProcessGroup | None
-    """The group of the training, which these have the processes of."""
+    """The group of the training, of whose processes these groups consist."""
     everyone: dist.ProcessGroup
     meshes: dict[tuple[int, ...], DeviceMesh] = field(default_factory=dict)
     """Meshes by their shapes."""
@@ -170,10 +174,11 @@ class _BackgroundGroups:
     def mesh_like(self, mesh: DeviceMesh) -> DeviceMesh:
         """Return a mesh of the same processes as ``mesh``, with other groups."""
         root = mesh._get_root_mesh()
-        shape, names = tuple(root.mesh.shape), root.mesh_dim_names or ()
+        shape = tuple(root.mesh.shape)
+        names = root.mesh_dim_names or ()
         if shape not in self.meshes:
-            gloo: dict[int | str, str] = dict.fromkeys(names, "gloo")
-            self.meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=gloo)  # type: ignore[arg-type]  # the values may be strings
+            gloo: Any = dict.fromkeys(names, "gloo")  # typed as a dict of numbers or names
+            self.meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=gloo)
         assert mesh.mesh_dim_names is not None
         return self.meshes[shape][mesh.mesh_dim_names]
 

@@ -1,6 +1,6 @@
-"""Whether a checkpoint is complete: its manifest lists every file with size and checksum, and is written last.
+"""The manifest of a checkpoint lists every file with its size and checksum, and is written last.
 
-Hugging Face's checkpoints have no manifest and are taken as they are.
+A checkpoint without a manifest, as Hugging Face writes it, is not checked.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def refresh_manifest(folder: Path) -> None:
-    """Write the manifest again if files have changed since, as by a callback's ``on_save``."""
+    """Write the manifest again if files have changed since, for example in ``on_save`` of a callback."""
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return
@@ -54,7 +54,7 @@ def refresh_manifest(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """Return what is wrong with the first damaged file of a checkpoint, or None."""
+    """Return what is wrong with the first damaged file of a checkpoint, or ``None``."""
     try:
         listed = json.loads((folder / MANIFEST_FILE).read_bytes())
         for name, (size, checksum) in listed.items():
@@ -75,7 +75,7 @@ def damage(folder: Path) -> str | None:
 
 
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
-    """Return the undamaged ``checkpoint-N`` of the highest N, at most ``up_to``; damaged ones are warned of."""
+    """Return the undamaged ``checkpoint-N`` of the highest N, at most ``up_to``; warn of damaged ones."""
     numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
     steps = {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir() and path != but}
     if up_to is not None:

@@ -98,9 +98,10 @@ def read_state(folder: str, args: HFTrainingArguments) -> TrainerState | None:
 
 
 def _check_state(state: TrainerState) -> None:
-    """Raise ``ValueError`` if a field has not the type that ``TrainerState`` declares, or counts below zero."""
+    """Raise ``ValueError`` if a field has another type than ``TrainerState`` declares, or a count is negative."""
     for name, kind in get_type_hints(TrainerState).items():
-        value, allowed = getattr(state, name), get_args(kind) or (kind,)
+        value = getattr(state, name)
+        allowed = get_args(kind) or (kind,)
         if value is None and NoneType in allowed:
             continue
         if {int, float} & set(allowed):
@@ -128,7 +129,7 @@ def resumed_batch_size(folder: str, args: HFTrainingArguments) -> int | None:
 def load_optimizer_and_scheduler(
     parts: CheckpointParts, folder: Path, convert: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Load the states of optimizer and scheduler from ``folder``, if it holds them.
+    """Load the states of optimizer and scheduler from ``folder``, if it has them.
 
     ``convert`` returns the saved state of the optimizer as this run's optimizer takes it.
     """
@@ -167,9 +168,10 @@ def load_optimizer_and_scheduler(
 
 
 def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Optimizer, folder: Path) -> None:
-    """Raise ``ValueError`` for damaged options of ``optimizer``, ``InputRuntimeError`` for those of another one."""
+    """Raise ``ValueError`` if saved options are damaged, ``InputRuntimeError`` if another optimizer had them."""
     _check_alike(present, saved)
-    missing, unknown = sorted(present.keys() - saved.keys()), sorted(saved.keys() - present.keys() - {"params"})
+    missing = sorted(present.keys() - saved.keys())
+    unknown = sorted(saved.keys() - present.keys() - {"params"})
     if missing and unknown:
         raise InputRuntimeError(
             f"{folder} holds the state of another optimizer than {type(optimizer).__name__}: `{missing[0]}` is "
@@ -181,14 +183,15 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
 
 
 def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a schedule for ``groups`` of parameters, of which there may be more or fewer than saved.
+    """Return the state of a schedule for ``groups`` of parameters, which may be more or fewer than the saved ones.
 
     Parameters of one group that are sharded over different processes are in separate groups here.
     """
     num_saved = len(schedule.get("_last_lr", groups))
     if num_saved == len(groups):
         return schedule
-    rates, state = {"base_lrs": "initial_lr", "_last_lr": "lr"}, dict(schedule)
+    rates = {"base_lrs": "initial_lr", "_last_lr": "lr"}
+    state = dict(schedule)
     for name, values in schedule.items():
         if name in rates:
             state[name] = [group[rates[name]] for group in groups]
@@ -215,10 +218,11 @@ def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` is {str(saved[name])[:50]!r}, not like {str(value)[:50]!r}")
 
 
-def _is_alike(present: Any, saved: Any) -> bool:
+def _is_alike(present: object, saved: object) -> bool:
     if isinstance(present, list | tuple):
-        is_sequence = isinstance(saved, list | tuple) and len(saved) == len(present)
-        return is_sequence and all(map(_is_alike, present, saved))
+        if not isinstance(saved, list | tuple) or len(saved) != len(present):
+            return False
+        return all(map(_is_alike, present, saved))
     is_number = isinstance(present, int | float) and not isinstance(present, bool)
     return not is_number or isinstance(saved, int | float | torch.Tensor)
 
@@ -282,10 +286,9 @@ def set_rng_states(states: dict[str, Any], args: HFTrainingArguments) -> None:
         hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
-def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
+def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
-    position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
-    if position is None:
+    if not isinstance(loader, DataLoaderShard) or (position := loader.position_after(num_batches)) is None:
         return
     file = _position_file(folder, loader)
     torch.save(position, file)
@@ -300,11 +303,12 @@ def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
         )
 
 
-def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:
-    """Return what :func:`save_stream_position` has written of as many batches, in as many processes."""
+def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[str, Any] | None:
+    """Return the position that :func:`save_stream_position` wrote for the same numbers of batches and processes."""
     if not isinstance(loader, DataLoaderShard):
         return None
-    file, position = _position_file(folder, loader), None
+    file = _position_file(folder, loader)
+    position = None
     if file.is_file():
         with reading(file):
             position = torch.load(file, weights_only=True)

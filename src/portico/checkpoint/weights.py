@@ -1,4 +1,4 @@
-"""A model's weights, written as ``from_pretrained`` reads them and read back; at the end those of PEFT's adapters."""
+"""Write a model's weights as ``from_pretrained`` reads them, and load them; at the end PEFT's adapters."""
 
 import importlib
 import re
@@ -79,7 +79,7 @@ def save_weights(
 
 
 def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
-    # A bar over one file would only break the bar of the training.
+    # A progress bar over one file would break the progress bar of the training.
     with _without_progress_bars(), _not_gathering(model):
         cast(PreTrainedModel, model).save_pretrained(folder, state_dict=state_dict)
 
@@ -107,9 +107,8 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     result = _load_by_name(model, path)
     if renames and are_renamed(model, result):
         pretrained = cast(PreTrainedModel, model)
-        config, dtype = pretrained.config, pretrained.dtype
         with reading(path, into_model=True), torch.random.fork_rng(devices=[]):
-            same = type(pretrained).from_pretrained(folder, config=config, dtype=dtype)
+            same = type(pretrained).from_pretrained(folder, config=pretrained.config, dtype=pretrained.dtype)
         model.load_state_dict(same.state_dict())
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     return result
@@ -132,7 +131,7 @@ def materialize(model: nn.Module) -> None:
 
 
 def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
-    """Return whether weights were neither found nor recognised that ``from_pretrained`` may know by other names."""
+    """Return whether ``from_pretrained`` may know the missing weights under the names of the unexpected ones."""
     return isinstance(model, PreTrainedModel) and bool(result.missing_keys and result.unexpected_keys)
 
 
@@ -161,7 +160,7 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
 
 @contextmanager
 def _fitting(model: nn.Module, path: Path) -> Iterator[None]:
-    """Turn torch's list of all weights that have another shape in ``path`` into one sentence."""
+    """Turn torch's list of all weights whose shapes differ from those in ``path`` into one sentence."""
     try:
         yield
     except RuntimeError as error:
@@ -176,7 +175,7 @@ _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): copying a param.*?Size\((
 
 
 def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return ``weights`` as safetensors takes them: contiguous, and none in the memory of another."""
+    """Return ``weights`` as safetensors takes them: contiguous, and without shared memory."""
     stored: dict[str, torch.Tensor] = {}
     storages: set[int] = set()
     for name, tensor in weights.items():
@@ -189,7 +188,8 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None:
     """Warn about weights of ``model`` that :func:`load_weights` did not find, and about weights the model lacks."""
-    weights, missing = model.state_dict(), set(result.missing_keys)
+    weights = model.state_dict()
+    missing = set(result.missing_keys)
     # Tied weights share memory; safetensors stores them once.
     loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}

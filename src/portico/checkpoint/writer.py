@@ -72,14 +72,16 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
 
     The yielded folder has the name of ``final``, elsewhere: overrides of ``_save`` and ``save_model`` read the name.
     """
-    args, background, everyone = parts.args, parts.background, parts.accelerator
+    args = parts.args
+    background = parts.background
+    accelerator = parts.accelerator
     partial = final.with_name(_PARTIAL)
     staging = partial / final.name
     if args.should_save:
         _refuse_link(partial)
         shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
-    everyone.wait_for_everyone()
+    accelerator.wait_for_everyone()
     if args.async_save:
         background.collect()
     try:
@@ -88,7 +90,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
         background.discard()
         _clean_up(error, partial, final)
         raise
-    everyone.wait_for_everyone()
+    accelerator.wait_for_everyone()
     if background.copies:
         uses_collectives = is_sharded(parts.model)
 
@@ -103,8 +105,8 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
         return
     if args.should_save:
         _complete(staging, final)
-    everyone.wait_for_everyone()
-    _collect_from_other_machine(final, parts.accelerator)
+    accelerator.wait_for_everyone()
+    _collect_from_other_machine(final, accelerator)
 
 
 def finish_checkpoint(parts: CheckpointParts) -> None:

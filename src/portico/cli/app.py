@@ -48,7 +48,7 @@ from portico.cli.jobs import (
 from portico.cli.studies import JobProgress
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
-from portico.errors import InputError, ends_with_its_reader, nearest_names
+from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
 from portico.hp_search import worst_instead
 
 log = logging.getLogger(__name__)
@@ -226,5 +226,4 @@ def _exiting(task: Task) -> Task:
 
 
 def _exit(message: str, code: int = 1) -> NoReturn:
-    print(f"error: {in_words_of_the_command_line(message)}", file=sys.stderr)
-    raise SystemExit(code)
+    exit_with_error(in_words_of_the_command_line(message), code)

@@ -1,4 +1,4 @@
-"""The state that accelerate keeps for a whole process, set as the run is where accelerate is installed.
+"""Set the state that accelerate keeps for the process, where accelerate is installed, to describe the run.
 
 Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states themselves, and all of them
 read what an ``accelerate.Accelerator`` wrote when it was made. Portico makes none and needs none; it writes the same
@@ -119,7 +119,7 @@ _GRADIENTS: dict[str, Any] = {} if _accelerate is None else _accelerate.Gradient
 class GradientState:
     """Where the process is in an accumulation window and in its loaders, as in ``accelerate.state.GradientState``.
 
-    All instances share one state, which is that of accelerate where it is installed.
+    All instances share one state: accelerate's, where accelerate is installed.
 
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.

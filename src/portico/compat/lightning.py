@@ -73,25 +73,25 @@ class UnnormalizedLoss(ClosureResult):
                 self.loss = self.closure_loss.detach()
 
 
-def keep_loss_scale(trainer: pl.Trainer) -> None:
-    """Make ``trainer`` use :class:`UnnormalizedLoss`. Public: none."""
-    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UnnormalizedLoss
+def keep_loss_scale(pl_trainer: pl.Trainer) -> None:
+    """Make ``pl_trainer`` use :class:`UnnormalizedLoss`. Public: none."""
+    pl_trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UnnormalizedLoss
 
 
 @contextmanager
-def unscaled_losses(trainer: pl.Trainer) -> Iterator[None]:
-    """Make ``trainer``, which belongs to the user, use :class:`UnnormalizedLoss` during the block. Public: none."""
-    with _restored([(trainer.fit_loop.epoch_loop.automatic_optimization, "output_result_cls")]):
-        keep_loss_scale(trainer)
+def unscaled_losses(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Make ``pl_trainer``, which belongs to the user, use :class:`UnnormalizedLoss` during the block. Public: none."""
+    with _restored([(pl_trainer.fit_loop.epoch_loop.automatic_optimization, "output_result_cls")]):
+        keep_loss_scale(pl_trainer)
         yield
 
 
-def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
-    """Tell ``trainer`` not to run backward, because an overridden training step does.
+def skip_lightning_backward(pl_trainer: pl.Trainer, skip: bool) -> None:
+    """Tell ``pl_trainer`` not to run backward, because an overridden training step does.
 
     Public: ``automatic_optimization = False``, which also turns off accumulation, clipping and scheduler steps.
     """
-    trainer.fit_loop._skip_backward = skip
+    pl_trainer.fit_loop._skip_backward = skip
 
 
 def run_closure(
@@ -121,15 +121,15 @@ def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
 
 
 def continue_from(
-    trainer: pl.Trainer, *, epoch: int, num_batches_done: int, batches_per_epoch: int, steps: int
+    pl_trainer: pl.Trainer, *, epoch: int, num_batches_done: int, batches_per_epoch: int, steps: int
 ) -> None:
-    """Set the progress of the loops of ``trainer`` for a resumed run, in the form of Lightning's checkpoints.
+    """Set the progress of the loops of ``pl_trainer`` for a resumed run, in the form of Lightning's checkpoints.
 
     It continues with ``epoch`` (from 0), of which ``num_batches_done`` are done, after ``steps`` optimizer steps.
     Public: ``fit(ckpt_path=...)``, which needs a Lightning checkpoint and replays batches of an open epoch (measured).
     """
     names = ("ready", "started", "processed", "completed")
-    loop = trainer.fit_loop
+    loop = pl_trainer.fit_loop
     state = loop.state_dict()
     mid_epoch = num_batches_done > 0
     for counts in state["epoch_progress"]["total"], state["epoch_progress"]["current"]:
@@ -145,77 +145,77 @@ def continue_from(
     loop.load_state_dict(state)
 
 
-def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
-    """End the current epoch of ``trainer`` after ``num_batches``, fewer than it expected.
+def end_epoch_after(pl_trainer: pl.Trainer, num_batches: int) -> None:
+    """End the current epoch of ``pl_trainer`` after ``num_batches``, fewer than it expected.
 
     A feed without a length would make Lightning fetch a batch ahead. Public: none.
     """
-    fetcher = trainer.fit_loop._data_fetcher
+    fetcher = pl_trainer.fit_loop._data_fetcher
     assert fetcher is not None, "an epoch is running"
     fetcher.length = num_batches
 
 
-def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
-    """Return whether ``trainer`` continues inside an epoch: ``on_train_epoch_start`` is skipped. Public: none."""
-    return bool(trainer.fit_loop.restarted_mid_epoch)
+def restarted_mid_epoch(pl_trainer: pl.Trainer) -> bool:
+    """Return whether ``pl_trainer`` continues inside an epoch: ``on_train_epoch_start`` is skipped. Public: none."""
+    return bool(pl_trainer.fit_loop.restarted_mid_epoch)
 
 
-def given_train_loader(trainer: pl.Trainer) -> Any:
-    """Return the loader that was given to ``trainer.fit``, or that of a data module; ``None`` for one of portico's.
+def given_train_loader(pl_trainer: pl.Trainer) -> Any:
+    """Return the loader that was given to ``pl_trainer.fit``, or that of a data module; ``None`` for one of portico's.
 
     Public: ``trainer.train_dataloader``, which exists only after the hooks that need it.
     """
-    source = trainer.fit_loop._data_source
+    source = pl_trainer.fit_loop._data_source
     return None if _is_ours(source) else source.dataloader()
 
 
-def validates_own_data(trainer: pl.Trainer) -> bool:
-    """Return whether the fit of ``trainer`` validates on data of portico's module or data module. Public: none."""
-    return _is_ours(trainer.fit_loop.epoch_loop.val_loop._data_source)
+def validates_own_data(pl_trainer: pl.Trainer) -> bool:
+    """Return whether the fit of ``pl_trainer`` validates on data of portico's module or data module. Public: none."""
+    return _is_ours(pl_trainer.fit_loop.epoch_loop.val_loop._data_source)
 
 
 def _is_ours(source: _DataLoaderSource) -> bool:
     return source.instance is None or type(source.instance).__module__.startswith("portico.")
 
 
-def use_train_loader(trainer: pl.Trainer, loader: Any) -> None:
-    """Make the fit of ``trainer`` read ``loader``. Public: none from a hook."""
-    trainer.fit_loop._data_source = _DataLoaderSource(loader, "train_dataloader")
+def use_train_loader(pl_trainer: pl.Trainer, loader: Any) -> None:
+    """Make the fit of ``pl_trainer`` read ``loader``. Public: none from a hook."""
+    pl_trainer.fit_loop._data_source = _DataLoaderSource(loader, "train_dataloader")
 
 
-def is_fast_dev_run(trainer: pl.Trainer) -> bool:
-    """Return whether ``trainer`` tries out a few batches (``fast_dev_run``). Public: none; the attribute is not."""
-    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+def is_fast_dev_run(pl_trainer: pl.Trainer) -> bool:
+    """Return whether ``pl_trainer`` tries out a few batches (``fast_dev_run``). Public: none; the attribute is not."""
+    return bool(pl_trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
-def overfits(trainer: pl.Trainer) -> bool:
-    """Return whether ``trainer`` repeats the same batches (``overfit_batches``). Public: none."""
-    return bool(trainer.overfit_batches > 0)  # type: ignore[attr-defined]
+def overfits(pl_trainer: pl.Trainer) -> bool:
+    """Return whether ``pl_trainer`` repeats the same batches (``overfit_batches``). Public: none."""
+    return bool(pl_trainer.overfit_batches > 0)  # type: ignore[attr-defined]
 
 
 # Evaluations inside a fit
 
 
-def can_nest_evaluation(trainer: pl.Trainer) -> bool:
-    """Return whether the fit of ``trainer`` has set up its data, so that loops can be nested in it. Public: none."""
-    return trainer.fit_loop._data_fetcher is not None
+def can_nest_evaluation(pl_trainer: pl.Trainer) -> bool:
+    """Return whether the fit of ``pl_trainer`` has set up its data, so that loops can be nested. Public: none."""
+    return pl_trainer.fit_loop._data_fetcher is not None
 
 
-def run_nested_evaluation(trainer: pl.Trainer, feed: Iterable[object], *, predicts: bool) -> None:
-    """Run an evaluation inside another loop of ``trainer``: at any point of a fit, or of another evaluation.
+def run_nested_evaluation(pl_trainer: pl.Trainer, feed: Iterable[object], *, predicts: bool) -> None:
+    """Run an evaluation inside another loop of ``pl_trainer``: at any point of a fit, or of another evaluation.
 
     A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,
     ``ModelCheckpoint``) do not count it as one. Public: none; ``Trainer.validate`` sets up and tears down a run.
     """
-    state, connector = trainer.state, trainer._logger_connector
+    state, connector = pl_trainer.state, pl_trainer._logger_connector
     outer = [(state, "fn"), (state, "stage"), (connector, "_first_loop_iter"), (connector, "_current_fx")]
-    with _restored([*outer, (trainer.lightning_module, "_current_fx_name")]):
+    with _restored([*outer, (pl_trainer.lightning_module, "_current_fx_name")]):
         if predicts:
-            state.fn, trainer.testing = TrainerFn.TESTING, True
+            state.fn, pl_trainer.testing = TrainerFn.TESTING, True
         else:
             state.fn = TrainerFn.FITTING if state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
-            trainer.validating = True
-        loop = trainer._evaluation_loop
+            pl_trainer.validating = True
+        loop = pl_trainer._evaluation_loop
         # The loop may be running already, in an evaluation around this one.
         with _restored([(loop, name) for name in vars(loop)]):
             loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
@@ -327,15 +327,15 @@ def mesh_options(strategy: ModelParallelStrategy) -> dict[str, Any]:
 _NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
 
 
-def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
+def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     """Make the numbers of ``metrics`` visible to callbacks: to monitors, and to progress bars but for speeds.
 
     Public: ``LightningModule.log``, which costs 345 microseconds a call (measured) and is refused in some hooks.
     """
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
-    trainer._logger_connector._callback_metrics.update(numbers)
+    pl_trainer._logger_connector._callback_metrics.update(numbers)
     shown = {key: float(metrics[key]) for key in numbers if not key.endswith(_NOT_IN_PROGRESS_BARS)}
-    trainer._logger_connector._progress_bar_metrics.update(shown)
+    pl_trainer._logger_connector._progress_bar_metrics.update(shown)
 
 
 _ANNOUNCERS = (

@@ -1,14 +1,14 @@
 """Models that are sharded over processes: by torch's ``fully_shard`` (FSDP2), by a ``tp_plan``, or both.
 
 The processes form a mesh of replicas x shards x tensor-parallel ranks. Processes that differ in the last coordinate
-train on the same examples; all others train on examples of their own.
+train on the same examples; all others train on different examples.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -35,8 +35,10 @@ from portico.distributed.processes import limit_collectives
 from portico.errors import InputError
 
 _AXES = ("replicate", "shard", "tensor")
-_LAYERS, _BY_SIZE, _WHOLE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"
-WRAP_POLICIES = (_LAYERS, _BY_SIZE, _WHOLE)
+_BY_LAYER = "TRANSFORMER_BASED_WRAP"
+_BY_SIZE = "SIZE_BASED_WRAP"
+_AS_ONE = "NO_WRAP"
+WRAP_POLICIES = (_BY_LAYER, _BY_SIZE, _AS_ONE)
 # The mesh of each shape, with the process group it was made in: a mesh makes further groups, which live as long.
 _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 
@@ -45,7 +47,7 @@ _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 class Sharding:
     """What ``fsdp_config`` says of a model's shards; names and defaults are transformers'."""
 
-    auto_wrap_policy: str = _LAYERS
+    auto_wrap_policy: str = _BY_LAYER
     transformer_layer_cls_to_wrap: frozenset[str] = frozenset()
     """Names of the layer classes that are gathered one at a time; by default the model's ``_no_split_modules``."""
     min_num_params: int = 0
@@ -60,7 +62,7 @@ class Sharding:
             InputError: If the model has none of the layer classes that are named.
         """
         inner = [module for module in model.modules() if module is not model]
-        if self.auto_wrap_policy == _WHOLE:
+        if self.auto_wrap_policy == _AS_ONE:
             return []
         if self.auto_wrap_policy == _BY_SIZE:
             sizes = {module: sum(parameter.numel() for parameter in module.parameters()) for module in inner}
@@ -98,12 +100,12 @@ class ShardedStrategy(MeshStrategy):
         *,
         replicas: int = 1,
         shards: int | None = None,
-        tensor_parallel_size: int | str = 1,
+        tensor_parallel_size: int | Literal["auto"] = 1,
         sync_each_batch: bool = False,
         is_alone_refused: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)  # type: ignore[arg-type]
+        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
         self.sync_each_batch = sync_each_batch
         self._replicas, self._shards, self._is_alone_refused = replicas, shards, is_alone_refused
@@ -141,7 +143,8 @@ class ShardedStrategy(MeshStrategy):
 
     @override
     def make_mesh(self) -> DeviceMesh:
-        key, world = (self.root_device.type, *self.mesh_shape), dist.group.WORLD
+        world = dist.group.WORLD
+        key = (self.root_device.type, *self.mesh_shape)
         if key not in _meshes or _meshes[key][0] is not world:
             _meshes[key] = world, init_device_mesh(self.root_device.type, self.mesh_shape, mesh_dim_names=_AXES)
         return _meshes[key][1]
@@ -161,10 +164,11 @@ class ShardedStrategy(MeshStrategy):
 
     def _split_and_shard(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         old = dict(model.named_parameters())
-        mesh, has_values = self.make_mesh(), self.broadcast(not is_empty(model))
+        mesh = self.make_mesh()
+        has_values = self.broadcast(not is_empty(model))
         if self.tensor_parallel_size > 1:
             _synchronise(model.modules(), self.root_device, has_values=has_values)
-            hf_compat.split_layers(model, mesh["tensor"])  # type: ignore[arg-type]  # `check_model` has seen its plan
+            hf_compat.split_layers(cast(PreTrainedModel, model), mesh["tensor"])  # `check_model` has seen its plan
         if prod(self.mesh_shape[:2]) > 1 or self.tensor_parallel_size == 1:
             shards = mesh["replicate", "shard"] if self.mesh_shape[0] > 1 else mesh["shard"]
             self._fully_shard(model, shards, has_values=has_values)
@@ -177,7 +181,8 @@ class ShardedStrategy(MeshStrategy):
                 group["params"] = [renewed.get(parameter, parameter) for parameter in group["params"]]
 
     def _fully_shard(self, model: nn.Module, mesh: DeviceMesh, *, has_values: bool) -> None:
-        sharding, device = self.sharding, self.root_device
+        sharding = self.sharding
+        device = self.root_device
         layers = sharding.layers(model)
         policies: dict[str, Any] = {
             "mesh": mesh,
@@ -346,7 +351,7 @@ def _check_heads(model: nn.Module, size: int) -> None:
 
 
 def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_values: bool) -> None:
-    """Give the own parameters and buffers of ``modules`` to all processes as the first one has them, on ``device``.
+    """Give all processes the first one's parameters and buffers of ``modules``, without submodules, on ``device``.
 
     They are put on the meta device if the first process has no values.
     """

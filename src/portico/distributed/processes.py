@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
-_lost_children = False  # whether a run that failed has ended those of this process
+_lost_children = False  # whether a run that failed has killed the processes that this one started
 # Lightning sets these for the processes that it starts, and in the one that starts them.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
@@ -109,7 +109,8 @@ def connect(strategy: "Strategy") -> None:
 
 def _refuse_second_start(strategy: "Strategy") -> None:
     """Raise ``InputRuntimeError`` if new processes, which run the script from its start, would miss an earlier run."""
-    if _lost_children and not strategy.cluster_environment.creates_processes_externally:  # type: ignore[attr-defined]
+    environment = getattr(strategy, "cluster_environment", None)
+    if _lost_children and environment is not None and not environment.creates_processes_externally:
         raise InputRuntimeError(
             "The processes of an earlier run with `strategy='ddp'` ended when it failed, and new ones would run the "
             "script from its start; train in a new process, start the script with `torchrun`, or set "
@@ -145,16 +146,16 @@ def limit_collectives(groups: "Iterable[ProcessGroup | None]", timeout: timedelt
 
 
 def _join_restarted(strategy: "Strategy") -> None:
-    """Initialise the process group of processes that torchrun has started again, under keys of their own.
+    """Initialise the process group of processes that torchrun has restarted, under new keys of its store.
 
-    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
-    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each, and the
-    store may be another one for each, so that only torchrun's own setting helps.
+    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of processes that have ended, to
+    which the restarted processes try to connect. On several machines torchrun counts the restarts of each machine, and
+    each may have another store, so that only a setting of torchrun helps.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
-    attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
-    if machines != "1":
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ.get("GROUP_WORLD_SIZE") != "1":
         if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
             logger.warning(
                 "`--max-restarts` of torchrun cannot restart processes on several machines as it is: torch gives them "
@@ -164,9 +165,10 @@ def _join_restarted(strategy: "Strategy") -> None:
     if attempt == "0":
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    timeout = process_group_timeout(strategy)
     connect_to: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # public, but not in its `__all__`
-    store = connect_to(*address, world_size, is_master=False, timeout=timeout)
+    store = connect_to(host, port, world_size, is_master=False, timeout=timeout)
     backend = getattr(strategy, "process_group_backend", None)
     torch.distributed.init_process_group(
         backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
@@ -180,14 +182,16 @@ def _join_restarted(strategy: "Strategy") -> None:
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
     """End this process if one that it started fails before all are connected, or when this one hangs.
 
-    It would wait for long to connect, and a hang cannot be interrupted by an exception.
+    It would wait long to connect, and an exception does not interrupt a hang.
     """
     _children.extend(children)
-    # Lightning's own observer has this list. It kills this process, without a word, even if it handles the failure.
+    # Lightning's observer reads this list: it would kill this process without a message, even if that handles the
+    # failure.
     children.clear()
 
     def watch() -> None:
-        failed_at, is_connected = math.inf, False
+        failed_at = math.inf
+        is_connected = False
         while codes := [child.poll() for child in list(_children)]:
             is_connected = is_connected or torch.distributed.is_initialized()
             ended = [rank for rank, code in enumerate(codes, start=1) if code or not (is_connected or code is None)]
@@ -268,9 +272,9 @@ def disconnect() -> None:
 def kill_children_on_error() -> Iterator[None]:
     """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    The process group and the environment are then as before they were started. Processes that another one started,
-    such as torchrun, are left to it, but woken if they are stopped. Only the outermost of nested blocks does so: the
-    code in it may handle an error that all processes raise.
+    The process group and the environment are restored. Processes that a launcher such as torchrun started are left
+    to it, but resumed if they are stopped. Only the outermost of nested blocks does this: code in it may handle an
+    error that all processes raise.
 
     Raises:
         RuntimeError: In place of a broken connection, if a process that this one started ended first.
@@ -285,7 +289,7 @@ def kill_children_on_error() -> Iterator[None]:
     except BaseException as error:
         loses_connection = _LOST_CONNECTION.search(str(error)) is not None
         is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
-        # The parent of the first process under "ddp" is a shell, and that of an orphan the first of the system.
+        # Under "ddp" the parent of the first process is a shell; the parent of an orphan has the id 1.
         is_launched = is_connected and not _children and os.getppid() > 1
         if is_launched and (loses_connection or _TIMED_OUT.search(str(error))):
             _wake_stopped_processes()
@@ -449,7 +453,8 @@ def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
 def _work(call: bytes | Callable[[], object], name: str) -> None:
     global _inside_worker
     _inside_worker = True
-    folder, rank = Path(name), os.environ["LOCAL_RANK"]
+    folder = Path(name)
+    rank = os.environ["LOCAL_RANK"]
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
         with kill_children_on_error():
@@ -478,8 +483,9 @@ def _pickled(error: BaseException, rank: str) -> bytes:
     return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
 
 
-# Seconds after which workers that are left get an interrupt, which shuts down loggers and semaphores, and are killed.
-_INTERRUPTED_AFTER, _KILLED_AFTER = 1.0, 5.0
+# Seconds from a failure until the other workers are interrupted, which shuts down loggers and semaphores, and killed.
+_INTERRUPTED_AFTER = 1.0
+_KILLED_AFTER = 5.0
 
 
 def _end_with(parent: int) -> None:
@@ -542,8 +548,8 @@ def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseExcep
     errors = [pickle.loads(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
     timed_out = [found for found in errors if _TIMED_OUT.search(str(found[0]))]
-    if own := [found for found in errors if found not in lost + timed_out]:
-        return own[0]
+    if causes := [found for found in errors if found not in lost + timed_out]:
+        return causes[0]
     for index, worker in enumerate(workers):
         left_word = any((folder / f"{word}-{index}").exists() for word in ("error", "finished"))
         # Torch sends SIGTERM to those that are left.

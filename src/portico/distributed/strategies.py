@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -115,7 +115,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
 
 
 def refuse_ddp_arguments(strategy: Strategy, args: HFTrainingArguments) -> None:
-    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which has its own options."""
+    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which ignores them."""
     names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
     fields = [name for name in names if getattr(args, name) is not None]
     if fields and isinstance(strategy, DDPStrategy):
@@ -143,8 +143,13 @@ _SWITCHES = ("cpu_offload", "activation_checkpointing")
 # Files are written one way, and the weights of the first process are sent to the others, in any case.
 _SETTLED = ("cpu_ram_efficient_loading", "state_dict_type", "version")
 _KNOWN = {
-    *(*_SWITCHES, *_SETTLED, *_FSDP1_ONLY, "reshard_after_forward"),
-    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap"),
+    *_SWITCHES,
+    *_SETTLED,
+    *_FSDP1_ONLY,
+    "auto_wrap_policy",
+    "min_num_params",
+    "reshard_after_forward",
+    "transformer_layer_cls_to_wrap",
 }
 # As `accelerate config` and its plugin name them.
 _NAMES_OF_ACCELERATE = {
@@ -228,7 +233,11 @@ def _normalised(
         if name in config:
             raise InputError(f"`fsdp_config` sets {name} twice, once as {given}; leave one out.")
         config[name] = value
-    words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
+    words: Sequence[str] = ()
+    if isinstance(fsdp, str):
+        words = fsdp.split()
+    elif fsdp is not None and not isinstance(fsdp, bool):
+        words = fsdp
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _WORDS:
             config.setdefault("reshard_after_forward", word)
@@ -276,11 +285,11 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
     if names and strategy is not None and not (by_name and names == ["fsdp"]):
         names.append("strategy")
     if len(names) > 1:
-        both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
-        raise InputError(
-            f"{both if {'fsdp', 'deepspeed'} <= {*names} else ''}{' and '.join(f'`{name}`' for name in names)} each "
-            "choose a strategy; set one of them."
-        )
+        both = ""
+        if {"fsdp", "deepspeed"} <= set(names):
+            both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
+        named = " and ".join(f"`{name}`" for name in names)
+        raise InputError(f"{both}{named} each choose a strategy; set one of them.")
     if names == ["deepspeed"]:
         return _deepspeed_strategy(args)
     sizes = _mesh_sizes(args, model)
@@ -293,14 +302,20 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
     shards = bool(names) or by_name
     if not shards and (sizes is None or isinstance(strategy, Strategy)):
         return None
-    sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config) if shards else (Sharding(), False)
+    sharding = Sharding()
+    copies_per_machine = False
+    if shards:
+        sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config)
     if sharding.activation_checkpointing and args.gradient_checkpointing:
         raise InputError(
             "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` would recompute each layer "
             "twice; leave out `gradient_checkpointing`."
         )
     if sizes is None:
-        replicas = getattr(args, "num_nodes", None) or (launched_processes() or (1, 1))[1] if copies_per_machine else 1
+        replicas = 1
+        if copies_per_machine:
+            _, launched_machines = launched_processes() or (1, 1)
+            replicas = getattr(args, "num_nodes", None) or launched_machines
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
     replicas, num_shards, tensor = sizes
     if not shards:
@@ -372,7 +387,7 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int
 
 
 def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None:
-    """Raise ``InputError`` if the arguments ask for another number of whole models than ``strategy`` has processes.
+    """Raise ``InputError`` if the arguments ask for another number of replicas than ``strategy`` has processes.
 
     A sharded strategy compares its mesh itself.
     """
@@ -426,7 +441,9 @@ def deepspeed_config(args: HFTrainingArguments) -> dict[str, Any]:
 
     Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
     """
-    config = read_settings("deepspeed", args.deepspeed)  # type: ignore[arg-type]  # transformers declares one form
+    config = read_settings(
+        "deepspeed", cast("str | Mapping[str, Any]", args.deepspeed)
+    )  # transformers declares one form
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(

@@ -56,6 +56,7 @@ def construct_parts(
         no_grad: Regular expressions of parameter names.
         lazy_parts: Values of ``LAZY_PARTS``: partials or configurations, or ``None`` for the default.
     """
+    check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
     lazy = {name: as_lazy(base, lazy_parts[name]) for name, base in LAZY_PARTS.items()}
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
@@ -196,7 +197,7 @@ def lightning_placement(
 
 
 def check_world_size(world_size: int, num_processes: int) -> None:
-    """Raise ``ConfigurationError`` if ``world_size`` is given and another number than that of the processes."""
+    """Raise ``ConfigurationError`` if ``world_size`` is given and is not the number of processes."""
     if world_size not in (1, num_processes):
         raise ConfigurationError(
             f"`world_size={world_size}`, but the run has {num_processes} "

@@ -1,4 +1,4 @@
-"""AllenNLP's callbacks: those of AllenNLP 1 for batches, epochs and the end, and the one class of AllenNLP 2.
+"""AllenNLP's callbacks: AllenNLP 1's classes for batches, epochs and the end, and AllenNLP 2's single class.
 
 A callback is called with the arguments that it has parameters for, by name; ``is_primary`` may be called by its older
 name ``is_master``.
@@ -27,7 +27,7 @@ _OLDER_NAMES = {"is_master": "is_primary"}
 
 
 class CallbackList:
-    """Callbacks of one kind, each called with those of the ``known`` arguments that it has parameters for.
+    """Callbacks of one kind, each called with the ``known`` arguments that it has parameters for.
 
     Raises:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
@@ -63,7 +63,7 @@ def _bound_by_name(callback: object, known: Collection[str]) -> tuple[Callable[.
     return callback, wanted, takes_any(inspect.signature(callback))
 
 
-# ---- AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods ----
+# ---- AllenNLP 1 (`self` is annotated so that AllenNLP 2's class can share the methods) ----
 
 
 class BatchCallback(Registrable):
@@ -134,18 +134,8 @@ class TensorboardBatchMemoryUsage(BatchCallback):
     """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
 
     @override
-    def __call__(
-        self: Registrable,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: object,
+    def __call__(  # type: ignore[override]
+        self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object
     ) -> None:
         # Every process takes part in measuring.
         workers = peak_memory_mb(trainer.accelerator)
@@ -186,8 +176,9 @@ class TrainerCallback(Registrable):
     """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
 
     A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
-    when training is recovered. Its methods may leave out parameters that they do not use; those of ``on_batch``,
-    ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
+    when training is recovered. Its methods may leave out parameters that they do not use. See
+    :class:`BatchCallback` for the parameters of ``on_batch``, :class:`EpochCallback` for ``on_epoch``, and
+    :class:`EndCallback` for ``on_end``.
     """
 
     # The trainer takes all of these as `callbacks`.
@@ -287,8 +278,8 @@ class ShouldValidateCallback(TrainerCallback):
 class TensorBoardCallback(TrainerCallback):
     """Replaces the trainer's TensorBoard writer.
 
-    The arguments are those of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, where
-    ``distribution_interval`` is called ``histogram_interval``.
+    Takes the arguments of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, which calls
+    ``distribution_interval`` ``histogram_interval``.
     """
 
     def __init__(
@@ -325,18 +316,8 @@ class ConsoleLoggerCallback(TrainerCallback):
         self._should_log_inputs = should_log_inputs
 
     @override
-    def on_batch(
-        self,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: object,
+    def on_batch(  # type: ignore[override]
+        self, batch_inputs: list[Any], is_training: bool, is_primary: bool = True, **kwargs: object
     ) -> None:
         if self._should_log_inputs and is_primary and is_training:
             self._should_log_inputs = False

@@ -1,4 +1,4 @@
-"""AllenNLP's checkpoints: when they are written, what they hold, which are kept, and how a training is recovered.
+"""AllenNLP's checkpoints: when they are written, what they contain, and which are kept.
 
 A checkpoint is a pair of files, ``model_state_e{E}_b{B}.th`` (the weights, or their moving averages) and
 ``training_state_e{E}_b{B}.th`` (everything else), after ``E`` whole epochs and ``B`` optimizer steps of the next.
@@ -61,7 +61,7 @@ class CheckpointSource(Protocol):
 class Checkpointer(Registrable):
     """Decides when a checkpoint is written, writes it, and removes older ones.
 
-    The argument names of AllenNLP 1 are accepted next to those of AllenNLP 2.
+    Argument names of AllenNLP 1 and of AllenNLP 2 are accepted.
 
     Args:
         serialization_dir: Folder of the checkpoints; without one nothing is written.

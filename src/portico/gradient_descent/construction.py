@@ -13,8 +13,8 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -83,10 +83,9 @@ class Registrable:
         if name in registered:
             return registered[name]
         if "." in name:
-            module, _, attribute = name.rpartition(".")
             try:
-                found = getattr(import_module(module), attribute)
-            except (ImportError, AttributeError) as error:
+                found = resolve_name(name)
+            except (ImportError, AttributeError, ValueError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."
@@ -216,7 +215,7 @@ def as_lazy(base: Callable[..., Any], given: object) -> Lazy[Any] | None:
 def convert(annotation: object, value: object, name: str, extras: Mapping[str, Any]) -> Any:
     """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
-    ``name`` is that of the parameter, for error messages; ``extras`` are arguments for objects built on the way.
+    ``name`` is the parameter's, for error messages; ``extras`` are arguments for objects built on the way.
     """
     origin = get_origin(annotation)
     inner = get_args(annotation)
@@ -270,7 +269,7 @@ def convert(annotation: object, value: object, name: str, extras: Mapping[str, A
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters of a class or function, their annotations resolved where possible.
 
-    ``**kwargs`` represents the parameters of the parent classes, in a class method those of the class itself.
+    ``**kwargs`` represents the parameters of the parent classes, in a class method the parameters of the class itself.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for function in _signature_chain(constructor):

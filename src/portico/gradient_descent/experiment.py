@@ -5,7 +5,7 @@ import logging
 import pickle
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,7 @@ class _Parts(NamedTuple):
 
 @dataclass(kw_only=True)
 class DescentArguments:
-    """The group ``args``: what is not an argument of AllenNLP's trainer."""
+    """The group ``args``: settings that are not arguments of AllenNLP's trainer."""
 
     output_dir: str
     """Folder of the run."""
@@ -78,9 +78,9 @@ class DescentArguments:
     """Allow the folder to hold a run, which is continued."""
 
 
-def _trainer_settings(trainer_class: type) -> GroupSchema:
+def _trainer_settings(trainer_class: Callable[..., object]) -> GroupSchema:
     """Return the arguments that AllenNLP builds a trainer with, and the ``type`` that names a registered one."""
-    maker = getattr(trainer_class, "from_partial_objects", trainer_class)
+    maker: Callable[..., object] = getattr(trainer_class, "from_partial_objects", trainer_class)
     docs = documentation(trainer_class)
     decided = {*_BY_THE_EXPERIMENT, *Placement.__dataclass_fields__}
     known = schema_of(trainer_class).known
@@ -199,7 +199,7 @@ class GradientDescentExperiment(Experiment):
 
     def _make_trainer(self, configured: Mapping[str, Any], parts: _Parts) -> Any:
         configured = {**configured, **self.placement()}
-        # AllenNLP's callbacks are configured with the trainer, the others have a group of their own.
+        # AllenNLP's callbacks are configured with the trainer, other callbacks in the group `callbacks`.
         callbacks = [*(configured.pop("callbacks", None) or ()), *self.callbacks]
         chosen = self.trainer.func
         # `type` chooses among registered trainers; a class of the user's own is built as the default one is.
@@ -220,7 +220,7 @@ class GradientDescentExperiment(Experiment):
         return ConfiguredLazy(self.model.func, self.model.keywords).construct(**sizes)
 
     def _parts_of(self, config: Mapping[str, Any]) -> _Parts:
-        """Build what the file describes; what it leaves out is the classification of topics."""
+        """Build the parts that the file describes; the classification of topics provides the others."""
         described = config.get("model")
         kind = described.get("type") if isinstance(described, Mapping) else described
         if "data_loader" not in config and kind not in (None, _TOPIC_MODEL):

@@ -25,7 +25,7 @@ from portico.gradient_descent.construction import ConfigurationError
 logger = logging.getLogger(__name__)
 
 _MB = 1024 * 1024
-# By these methods a class is known to count: AllenNLP's models, AllenNLP's metrics, those of torchmetrics.
+# Methods that identify counters: AllenNLP's models, AllenNLP's metrics, torchmetrics' metrics.
 _COUNTER_METHODS = (("get_metrics",), ("get_metric", "reset"), ("update", "compute", "reset"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 _SIGNS = {"+": 1.0, "-": -1.0}
@@ -82,7 +82,7 @@ def running_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
 
 
 def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Accelerator) -> dict[str, Any]:
-    """Return the metrics of an epoch over all processes, and reset those of the model."""
+    """Return the metrics of an epoch over all processes, and reset the model's metrics."""
     metrics = _model_metrics(model, reset=True)
     for name, value in metrics.items():
         if accelerator.num_processes > 1 and isinstance(value, int | float):
@@ -95,8 +95,8 @@ class ModelMetrics:
     """What a model has counted in the current epoch; a checkpoint within an epoch contains it.
 
     Counters are the modules of the model with ``get_metrics``, and the metrics of AllenNLP and torchmetrics that the
-    model holds, also in lists and dicts. Their attributes are saved if they are plain values or tensors and differ
-    from those of the model before its training: the others are configuration. What a model counts in buffers, or
+    model holds, also in lists and dicts. Their attributes are saved if they are plain values or tensors and have
+    changed since training began: unchanged attributes are configuration. What a model counts in buffers, or
     returns from ``get_extra_state``, is part of its weights.
     """
 
@@ -177,7 +177,7 @@ def gpu_memory_mb() -> dict[int, float]:
 class MetricTracker:
     """Decides whether an epoch was the best so far, and whether to stop.
 
-    ``best_epoch`` is that of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
+    ``best_epoch`` is the epoch of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
 
     Args:
         metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names mean
@@ -289,7 +289,7 @@ class TrainingReport:
             self._tracker.best_epoch_metrics = dict(validation_metrics)
 
     def progress_numbers(self) -> dict[str, float]:
-        """Return the numbers to log after an epoch: its metrics, and those of the best epoch."""
+        """Return the numbers to log after an epoch: its metrics, and the metrics of the best epoch."""
         return {
             name: value
             for name, value in self.metrics.items()

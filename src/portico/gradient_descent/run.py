@@ -1,6 +1,6 @@
 """One training of an AllenNLP trainer: its progress, its order of events, and the Hugging Face loop underneath.
 
-The order of events; ``<...>`` marks callbacks of AllenNLP, ``[...]`` those of Hugging Face, ``n`` is the number of
+The order of events; ``<...>`` marks AllenNLP's callbacks, ``[...]`` Hugging Face's, ``n`` is the number of
 the optimizer step, from 1::
 
     train():

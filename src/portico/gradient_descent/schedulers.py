@@ -1,7 +1,7 @@
 """AllenNLP's learning-rate and momentum schedulers.
 
-Those of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they set
-the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
+Schedulers of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they
+set the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
 """
 
 import functools
@@ -345,7 +345,7 @@ class CosineWithRestarts(LearningRateScheduler):
         t_initial: Epochs in the first cycle.
         t_mul: Factor by which each cycle is longer than the one before.
         eta_min: Smallest learning rate.
-        eta_mul: Factor by which the first learning rate of each cycle differs from that of the cycle before.
+        eta_mul: Factor between the first learning rates of a cycle and of the cycle before.
 
     Source: SGDR, arXiv:1608.03983.
     """
@@ -380,7 +380,7 @@ class CosineWithRestarts(LearningRateScheduler):
             self._last_restart = step
             position = 0
         self._cycle_len = int(self.t_initial * self.t_mul**self._n_restarts)
-        # numpy's cosine, as in AllenNLP; that of `math` may differ in the last bit.
+        # numpy's cosine, as in AllenNLP; `math.cos` may differ in the last bit.
         falling = float(np.cos(np.pi * (position % self._cycle_len) / self._cycle_len)) + 1
         highest = [base * self.eta_mul**self._n_restarts for base in self.base_values]
         return [self.eta_min + ((rate - self.eta_min) / 2) * falling for rate in highest]
@@ -550,7 +550,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         self._choose()
         if self.current_scheduler is not None:
             self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
-        # A scheduler that is made anew sets the rates of its start.
+        # Constructing a scheduler sets its initial rates.
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
             group["initial_lr"] = initial

@@ -108,7 +108,7 @@ class TensorboardWriter(Registrable):
     ) -> None:
         """Write what is due at the current step, before the gradients are zeroed.
 
-        ``batch_grad_norm`` is the norm before clipping, if it was measured; ``metrics`` are those of the epoch so far.
+        ``batch_grad_norm`` is the norm before clipping, if it was measured; ``metrics`` cover the epoch so far.
         ``param_updates``, by how much the step changed each parameter, are needed when histograms are due.
         """
         if self.should_log_this_batch():
@@ -162,7 +162,7 @@ class TensorboardWriter(Registrable):
                 self.add_train_histogram(f"parameter_histogram/{name}", parameter)
 
     def log_gradient_updates(self, model: nn.Module, param_updates: Mapping[str, torch.Tensor]) -> None:
-        """Write the norm of each parameter's update divided by that of the parameter."""
+        """Write the norm of each parameter's update divided by the norm of the parameter."""
         for name, parameter in model.named_parameters():
             norm = torch.linalg.vector_norm(parameter.detach()).cpu()
             update = torch.linalg.vector_norm(param_updates[name])

@@ -21,7 +21,7 @@ TOPICS = tuple(_WORDS)
 _FILLERS = "the a of in was with and then we they saw after before again very old new small our some"
 VOCABULARY = (*(word for words in _WORDS.values() for word in words.split()), *_FILLERS.split())
 VOCAB_SIZE = len(VOCABULARY) + 1  # 0 is padding
-# Validation sentences are drawn from another seed than those of training.
+# Training and validation sentences are drawn from different seeds.
 _VALIDATION_SEED_OFFSET = 1
 
 
@@ -44,7 +44,7 @@ class TopicData:
     batch_size: int = setting(32, least=1)
     """Sentences in a batch."""
     seed: int = 0
-    """Seed of the sentences only; that of the training is args.seed."""
+    """Seed of the sentences only; args.seed seeds the training."""
 
     def load(self) -> tuple[Any, Any]:
         """Return loaders of training and validation batches.

@@ -34,23 +34,12 @@ from portico.gradient_descent.callbacks import (
     construct_callbacks,
     sort_callbacks,
 )
-from portico.gradient_descent.checkpointer import (
-    BestWeights,
-    Checkpointer,
-    TrainerCheckpoint,
-    check_folder,
-)
+from portico.gradient_descent.checkpointer import BestWeights, Checkpointer, TrainerCheckpoint, check_folder
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, parameters_of
 from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
-from portico.gradient_descent.run import (
-    PARTS_TURNED_OFF,
-    LoopTrainer,
-    Progress,
-    restore_training,
-    training_state,
-)
+from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, restore_training, training_state
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
@@ -88,11 +77,11 @@ Trainer = RegistrableTrainer
 class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
-    A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
+    A model is any module whose ``forward`` returns a dict with ``"loss"``, as in transformers. It may have
     ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``. What it has counted
     for its metrics is part of a checkpoint, see :class:`~portico.gradient_descent.metrics.ModelMetrics`.
 
-    Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
+    Names are AllenNLP 1's. Where the versions differ, the semantics are AllenNLP 2's: gradients are
     clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
 
     Args:
@@ -145,6 +134,7 @@ class GradientDescentTrainer(RegistrableTrainer):
     """
 
     loop: LoopTrainer
+    progress: Progress
     report: TrainingReport
     serialization_dir: Path | None
     # A callback may turn it off for an epoch.
@@ -198,27 +188,20 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.moving_average = moving_average
         self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
         self.momentum_scheduler = momentum_scheduler
-        self.schedulers = [each for each in (self.learning_rate_scheduler, momentum_scheduler) if each is not None]
         self.tensorboard_writer = tensorboard_writer
         self.checkpointer = Checkpointer() if checkpointer is None else checkpointer
         self.num_epochs = num_epochs
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self.world_size = world_size
-        self._grad_norm = grad_norm
-        self._grad_clipping = grad_clipping
         self.metric_tracker = MetricTracker(validation_metric, patience)
-        self._check(world_size, patience)
+        self._set_limits(grad_norm, grad_clipping)
+        self._check(patience)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
         placement = lightning_placement(cuda_device, distributed, world_size, chosen)
         placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
-        defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
-        parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, [*(callbacks or ()), *defaults])
-        parts |= {"loggers": list(loggers or ()), "plugins": list(plugins or ())}
-        self.progress = Progress()
-        self.model_metrics = ModelMetrics(model)
-        self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
-        self.accelerator = self.loop.accelerator
-        self._set_writers()
+        others = [*(callbacks or ()), ConsoleLoggerCallback()] if enable_default_callbacks else callbacks or ()
+        parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, others)
+        self._set_loop(serialization_dir, placement, loggers=list(loggers or ()), plugins=list(plugins or ()), **parts)
 
     @classmethod
     def from_partial_objects(
@@ -257,7 +240,6 @@ class GradientDescentTrainer(RegistrableTrainer):
             "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
             "world_size": world_size,
         }
-        check_counts(**counts)
         parts = construct_callbacks(
             serialization_dir,
             batch_callbacks=batch_callbacks,
@@ -359,7 +341,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         For training, the regularization penalty is added to the loss, and kept as ``"reg_loss"``.
 
         Raises:
-            RuntimeError: If there is no loss to train on.
+            RuntimeError: If the model returns no loss to train on.
         """
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(
@@ -470,13 +452,17 @@ class GradientDescentTrainer(RegistrableTrainer):
 
     # ---- Construction ----
 
-    def _check(self, world_size: int, patience: int | None) -> None:
+    def _set_limits(self, grad_norm: float | bool | None, grad_clipping: float | None) -> None:
+        check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
+        self._grad_norm = grad_norm
+        self._grad_clipping = grad_clipping
+
+    def _check(self, patience: int | None) -> None:
         check_counts(
             num_epochs=self.num_epochs,
             num_gradient_accumulation_steps=self.num_gradient_accumulation_steps,
-            world_size=world_size,
+            world_size=self.world_size,
         )
-        check_limits(grad_norm=self._grad_norm, grad_clipping=self._grad_clipping)
         check_trainer_parts(vars(self))
         if patience is None and self.validation_data_loader is not None:
             logger.warning(
@@ -491,7 +477,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         end: Sequence[EndCallback] | None,
         others: Sequence[Any],
     ) -> dict[str, Any]:
-        """Keep AllenNLP's callbacks; return those of Hugging Face and Lightning as arguments of the loop."""
+        """Keep AllenNLP's callbacks; return Hugging Face's and Lightning's as arguments of the loop."""
         each, of_hugging_face, of_lightning = sort_callbacks(others)
         batch = batch or ()
         epoch = epoch or ()
@@ -522,7 +508,15 @@ class GradientDescentTrainer(RegistrableTrainer):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
-    def _set_writers(self) -> None:
+    def _set_loop(self, serialization_dir: str | Path | None, placement: Mapping[str, Any], **parts: object) -> None:
+        """Make the loop and the writers; see :meth:`_make_loop` for ``placement`` and ``parts``."""
+        self.schedulers = [
+            each for each in (self.learning_rate_scheduler, self.momentum_scheduler) if each is not None
+        ]
+        self.progress = Progress()
+        self.model_metrics = ModelMetrics(self.model)
+        self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
+        self.accelerator = self.loop.accelerator
         folder = self.serialization_dir
         writer = self.tensorboard_writer
         if self.checkpointer.serialization_dir is None:

@@ -28,7 +28,7 @@ class IPUAccelerator(CPUAccelerator):
             )
 
     @override
-    def get_device_stats(self, device: Any) -> dict[str, Any]:
+    def get_device_stats(self, device: str | int | torch.device) -> dict[str, Any]:
         """Return an empty dict: running programs are not monitored."""
         return {}
 
@@ -51,9 +51,9 @@ class IPUAccelerator(CPUAccelerator):
 
     @staticmethod
     @override
-    def get_parallel_devices(devices: int) -> list[torch.device]:  # type: ignore[override]
+    def get_parallel_devices(devices: int | str | list[int]) -> list[torch.device]:
         """Return the host's CPU once for each replica."""
-        return [torch.device("cpu")] * devices
+        return [torch.device("cpu")] * IPUAccelerator.parse_devices(devices)
 
     @staticmethod
     @override

@@ -1,4 +1,4 @@
-"""``IPUTrainingArguments``: Hugging Face's training arguments plus those of a run on IPUs."""
+"""``IPUTrainingArguments``: Hugging Face's training arguments plus arguments for IPUs."""
 
 import copy
 import logging
@@ -42,7 +42,7 @@ _UNSUPPORTED = {
 }
 
 
-def _option(default: Any, text: str, **metadata: Any) -> Any:
+def _option(default: object, text: str, **metadata: object) -> Any:
     return field(default=default, metadata={"help": text, **metadata})
 
 
@@ -93,7 +93,9 @@ class IPUTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         _check(self)
-        self.accelerator, self.strategy, self.precision = "ipu", "ipu", "32-true"
+        self.accelerator = "ipu"
+        self.strategy = "ipu"
+        self.precision = "32-true"
         overrides = [self.ipu_config_overrides] if self.ipu_config_overrides else []
         if self.gradient_accumulation_steps is not None:
             overrides.append(f"gradient_accumulation_steps={self.gradient_accumulation_steps}")
@@ -175,7 +177,8 @@ def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> 
     config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
     if args.n_ipu is not None:
         for prefix in ("", "inference_"):
-            ipus_per_replica, name = getattr(config, f"{prefix}ipus_per_replica"), f"{prefix}replication_factor"
+            name = f"{prefix}replication_factor"
+            ipus_per_replica = getattr(config, f"{prefix}ipus_per_replica")
             factor, rest = divmod(args.n_ipu, ipus_per_replica)
             if rest:
                 raise InputError(

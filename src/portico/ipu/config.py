@@ -29,7 +29,7 @@ class IncompatibleIPUConfigError(InputError):
     """Attributes of an ``IPUConfig`` contradict each other or do not fit the model."""
 
 
-# Attributes
+# ---- Attributes ----
 
 
 @dataclass(eq=False)
@@ -49,9 +49,10 @@ class ConfigAttribute:
     def __set_name__(self, owner: type, name: str) -> None:
         annotation = owner.__annotations__[name]
         kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-        self.name, self.kinds = name, tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
+        self.name = name
+        self.kinds = tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
 
-    def validate(self, value: Any) -> None:
+    def validate(self, value: object) -> None:
         name = self.name
         if not any(_has_kind(value, kind) for kind in self.kinds):
             raise TypeError(
@@ -60,7 +61,8 @@ class ConfigAttribute:
             )
         if value is None:
             return
-        items, allowed = (value, "have all elements") if isinstance(value, list) else ([value], "be")
+        items: list[Any] = value if isinstance(value, list) else [value]
+        allowed = "have all elements" if isinstance(value, list) else "be"
         if self.minimum is not None and not all(self.minimum <= item < math.inf for item in items):
             raise ValueError(f"`IPUConfig` attribute `{name}` must {allowed} >= {self.minimum}; got {value}.")
         if self.check is not None:
@@ -80,9 +82,11 @@ class ConfigAttribute:
         return " or ".join(words).replace("NoneType", "None")
 
 
-def _attribute(*args: Any, **kwargs: Any) -> Any:
+def _attribute(
+    default: object, *, minimum: float | None = None, check: Callable[[str, Any], None] | None = None
+) -> Any:
     """Return a :class:`ConfigAttribute`, typed like ``dataclasses.field`` so that the annotation holds."""
-    return ConfigAttribute(*args, **kwargs)
+    return ConfigAttribute(default, minimum, check)
 
 
 def _check_output_mode(name: str, value: str) -> None:
@@ -99,7 +103,7 @@ def _check_splits(name: str, value: list[int]) -> None:
         raise ValueError(f"`IPUConfig` attribute `{name}` must have its splits on consecutive IPUs; got {value}.")
 
 
-def _has_kind(value: Any, kind: Any) -> bool:
+def _has_kind(value: object, kind: Any) -> bool:
     if kind in (list[int], list[float]):
         return isinstance(value, list) and all(_has_kind(item, kind.__args__[0]) for item in value)
     if kind in (int, float):
@@ -125,7 +129,7 @@ def _parse(text: str, kind: Any) -> Any:
     raise ValueError
 
 
-# Relations between attributes
+# ---- Relations between attributes ----
 
 _EXCLUSIVE = (
     ("embedding_serialization_factor", "serialized_embedding_splits_per_ipu"),
@@ -177,12 +181,12 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _num_ipus(layers: Any) -> int:
+def _num_ipus(layers: object) -> int:
     # Anything but a list is refused later, when the attribute is set.
     return len(layers) if isinstance(layers, list) else 1
 
 
-# The configuration
+# ---- The configuration ----
 
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -261,7 +265,7 @@ class IPUConfig:
     explicit_ir_inference: bool = _attribute(False)
     execute_encoder_on_cpu_for_generation: bool = _attribute(False)
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         self.mode = "training"
         for name in [name for name in kwargs if name in _DEPRECATED]:
             warn_of_old_spelling(f"`{name}` of IPUConfig has no effect any more: {_DEPRECATED[name]}.")
@@ -284,10 +288,10 @@ class IPUConfig:
         return 1 if is_unused else getattr(self, self._for_mode(name))
 
     def _for_mode(self, name: str) -> str:
-        own, inference = name.removeprefix("_"), f"inference{name}"
-        return inference if self.mode == "inference" and inference in ATTRIBUTES else own
+        inference = f"inference{name}"
+        return inference if self.mode == "inference" and inference in ATTRIBUTES else name.removeprefix("_")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         name = self._for_mode(name) if name.startswith("_") else name
         if name in ATTRIBUTES:
             ATTRIBUTES[name].validate(value)
@@ -297,8 +301,6 @@ class IPUConfig:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IPUConfig) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"IPUConfig {self.to_json_string()}"
@@ -333,7 +335,7 @@ class IPUConfig:
         for prefix in ("", "inference_"):
             _check_combination(self.to_dict(), prefix)
 
-    def update(self, **values: Any) -> None:
+    def update(self, **values: object) -> None:
         """Set several attributes, and check them against each other only after all are set.
 
         Raises:
@@ -391,7 +393,7 @@ class IPUConfig:
         config = copy.copy(self)
         return _make_options(config.eval() if for_inference else config.train(), compile_only=compile_only)
 
-    # Files
+    # ---- Files ----
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes by name."""
@@ -410,13 +412,13 @@ class IPUConfig:
         """Write the attributes to a file."""
         Path(json_file_path).write_text(self.to_json_string(use_diff), encoding="utf-8")
 
-    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path, **kwargs: object) -> None:
         """Write ``ipu_config.json`` into a folder."""
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         self.to_json_file(Path(save_directory) / CONFIG_NAME)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: object) -> Self:
         """Create a configuration from a dict; keywords take precedence."""
         known = {name: value for name, value in config_dict.items() if name not in _FOREIGN_KEYS}
         return cls(**{**known, **kwargs})
@@ -458,7 +460,7 @@ _DEPRECATED = {
 }
 
 
-# Options of a program
+# ---- Options of a program ----
 
 # As the driver numbers them.
 _MK2_VERSIONS = (2, 21)

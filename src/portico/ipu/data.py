@@ -16,7 +16,7 @@ from portico.compat.tree import map_tensors
 from portico.errors import InputError
 from portico.ipu import backend
 
-# Loaders
+# ---- Loaders ----
 
 _LOADER_OPTIONS = (
     "collate_fn",
@@ -54,7 +54,8 @@ def poptorch_loader(loader: "Loader", options: "backend.Options", *, training: b
 def drop_last_batch(loader: "Loader") -> "Loader":
     """Return a loader of the same batches without an incomplete last one."""
     if not isinstance(loader.dataset, IterableDataset):
-        loader.batch_sampler.drop_last = True  # type: ignore[union-attr]
+        batch_sampler: Any = loader.batch_sampler
+        batch_sampler.drop_last = True
         return loader
     return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **_carried(loader))
 
@@ -94,7 +95,8 @@ class _Batches:
 
     def __init__(self, loader: "Loader", size: int | None, *, drop_last: bool) -> None:
         self._loader: Any = loader
-        self._size, self._drop_last = size, drop_last
+        self._size = size
+        self._drop_last = drop_last
 
     def __len__(self) -> int:
         if self._size is None:
@@ -103,7 +105,8 @@ class _Batches:
         return full + bool(rest and not self._drop_last)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        size, rest = self._size, dict[str, Any]()
+        size = self._size
+        rest: dict[str, Any] = {}
         for batch in self._loader:
             if size is None:
                 yield dict(batch)
@@ -116,7 +119,7 @@ class _Batches:
             yield rest
 
 
-# Padding
+# ---- Padding ----
 
 _IGNORED_LABEL = -100
 # The question answering heads of transformers ignore positions beyond the sequence, but clamp negative ones to 0.
@@ -167,7 +170,7 @@ def evaluation_loss(
     """Return the mean loss over the rows of a batch that was padded.
 
     Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
-    micro-batch run again, each filling a micro-batch, whose mean loss then is that of the row.
+    micro-batch run again, each filling a micro-batch, whose mean loss is then the loss of the row.
     """
     rows = num_rows(inputs)
     complete = rows - rows % micro_batch_size

@@ -50,7 +50,7 @@ class DeviceGenerator:
             self._encoder = _run_on_host(encoder, convert) if encodes_on_host else on_devices(encoder)
         self._max_length = 0
 
-    def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
+    def generate(self, inputs: dict[str, Any], **options: object) -> Tensor:
         """Return generated tokens, ``int64 [rows, length]``; see ``generate`` of ``transformers`` for the options."""
         # The search runs on a copy that shares everything but the forward passes.
         searcher = copy.copy(self._model)
@@ -65,18 +65,18 @@ class DeviceGenerator:
             tokens: Tensor = searcher.generate(**inputs, **{**options, "use_cache": False})
         return tokens
 
-    def _record_length(self, *args: Any, **kwargs: Any) -> Any:
+    def _record_length(self, *args: object, **kwargs: object) -> Any:
         # `generate` computes one maximum length here, from everything that limits it, before the first step.
         config = self._model._prepare_generated_length(*args, **kwargs)
         self._max_length = int(config.max_length)
         return config
 
-    def _encode(self, *args: Any, **inputs: Any) -> BaseModelOutput:
+    def _encode(self, *args: object, **inputs: object) -> BaseModelOutput:
         assert self._encoder is not None
         tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
         return BaseModelOutput(last_hidden_state=self._encoder(tensors)["last_hidden_state"])
 
-    def _step(self, *args: Any, **inputs: Any) -> Seq2SeqLMOutput:
+    def _step(self, *args: object, **inputs: Any) -> Seq2SeqLMOutput:
         prefix = "decoder_" if self._encoder is not None else ""
         per_token = [f"{prefix}{name}" for name in _PER_TOKEN]
         length = inputs[per_token[0]].shape[1]

@@ -85,7 +85,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         model: The model; it is trained in place.
         optimizer: SGD, Adam, AdamW or RMSprop of torch, or one of ``portico.ipu.backend.optim``.
         data_loader: Training batches, all of one size.
-        ipu_config: How the model is spread over IPUs, or the attributes of such a configuration.
+        ipu_config: How the model is spread over IPUs, or the attributes of an ``IPUConfig``.
         batch_size: Rows of a training batch, if ``data_loader`` has no ``batch_size``.
         **options: As of :class:`~portico.gradient_descent.trainer.GradientDescentTrainer`;
             ``precision`` is ``"32-true"`` (the default) or ``"16-true"``.
@@ -111,6 +111,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         self._batch_size = batch_size
         super().__init__(model, optimizer, data_loader, **options)
         self.optimizer = self.loop.optimizer
+        scheduler: Any
         for scheduler in self.schedulers:
             rebind_schedule(getattr(scheduler, "lr_scheduler", scheduler), self.optimizer)
         # Checkpoints hold the state of everything in this list.

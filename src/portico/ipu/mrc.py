@@ -6,10 +6,11 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from transformers import DataCollatorWithPadding
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group
 from portico.cli.settings import GroupSchema, Setting, documentation
+from portico.compat.annotations import DataCollator
 from portico.errors import InputError
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import ATTRIBUTES, IPUConfig
@@ -30,7 +31,7 @@ class IPUInference(Inference, IPUMRCTrainer):
     """:class:`~portico.mrc.inference.Inference` on IPUs."""
 
 
-def _attributes(config_class: Any) -> GroupSchema:
+def _attributes(config_class: Callable[..., object]) -> GroupSchema:
     docs = documentation(config_class)
     docs |= {f"inference_{name}": f"{text}, in inference" for name, text in docs.items()}
     return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
@@ -76,6 +77,6 @@ def _padding_trainer(trainer: Callable[..., IPUMRCTrainer], max_length: int, **p
     return trainer(**parts)
 
 
-def _padding_collator(model: Any, tokenizer: Any, max_length: int) -> Any:
+def _padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> DataCollator:
     padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
     return head_collator(head_of(model), tokenizer, padded)

@@ -4,7 +4,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 _PROGRAM_PREFIX = "model."
 
 
-# Made from arguments
+class Schedule(Protocol):
+    """A schedule of torch or of AllenNLP."""
+
+    optimizer: torch.optim.Optimizer
+
+
+# ---- Made from arguments ----
 
 
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
@@ -60,7 +66,7 @@ def optimizer_options(args: "IPUTrainingArguments") -> dict[str, Any]:
     }
 
 
-# Converted from torch's
+# ---- Converted from torch's ----
 
 # Optimizers that poptorch has too, and the keys of a parameter group that its constructors take.
 _HYPERPARAMETERS: Mapping[type, tuple[str, ...]] = {
@@ -81,7 +87,7 @@ _STATE_NAMES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "grad_
 
 
 class OptimizerConversion:
-    """Converts optimizers of one model's parameters into those of the model that is trained.
+    """Converts optimizers of a model into optimizers of the copy that is trained.
 
     Parameters are matched by name; a weight that is cut into pieces is replaced by the pieces.
     """
@@ -121,7 +127,8 @@ class OptimizerConversion:
 
     def _carry_state(self, optimizer: torch.optim.Optimizer, converted: torch.optim.Optimizer) -> None:
         """Start the program from the state of the user's optimizer, if it has made steps."""
-        state, steps = {}, 0
+        state: dict[str, dict[str, Tensor]] = {}
+        steps = 0
         for parameter, held in optimizer.state.items():
             tensors = {key: held[key] for key in _STATE_NAMES if isinstance(held.get(key), Tensor)}
             if not tensors:
@@ -159,7 +166,7 @@ def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str,
     return {**kept, "velocity_accum_type": options["first_order_momentum_accum_type"]}
 
 
-def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+def rebind_schedule(scheduler: Schedule, optimizer: torch.optim.Optimizer) -> None:
     """Make a schedule change the rates of ``optimizer``, although it was created with another one."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step
@@ -173,7 +180,7 @@ def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step = counted  # type: ignore[method-assign]
 
 
-# Loaded from checkpoints
+# ---- Loaded from checkpoints ----
 
 # A weight or a piece of one, and the group of replicas that the state belongs to.
 _NAME = re.compile(r"(?P<name>.+?)(?:\.pieces\.(?P<number>\d+)(?P<kind>\.weight|\.bias))?(?P<group>\[\d+\])?")
@@ -188,7 +195,8 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
     for name, held in saved.items():
         match = _NAME.fullmatch(name.removeprefix(_PROGRAM_PREFIX))
         assert match is not None
-        weight, group = match["name"] + (match["kind"] or ""), match["group"] or ""
+        weight = match["name"] + (match["kind"] or "")
+        group = match["group"] or ""
         pieces[weight, group][int(match["number"] or 0)] = held
     parts = parts_of_parameters(model)
     current: dict[str, dict[str, Tensor]] = {}

@@ -1,11 +1,12 @@
 """``IPUPrecision``: number formats of a program, whose backward pass and weight update are not the host's."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import HalfPrecision, MixedPrecision, Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -14,20 +15,21 @@ from portico.compat.lightning import run_closure
 from portico.compat.tree import map_tensors
 from portico.errors import InputError
 
-PRECISIONS = ("32-true", "16-mixed", "16-true")
+PrecisionName = Literal["32-true", "16-mixed", "16-true"]
+PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 
 
 class IPUPrecision(Precision):
     """Single (``"32-true"``) or half (``"16-true"``) precision throughout, or half-precision inputs only.
 
-    With ``"16-mixed"`` weights stay in single precision. Operations on them and on what is computed from the inputs
-    are in half precision, and no loss scaling is added: set that of the optimizer.
+    With ``"16-mixed"`` weights stay in single precision. Operations on them and on results computed from
+    the inputs are in half precision. No loss scaling is added: set ``loss_scaling`` of the optimizer.
 
     Raises:
         InputError: For any other precision.
     """
 
-    def __init__(self, precision: Literal["32-true", "16-mixed", "16-true"] = "32-true") -> None:
+    def __init__(self, precision: PrecisionName = "32-true") -> None:
         if precision not in PRECISIONS:
             raise _unsupported(precision)
         self.precision = precision
@@ -37,8 +39,10 @@ class IPUPrecision(Precision):
         """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
-        if type(plugin) in (Precision, HalfPrecision, MixedPrecision) and plugin.precision in PRECISIONS:
-            return cls(plugin.precision)  # type: ignore[arg-type]
+        if type(plugin) in (Precision, HalfPrecision, MixedPrecision):
+            for precision in PRECISIONS:
+                if plugin.precision == precision:
+                    return cls(precision)
         raise _unsupported(str(plugin.precision))
 
     @override
@@ -52,12 +56,12 @@ class IPUPrecision(Precision):
         return map_tensors(lambda tensor: tensor.half() if tensor.dtype is torch.float32 else tensor, data)
 
     @override
-    def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def backward(self, tensor: Tensor, model: nn.Module | None, *args: object, **kwargs: object) -> None:
         """Do nothing: the program contains the backward pass."""
 
     @override
     def optimizer_step(  # type: ignore[override]
-        self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any
+        self, optimizer: torch.optim.Optimizer, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: object
     ) -> Any:
         """Run the step, in which the program updates the weights."""
         result = run_closure(self, model, optimizer, closure)
@@ -69,7 +73,12 @@ class IPUPrecision(Precision):
         return result
 
     @override
-    def clip_gradients(self, optimizer: Any, clip_val: int | float = 0.0, gradient_clip_algorithm: Any = None) -> None:
+    def clip_gradients(
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_val: int | float = 0.0,
+        gradient_clip_algorithm: GradClipAlgorithmType = GradClipAlgorithmType.NORM,
+    ) -> None:
         """Do nothing: the program clips, and the strategy refuses clipping on the host."""
 
 

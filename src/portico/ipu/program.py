@@ -51,7 +51,7 @@ class ProgramPool:
         self._programs.clear()
 
 
-# Models of transformers
+# ---- Models of transformers ----
 
 
 class DeviceProgram(nn.Module):
@@ -102,7 +102,7 @@ def _holds_tensors(value: Nested) -> bool:
 
 
 class ModelOnIPUs(nn.Module):
-    """Takes the place of a trainer's model: calls run through ``call_model``, attributes are those of ``model``."""
+    """Takes the place of a trainer's model: calls run through ``call_model``, attributes come from ``model``."""
 
     def __init__(self, call_model: Callable[..., dict[str, Any]], model: nn.Module, *, training: bool) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class ModelOnIPUs(nn.Module):
         self._call_model = call_model
         self._is_training = training
 
-    def forward(self, **inputs: Any) -> dict[str, Any]:
+    def forward(self, **inputs: Nested) -> dict[str, Any]:
         return self._call_model(self.module, inputs, is_training=self._is_training)
 
     def __getattr__(self, name: str) -> Any:
@@ -120,7 +120,7 @@ class ModelOnIPUs(nn.Module):
             return getattr(super().__getattr__("module"), name)
 
 
-# Steps of a LightningModule
+# ---- Steps of a LightningModule ----
 
 
 class TracedStep(nn.Module):
@@ -136,7 +136,7 @@ class TracedStep(nn.Module):
         """Run the step; indices come as tensors with one element for each micro-batch."""
         scalars = [index.reshape(-1)[0] for index in (batch_idx, *rest)]
         module: pl.LightningModule = self.module
-        # Python runs only once on a device, at compilation, so a logged value would be that of the first batch.
+        # Python runs only once on a device, at compilation, so every logged value would come from the first batch.
         module.__dict__["log"] = self._warn_not_logged
         try:
             outputs = getattr(module, self.step_name)(batch, *scalars)
@@ -153,7 +153,7 @@ class TracedStep(nn.Module):
             "loss under 'loss', for every batch."
         )
 
-    def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _warn_not_logged(self, name: str, *args: object, **kwargs: object) -> None:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(

@@ -13,6 +13,7 @@ from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.strategies.strategy import TBroadcast
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
@@ -87,11 +88,12 @@ class IPUStrategy(ParallelStrategy):
         self._programs: dict[RunningStage, backend.PoplarExecutor] = {}
         self._is_set_up = False
         self._accumulating_trainer: tuple[pl.Trainer, int] | None = None
-        self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
+        self.autoreport = autoreport
+        self.autoreport_dir = autoreport_dir
         if autoreport:
             _request_reports(autoreport_dir)
 
-    # Options
+    # ---- Options ----
 
     @property
     def training_opts(self) -> "backend.Options":
@@ -134,7 +136,7 @@ class IPUStrategy(ParallelStrategy):
     def precision_plugin(self, precision_plugin: Precision | None) -> None:
         self._precision_plugin = None if precision_plugin is None else IPUPrecision.like(precision_plugin)
 
-    # Life of a run
+    # ---- Life of a run ----
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
@@ -180,7 +182,8 @@ class IPUStrategy(ParallelStrategy):
         self._is_set_up = False
         if self._accumulating_trainer is not None:
             trainer, number = self._accumulating_trainer
-            trainer.accumulate_grad_batches, self._accumulating_trainer = number, None
+            trainer.accumulate_grad_batches = number
+            self._accumulating_trainer = None
         super().teardown()
 
     @override
@@ -192,8 +195,10 @@ class IPUStrategy(ParallelStrategy):
         return poptorch_loader(dataloader, self._options_for(training=training), training=training)
 
     # One process runs all replicas.
-
-    world_size, global_rank, local_rank, node_rank = 1, 0, 0, 0
+    world_size = 1
+    global_rank = 0
+    local_rank = 0
+    node_rank = 0
 
     @override
     @property
@@ -206,19 +211,19 @@ class IPUStrategy(ParallelStrategy):
         """Do nothing: attaching a program uploads its weights."""
 
     @override
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def reduce(self, tensor: Nested, *args: object, **kwargs: object) -> Nested:
         return tensor
 
     @override
-    def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def all_gather(self, tensor: Tensor, *args: object, **kwargs: object) -> Tensor:
         return tensor
 
     @override
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: there is no other process."""
+    def barrier(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: a run has one process."""
 
     @override
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: TBroadcast, src: int = 0) -> TBroadcast:
         return obj
 
     @override
@@ -230,12 +235,13 @@ class IPUStrategy(ParallelStrategy):
         **kwargs: Any,
     ) -> Any:
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        stepped: Any
         for stepped in self.optimizers:
             # torch's schedules warn unless the optimizer has stepped before, and its `step` is never called here.
-            stepped._opt_called = True  # type: ignore[attr-defined]
+            stepped._opt_called = True
         return result
 
-    # Steps
+    # ---- Steps ----
 
     @override
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -253,7 +259,7 @@ class IPUStrategy(ParallelStrategy):
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         return self._step("predict_step", super().predict_step, *args, **kwargs)
 
-    def execute(self, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, *args: object, **kwargs: object) -> Any:
         """Run ``ipu_model`` of the module on a combined batch; in a training step, train it.
 
         Raises:
@@ -282,7 +288,7 @@ class IPUStrategy(ParallelStrategy):
         module = self.lightning_module
         return getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False)
 
-    # Programs
+    # ---- Programs ----
 
     @property
     def poptorch_models(self) -> "Mapping[RunningStage, backend.PoplarExecutor]":
@@ -293,7 +299,7 @@ class IPUStrategy(ParallelStrategy):
                 self._program(stage)
         return self._programs
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, *args: object, **kwargs: object) -> Any:
         program = self._pool.attach(self._program(self._stage))
         if self._stage is RunningStage.TRAINING:
             # Without this a program keeps the hyperparameters that it was compiled with.

@@ -70,7 +70,7 @@ class IPUMixin(_MixedInto):
 
     ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.
 
-    Arguments that are not listed, also as keywords, are those of the trainer mixed into.
+    Other arguments, also as keywords, are passed to the trainer mixed into.
 
     Args:
         model: The model, of which a copy is trained: ``trainer.model``.
@@ -84,7 +84,7 @@ class IPUMixin(_MixedInto):
             refusing it; every other model is spread without a class written for it.
 
     Attributes:
-        arguments_class: Required class of ``args``, and what they are by default.
+        arguments_class: Required class of ``args``; the default ``args`` are of this class.
         ipu_config: The copied configuration.
         opts: Options of the training program.
         eval_opts: Options of the inference program.
@@ -93,7 +93,7 @@ class IPUMixin(_MixedInto):
         training_model: The program that trains; ``None`` before the first call.
         inference_model: The program that evaluates; ``None`` before the first call.
         loss_function: Computes the loss inside the program; ``None`` for the model's own loss.
-        placement: LayerPlacement of the latest program; ``None`` on one IPU, or before the first call.
+        placement: Placement of the latest program; ``None`` on one IPU, or before the first call.
         placement_report: Stages and memory of the training program; ``None`` where ``placement`` is.
     """
 
@@ -128,7 +128,7 @@ class IPUMixin(_MixedInto):
         **kwargs: Any,
     ) -> None:
         args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
-        _check_parts(model, model_init, args, self.arguments_class)
+        _check_construction(model, model_init, args, self.arguments_class)
         assert model is not None
         self._is_forced = force_to_pipelined
         self.ipu_config = resolve_config(ipu_config, args)
@@ -173,7 +173,7 @@ class IPUMixin(_MixedInto):
     def _model_to_train(self, model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
 
-    # Runs
+    # ---- Runs ----
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train, release the IPUs, and return step count, mean loss and metrics.
@@ -190,7 +190,7 @@ class IPUMixin(_MixedInto):
         finally:
             self.programs.release()
 
-    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+    def hyperparameter_search(self, *args: object, **kwargs: object) -> Any:
         """Not supported: a trainer compiles its model once.
 
         Raises:
@@ -211,7 +211,7 @@ class IPUMixin(_MixedInto):
                 self.compile_model(self.wrap_model(self.model, training, batch), batch, log=True)
         raise SystemExit(0)
 
-    # Data
+    # ---- Data ----
 
     @property
     def combined_train_batch_size(self) -> int:
@@ -293,12 +293,14 @@ class IPUMixin(_MixedInto):
         session.batch_size = self.combined_eval_batch_size
         return session
 
-    # Programs
+    # ---- Programs ----
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
         return ModelOnIPUs(self.call_model, model, training=training)
 
-    def wrap_model(self, model: Any, training: bool = True, sample_batch: Batch | None = None) -> Any:
+    def wrap_model(
+        self, model: "nn.Module | backend.PoplarExecutor", training: bool = True, sample_batch: Batch | None = None
+    ) -> Any:
         """Return the program of the model, which is made at the first call.
 
         Args:
@@ -307,7 +309,7 @@ class IPUMixin(_MixedInto):
             sample_batch: A combined batch, used to find the order of the layers if the model is spread over several
                 IPUs; by default the first of the loader.
         """
-        if hasattr(model, "isCompiled"):
+        if not isinstance(model, nn.Module):
             return model
         if (self.training_model if training else self.inference_model) is None:
             self._place_for(training, model, sample_batch)
@@ -333,11 +335,12 @@ class IPUMixin(_MixedInto):
         return model
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
-        """Run a combined batch, or a part of one, and return the outputs by name without those of padding.
+        """Run a combined batch, or a part of one, and return the outputs of its rows by name, without padding.
 
         ``loss`` is the mean over real rows.
         """
-        size, rows = self._call_size(is_training), num_rows(inputs)
+        size = self._call_size(is_training)
+        rows = num_rows(inputs)
         if rows > size or (rows < size and is_training and not self.args.pad_on_batch_axis):
             verb = "trains" if is_training else "evaluates"
             cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
@@ -354,7 +357,8 @@ class IPUMixin(_MixedInto):
             program.setOptimizer(self.optimizer)
         self.compile_model(program, batch)
         if is_training and self._pending_device_rng is not None:
-            program.rng_state, self._pending_device_rng = self._pending_device_rng, None
+            program.rng_state = self._pending_device_rng
+            self._pending_device_rng = None
         outputs = dict(self.programs.attach(program)(**batch))
         if is_training:
             return {**outputs, "loss": outputs["loss"].float().mean()}
@@ -369,7 +373,7 @@ class IPUMixin(_MixedInto):
             )
         return select_rows(outputs, size, slice(rows))
 
-    def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
+    def generate(self, inputs: dict[str, Any], **options: object) -> Tensor:
         """Return generated tokens, ``int64 [rows, length]``, with the options of ``transformers``' ``generate``."""
         if self._generator is None:
             model: Any = self.model
@@ -384,7 +388,7 @@ class IPUMixin(_MixedInto):
             )
         return self._generator.generate(inputs, **options)
 
-    # Placement
+    # ---- Placement ----
 
     def _before_compilation(self, program: "backend.PoplarExecutor", batch: Mapping[str, Any]) -> None:
         """Restore the placement and the mode of the program's model, which another program may have changed."""
@@ -419,7 +423,7 @@ class IPUMixin(_MixedInto):
                 self.placement_report.save(self.args.output_dir or ".")
                 print(self.placement_report.text())
 
-    # Optimization
+    # ---- Optimization ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """Return the optimizer: the user's, or else AdamW, or LAMB with ``args.lamb``."""
@@ -466,7 +470,7 @@ class IPUMixin(_MixedInto):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Any:
         return None
 
-    # Checkpoints
+    # ---- Checkpoints ----
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
@@ -498,7 +502,9 @@ class IPUTrainer(IPUMixin, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
 
 
-def _check_parts(model: object, model_init: object, args: object, arguments_class: type[IPUTrainingArguments]) -> None:
+def _check_construction(
+    model: object, model_init: object, args: object, arguments_class: type[IPUTrainingArguments]
+) -> None:
     if not isinstance(args, arguments_class):
         raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
     if model is None and model_init is not None:

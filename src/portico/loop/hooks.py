@@ -20,7 +20,6 @@ from portico.compat.annotations import (
     Batch,
     ComputeLoss,
     ComputeMetrics,
-    DataCollator,
     EvalExamples,
     Examples,
     Loader,
@@ -34,10 +33,11 @@ from portico.loop.datamodule import TrainerDataModule
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.module import TrainerModule
 from portico.loop.run import TrainingRun
+from portico.observers import ObservedTrainer
 from portico.plan import RunPlan
 
 
-class TrainerHooks(Protocol):
+class TrainerHooks(ObservedTrainer, Protocol):
     """The side of :class:`~portico.trainer.Trainer` that faces the loop."""
 
     # ---- Parts ----
@@ -61,9 +61,6 @@ class TrainerHooks(Protocol):
     compute_loss_func: ComputeLoss | None
     preprocess_logits_for_metrics: Callable[..., Any] | None
     gather_function: Callable[..., Any]
-    data_collator: DataCollator
-    model_init: Callable[..., nn.Module] | None
-    optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
     label_names: list[str]
     place_model_on_device: bool
     loss_shifts_labels: bool

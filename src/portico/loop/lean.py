@@ -77,26 +77,26 @@ class LeanEpochLoop(EpochLoop):
     precision that defines one of them. Public: none.
     """
 
-    def __init__(self, trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
-        super().__init__(trainer, min_steps, max_steps)
+    def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
+        super().__init__(pl_trainer, min_steps, max_steps)
         self.val_loop = LeanEvaluationLoop(
-            trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
+            pl_trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
         )
 
     @override
     def on_run_start(self, data_fetcher: DataFetcher) -> None:
         super().on_run_start(data_fetcher)
-        trainer = self.trainer
-        self.hooks = _DefinedHooks(trainer)
+        pl_trainer = self.trainer
+        self.hooks = _DefinedHooks(pl_trainer)
         self.is_lean = not (
             isinstance(data_fetcher, DataLoaderIterDataFetcher)
             or self._should_check_val_epoch()
-            or _defines("on_train_batch_start", trainer.lightning_module, pl.LightningModule)
-            or any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
+            or _defines("on_train_batch_start", pl_trainer.lightning_module, pl.LightningModule)
+            or any(config.reduce_on_plateau for config in pl_trainer.lr_scheduler_configs)
         )
         if self.is_lean:
             data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
-        self.runs_own_steps = _is_plain(trainer.strategy, _TRAINING_STEPS)
+        self.runs_own_steps = _is_plain(pl_trainer.strategy, _TRAINING_STEPS)
 
     @property
     @override
@@ -110,34 +110,34 @@ class LeanEpochLoop(EpochLoop):
         if self._restarting or not self.is_lean or not torch.is_grad_enabled():
             super().advance(data_fetcher)
             return
-        trainer, progress, results = self.trainer, self.batch_progress, self._results
+        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
         self.val_loop._restarting = False
-        if trainer.world_size > 1:
+        if pl_trainer.world_size > 1:
             self._broadcast_sigterm_tensor()
         batch_idx = progress.current.ready
         batch, _, _ = next(data_fetcher)
         progress.is_last_batch = data_fetcher.done
-        hooks, connector = self.hooks, trainer._logger_connector
+        hooks, connector = self.hooks, pl_trainer._logger_connector
         if not self.runs_own_steps:
-            batch = trainer.precision_plugin.convert_input(batch)
-            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+            batch = pl_trainer.precision_plugin.convert_input(batch)
+            batch = pl_trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         connector._first_loop_iter = connector._first_loop_iter is None
         results.batch, results.batch_size, results.dataloader_idx = batch, None, None
         hooks.of_callbacks("on_train_batch_start", batch, batch_idx)
-        hooks.of(trainer.strategy, "on_train_batch_start", batch, batch_idx)
+        hooks.of(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
         progress.increment_started()
         if self.runs_own_steps:
             output = self._optimize(batch, batch_idx)
         else:
             kwargs = OrderedDict(batch=batch, batch_idx=batch_idx)
-            output = self.automatic_optimization.run(trainer.optimizers[0], batch_idx, kwargs)
+            output = self.automatic_optimization.run(pl_trainer.optimizers[0], batch_idx, kwargs)
         progress.increment_processed()
         self.update_lr_schedulers("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():
             self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         hooks.of_callbacks("on_train_batch_end", output, batch, batch_idx)
-        hooks.of(trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
+        hooks.of(pl_trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
         if results:
             connector.on_batch_end()
         results.batch = results.batch_size = None
@@ -172,7 +172,7 @@ class LeanEpochLoop(EpochLoop):
 
     def _optimize(self, batch: "Batch", batch_idx: int) -> dict[str, torch.Tensor]:
         """Run forward and backward, and the optimizer's step at the end of a window; return the step's loss."""
-        trainer, module, hooks = self.trainer, self.trainer.lightning_module, self.hooks
+        pl_trainer, module, hooks = self.trainer, self.trainer.lightning_module, self.hooks
         progress = self.automatic_optimization.optim_progress.optimizer
         losses: dict[str, torch.Tensor] = {}
 
@@ -181,12 +181,12 @@ class LeanEpochLoop(EpochLoop):
             losses["loss"] = loss.detach()
             if self.automatic_optimization._skip_backward:
                 return losses["loss"]
-            if batch_idx % trainer.accumulate_grad_batches == 0:
-                optimizer = trainer.optimizers[0]
+            if batch_idx % pl_trainer.accumulate_grad_batches == 0:
+                optimizer = pl_trainer.optimizers[0]
                 progress.zero_grad.increment_ready()
                 hooks.call("on_before_zero_grad", optimizer)
                 progress.zero_grad.increment_started()
-                hooks.of(module, "optimizer_zero_grad", trainer.current_epoch, batch_idx, optimizer)
+                hooks.of(module, "optimizer_zero_grad", pl_trainer.current_epoch, batch_idx, optimizer)
                 progress.zero_grad.increment_completed()
             hooks.call("on_before_backward", loss)
             module.backward(loss)
@@ -197,17 +197,17 @@ class LeanEpochLoop(EpochLoop):
             closure()
         else:
             progress.step.increment_ready()
-            optimizer = trainer.strategy._lightning_optimizers[0]
-            hooks.of(module, "optimizer_step", trainer.current_epoch, batch_idx, optimizer, closure)
+            optimizer = pl_trainer.strategy._lightning_optimizers[0]
+            hooks.of(module, "optimizer_step", pl_trainer.current_epoch, batch_idx, optimizer, closure)
             progress.step.increment_completed()
         return losses
 
 
-def step_optimizer(trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
+def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
     """Run ``closure``, the hooks after it and the step of ``optimizer``: as the strategy would, or through it."""
-    loop, module = trainer.fit_loop.epoch_loop, trainer.lightning_module
+    loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
     if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
-        trainer.strategy.optimizer_step(optimizer, closure, module)
+        pl_trainer.strategy.optimizer_step(optimizer, closure, module)
         return
     closure()
     loop.hooks.call("on_before_optimizer_step", optimizer)
@@ -215,8 +215,8 @@ def step_optimizer(trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[
         module,
         "configure_gradient_clipping",
         optimizer,
-        gradient_clip_val=trainer.gradient_clip_val,
-        gradient_clip_algorithm=trainer.gradient_clip_algorithm,
+        gradient_clip_val=pl_trainer.gradient_clip_val,
+        gradient_clip_algorithm=pl_trainer.gradient_clip_algorithm,
     )
     optimizer.step()
 
@@ -255,19 +255,21 @@ class LeanEvaluationLoop(EvaluationLoop):
     def _evaluation_step(
         self, batch: "Batch", batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
-        trainer, progress, results = self.trainer, self.batch_progress, self._results
+        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
         if not self.is_lean:
             super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
             return
-        hooks, connector, stage = self.hooks, trainer._logger_connector, self._stage_name
+        hooks, connector, stage = self.hooks, pl_trainer._logger_connector, self._stage_name
         if not self.runs_own_steps:
-            batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch), dataloader_idx=0)
+            batch = pl_trainer.strategy.batch_to_device(
+                pl_trainer.precision_plugin.convert_input(batch), dataloader_idx=0
+            )
         progress.increment_ready()
         connector._first_loop_iter = connector._first_loop_iter is None
         results.batch, results.batch_size, results.dataloader_idx = batch, None, None
         hooks.call(f"on_{stage}_batch_start", batch, batch_idx)
         progress.increment_started()
-        runner = trainer.lightning_module if self.runs_own_steps else trainer.strategy
+        runner = pl_trainer.lightning_module if self.runs_own_steps else pl_trainer.strategy
         output = hooks.of(runner, f"{stage}_step", batch, batch_idx)
         progress.increment_processed()
         hooks.call(f"on_{stage}_batch_end", output, batch, batch_idx)
@@ -279,7 +281,7 @@ class LeanEvaluationLoop(EvaluationLoop):
         if results:
             connector.update_eval_step_metrics(self._seen_batches_per_dataloader[dataloader_idx])
         self._seen_batches_per_dataloader[dataloader_idx] += 1
-        if not progress.is_last_batch and trainer.received_sigterm:
+        if not progress.is_last_batch and pl_trainer.received_sigterm:
             raise SIGTERMException
 
 
@@ -328,9 +330,9 @@ def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
 class _DefinedHooks:
     """Calls the hooks that somebody defines, under their name; those of Lightning's base classes do nothing."""
 
-    def __init__(self, trainer: pl.Trainer) -> None:
-        self.trainer = trainer
-        self.module = trainer.lightning_module
+    def __init__(self, pl_trainer: pl.Trainer) -> None:
+        self.trainer = pl_trainer
+        self.module = pl_trainer.lightning_module
 
     def call(self, name: str, *args: object) -> None:
         """Call the hook of the callbacks, then that of the module."""
@@ -363,20 +365,27 @@ def _do_nothing() -> None:
     pass
 
 
-def use_lean_loops(trainer: pl.Trainer) -> None:
-    """Let the lean loops run the batches of ``trainer``, and keep the handlers of no other signals than it sets.
+def use_lean_loops(pl_trainer: pl.Trainer) -> None:
+    """Let the lean loops run the batches of ``pl_trainer``, and keep the handlers of no other signals than it sets.
 
     Public: none.
     """
-    if USES_SHORTCUTS:
-        signals = {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
-        requeue = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
-        kept = signals if requeue is None else signals | {requeue}
-        trainer._signal_connector._get_current_signal_handlers = lambda: {one: signal.getsignal(one) for one in kept}  # type: ignore[method-assign]
-    if USES_SHORTCUTS and isinstance(trainer.profiler, NullProfiler):  # type: ignore[attr-defined]  # set by a connector
-        loop = trainer.fit_loop
-        loop.epoch_loop = LeanEpochLoop(trainer, loop.min_steps, loop.max_steps)
-        trainer.validate_loop = LeanEvaluationLoop(
-            trainer, TrainerFn.VALIDATING, RunningStage.VALIDATING, inference_mode=False
+    if not USES_SHORTCUTS:
+        return
+    signals = {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
+    requeue = getattr(pl_trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
+    if requeue is not None:
+        signals.add(requeue)
+
+    def current_handlers() -> dict[Any, Any]:
+        return {one: signal.getsignal(one) for one in signals}
+
+    pl_trainer._signal_connector._get_current_signal_handlers = current_handlers  # type: ignore[method-assign]
+    if isinstance(pl_trainer.profiler, NullProfiler):  # type: ignore[attr-defined]  # set by a connector
+        loop = pl_trainer.fit_loop
+        loop.epoch_loop = LeanEpochLoop(pl_trainer, loop.min_steps, loop.max_steps)
+        validating, testing = RunningStage.VALIDATING, RunningStage.TESTING
+        pl_trainer.validate_loop = LeanEvaluationLoop(
+            pl_trainer, TrainerFn.VALIDATING, validating, inference_mode=False
         )
-        trainer.test_loop = LeanEvaluationLoop(trainer, TrainerFn.TESTING, RunningStage.TESTING, inference_mode=False)
+        pl_trainer.test_loop = LeanEvaluationLoop(pl_trainer, TrainerFn.TESTING, testing, inference_mode=False)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -173,14 +172,6 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
             f"`activation_checkpointing=True`, but {type(model).__name__} has no `activation_checkpointing_enable`; "
             "define it, or set `activation_checkpointing=False`."
         )
-
-
-def apply_log_level(args: "TrainingArguments") -> None:
-    """Apply ``log_level`` to transformers and, unless it is ``"passive"``, to portico."""
-    level = args.get_process_log_level()
-    transformers.logging.set_verbosity(level)
-    if args.log_level != "passive":
-        logging.getLogger("portico").setLevel(level)
 
 
 def default_callbacks(trainer: "TrainerHooks") -> list[Any]:

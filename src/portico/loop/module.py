@@ -15,6 +15,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
+from portico import observers
 from portico.checkpoint.weights import materialize
 from portico.compat import lightning as lightning_compat
 from portico.distributed.accelerator import Accelerator
@@ -156,8 +157,12 @@ class TrainerModule(FastModule, pl.LightningModule):
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Call the trainer's ``training_step``, and return the loss that Lightning differentiates unless it did."""
         run = self._training_run
+        for observer in observers.active:
+            observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
         with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
+        for observer in observers.active:
+            observer.on_training_step_end(self.hf_trainer, self.hf_trainer.model_wrapped, loss)
         if run.backward.inside_step:
             run.add_loss(loss, batch)
             return loss

@@ -1,4 +1,4 @@
-"""``ORTTrainingArguments``: Hugging Face's training arguments plus those of ONNX Runtime."""
+"""``ORTTrainingArguments``: Hugging Face's training arguments plus ONNX Runtime's."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _RULES = {
 
 
 class ORTOptimizerNames(ExplicitEnum):
-    """Optimizers in addition to those of transformers."""
+    """Optimizers in addition to transformers'."""
 
     ADAMW_ORT_FUSED = "adamw_ort_fused"
 
@@ -56,8 +56,8 @@ class ORTTrainingArguments(TrainingArguments):
         optim: One of transformers' optimizers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
         use_module_with_loss: Include the loss of ``compute_loss_func`` or of ``label_smoothing_factor`` in the graph;
             a loss that the model computes always is.
-        save_onnx: Write the trained model as an ONNX file into ``output_dir`` after training. It may have operators of
-            ONNX Runtime (domain ``com.microsoft``); with ``"standard"`` it has those of ONNX itself only.
+        save_onnx: Write the trained model as an ONNX file into ``output_dir`` after training. It may contain
+            operators of ONNX Runtime (domain ``com.microsoft``); with ``"standard"`` it contains only ONNX operators.
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
         onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
             ``"ERROR"`` or ``"FATAL"``.

@@ -83,7 +83,8 @@ class FusedAdamW(ParameterwiseOptimizer):
 
 def _numbers(group: dict[str, Any], step: float) -> dict[str, float]:
     """Return the scalars that the graph reads, which change from step to step."""
-    (beta1, beta2), rate = group["betas"], float(group["lr"])
+    beta1, beta2 = group["betas"]
+    rate = float(group["lr"])
     return {
         "keep": 1 - rate * group["weight_decay"],
         "beta1": beta1,

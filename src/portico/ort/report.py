@@ -21,32 +21,32 @@ R = TypeVar("R")
 
 @dataclass
 class GraphRecord:
-    """One graph that was built.
-
-    Args:
-        kind: ``"forward"``, ``"backward"`` or ``"inference"``.
-        num_onnx_nodes: Nodes handed to ONNX Runtime, before it fuses them.
-        num_sessions: Parts into which the operators that run in torch cut the graph.
-        num_built: How many of them were not in the cache.
-        is_traced: Whether the graph was traced, or its trace was in the cache too.
-        build_seconds: Time to translate the graph and to prepare its sessions or load them from the cache.
-    """
+    """One graph that was built."""
 
     kind: str
+    """``"forward"``, ``"backward"`` or ``"inference"``."""
     num_onnx_nodes: int = 0
+    """Nodes handed to ONNX Runtime, before it fuses them."""
     num_sessions: int = 0
+    """Parts into which the operators that run in torch cut the graph."""
     num_built: int = 0
+    """Sessions that were not in the cache."""
     is_traced: bool = True
+    """Whether the graph was traced; otherwise the cache had the trace too."""
     build_seconds: float = 0.0
+    """Time to translate the graph and to prepare its sessions or load them from the cache."""
 
 
 @dataclass
 class Fallback:
-    """An operator that runs in torch because it has no lowering: its nodes in the graphs, its calls, their time."""
+    """An operator that runs in torch because it has no lowering."""
 
     num_nodes: int = 0
+    """Nodes in the graphs."""
     num_calls: int = 0
+    """Calls so far."""
     seconds: float = 0.0
+    """Time in all calls."""
 
     def timed(self, operator: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``operator``, measuring it."""
@@ -59,19 +59,16 @@ class Fallback:
 
 @dataclass
 class Report:
-    """What was compiled, and where it runs.
-
-    Attributes:
-        graphs: Graphs in the order in which they were built.
-        fallbacks: Operators that run in torch, by name.
-        profiled: Sessions that are being profiled; reading their time ends the profile.
-        has_recurrent_layers: Whether the model has layers that torch does not trace, which was announced.
-    """
+    """What was compiled, and where it runs."""
 
     graphs: list[GraphRecord] = field(default_factory=list)
+    """Graphs in the order in which they were built."""
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
+    """Operators that run in torch, by name."""
     profiled: list[Any] = field(default_factory=list)
+    """Sessions that are being profiled; reading their time ends the profile."""
     has_recurrent_layers: bool = False
+    """Whether the model has layers that torch does not trace, about which a warning was logged."""
     _operator_seconds: Counter[str] = field(default_factory=Counter)
     _graph_breaks: Counter[str] = field(default_factory=Counter)
 
@@ -109,7 +106,7 @@ class Report:
         return dict(self._operator_seconds.most_common())
 
     def fallback(self, operator: str) -> Fallback:
-        """Return the record of an operator that runs in torch, which is new if there is none."""
+        """Return the record of an operator that runs in torch; the first call creates it."""
         return self.fallbacks.setdefault(operator, Fallback())
 
     def as_dict(self) -> dict[str, Any]:

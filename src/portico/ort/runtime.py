@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import torch
@@ -19,9 +19,6 @@ from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defin
 from portico.errors import InputError
 from portico.ort.compiler.translation import CALLING
 from portico.ort.settings import SessionSettings
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, SessionOptions
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +79,8 @@ def device_of(values: Iterable[object]) -> torch.device:
 
 def make_session(
     model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU, *, optimized: Path | None = None
-) -> "InferenceSession":
-    """Return a session that optimises ``model``, and runs it on tensors of ``device``.
+) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` that optimises ``model``, and runs it on tensors of ``device``.
 
     The model as ONNX Runtime optimises it on this machine is written to ``optimized``, if that is given.
 
@@ -113,7 +110,7 @@ def make_session(
         ) from error
 
 
-def _options(settings: SessionSettings) -> "SessionOptions":
+def _options(settings: SessionSettings) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -154,9 +151,7 @@ class SessionCache:
         self._settings = settings
         self.folder = cache_folder(settings.cache_dir)
 
-    def session(
-        self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device
-    ) -> "tuple[InferenceSession, bool]":
+    def session(self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device) -> tuple[Any, bool]:
         """Return a session for tensors on ``device``, and whether it had to be built.
 
         ``key`` is unique to the model, which ``build`` makes if it is not in the cache.
@@ -181,7 +176,7 @@ class SessionCache:
             logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)
         return self._loaded(path, device) or make_session(model, self._settings, device), True
 
-    def _loaded(self, path: Path, device: torch.device) -> "InferenceSession | None":
+    def _loaded(self, path: Path, device: torch.device) -> Any:
         import onnxruntime
 
         if not path.is_file():
@@ -233,7 +228,7 @@ class Program:
         num_nodes: Nodes of the model before ONNX Runtime fused them.
     """
 
-    def __init__(self, session: "InferenceSession", device: torch.device = CPU) -> None:
+    def __init__(self, session: Any, device: torch.device = CPU) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 

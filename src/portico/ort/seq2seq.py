@@ -38,7 +38,8 @@ class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
         if call is None or not call.is_on or not model.config.is_encoder_decoder:
             return super()._generate(inputs, gen_kwargs)
         # `generate` calls the encoder separately.
-        encoder, (settings, strict) = model.get_encoder(), call.options
+        encoder = model.get_encoder()
+        settings, strict = call.options
         compile_in_ort(encoder, settings=settings, strict=strict, report=call.report)
         try:
             return super()._generate(inputs, gen_kwargs)

@@ -26,23 +26,21 @@ def require() -> None:
 class SessionSettings:
     """How ONNX Runtime runs a graph.
 
-    Args:
-        num_threads: Threads that work on one operator; by default as many as torch uses.
-        log_level: Least severity that ONNX Runtime prints: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
-        entries: Further session configuration entries of ONNX Runtime.
-        cache_dir: Folder that caches optimised graphs, or ``"off"``; by default the environment variable
-            ``PORTICO_ORT_CACHE_DIR``, or else ``~/.cache/portico/onnxruntime``.
-        profile: Measure the time in each kind of operator, for the report.
-
     Raises:
         InputError: If ``num_threads`` or ``log_level`` is out of range.
     """
 
     num_threads: int | None = None
+    """Threads that work on one operator; by default as many as torch uses."""
     log_level: int = 3
+    """Least severity that ONNX Runtime prints: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
     entries: Mapping[str, str] = field(default_factory=dict)
+    """Further session configuration entries of ONNX Runtime."""
     cache_dir: str | None = None
+    """Folder that caches optimised graphs, or ``"off"``; by default the environment variable
+    ``PORTICO_ORT_CACHE_DIR``, or else ``~/.cache/portico/onnxruntime``."""
     profile: bool = False
+    """Measure the time in each kind of operator, for the report."""
 
     def __post_init__(self) -> None:
         if self.num_threads is not None and self.num_threads < 1:

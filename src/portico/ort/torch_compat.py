@@ -80,10 +80,10 @@ _CAN_CACHE = hasattr(functorch_config, "force_non_lazy_backward_lowering") and h
 
 @contextmanager
 def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
-    """Let AOTAutograd cache in ``folder``, if that is given, what it traces; entries are read under the same ``key``.
+    """Let AOTAutograd cache its traces in ``folder``, if one is given; later runs find them by the same ``key``.
 
     torch's cache is part of inductor, which chooses the folder by an environment variable. Older versions of torch
-    trace anew each time.
+    trace again at each start.
     """
     if folder is None or not _CAN_CACHE:
         with functorch_config.patch(enable_autograd_cache=False):

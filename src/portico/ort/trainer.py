@@ -54,7 +54,7 @@ _WITHOUT_EFFECT = {
 class ORTMixin(Trainer):
     """A mixin that makes a trainer run its model in ONNX Runtime, as in ``class ORTMRCTrainer(ORTMixin, MRCTrainer)``.
 
-    The arguments are those of the trainer, in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
+    The trainer's arguments are accepted in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
     optimum 1 are accepted without effect.
 
     Attributes:

@@ -18,7 +18,7 @@ _FLAT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart, coloured by its CSS class; the x of its points ascend, and dots mark them if ``dotted``."""
+    """One line of a chart, coloured by its CSS class; x values ascend, and ``dotted`` marks the points with dots."""
 
     label: str
     css_class: str

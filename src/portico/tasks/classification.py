@@ -215,7 +215,8 @@ class TokenClassification(Task[PreTrainedTokenizerBase]):
         made = rows(encoded)
         for number, (row, record) in enumerate(zip(made, records, strict=True)):
             if self.label_column in record:
-                tags, words = [self.label_id(tag) for tag in record[self.label_column]], self._words(record)
+                tags = [self.label_id(tag) for tag in record[self.label_column]]
+                words = self._words(record)
                 if len(tags) != len(words):
                     raise InputError(
                         f"A record has {len(words)} words in '{self.text_column}' and {len(tags)} tags in "
@@ -274,7 +275,9 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 
     An ``I-`` tag that does not continue a name of the same kind begins one; ``E-`` and ``S-`` tags end a name.
     """
-    start, open_kind, last_prefix = 0, None, "O"
+    start = 0
+    open_kind = None
+    last_prefix = "O"
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-") if "-" in tag else (tag[:1], "", tag[1:].lstrip("-") or "_")
         continues = prefix in "IE" and last_prefix in "BI" and kind == open_kind

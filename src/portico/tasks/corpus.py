@@ -109,7 +109,9 @@ _WEATHER = ("rain fell all night", "the streets were crowded", "the trains were 
 
 def article(draw: Random) -> Record:
     """Return a ``document`` of a few sentences and its ``summary``, which leaves out the weather."""
-    person, city, trade = draw.choice(_PEOPLE), draw.choice(_CITIES), draw.choice(list(_TRADES))
+    person = draw.choice(_PEOPLE)
+    city = draw.choice(_CITIES)
+    trade = draw.choice(list(_TRADES))
     deed = draw.choice(_TRADES[trade])
     sentences = [
         f"The {trade} {person} came to {city} in {draw.choice(_MONTHS)}.",
@@ -162,7 +164,9 @@ def picture(draw: Random) -> Record:
     """Return an ``image``, 32 x 32 pixels, of a pattern in two colours with noise, and its ``label``."""
     from PIL import Image
 
-    label, width, shift = draw.choice(list(_PATTERNS)), draw.randint(3, 6), draw.randrange(12)
+    label = draw.choice(list(_PATTERNS))
+    width = draw.randint(3, 6)
+    shift = draw.randrange(12)
     colours = [bytes(draw.randrange(low, low + 128) for _ in range(3)) for low in draw.sample((0, 128), 2)]
     cells = [(place + shift) // width for place in range(_IMAGE_SIZE)]
     pixels = b"".join(colours[_PATTERNS[label](x, y) % 2] for y in cells for x in cells)

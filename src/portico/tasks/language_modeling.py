@@ -82,7 +82,8 @@ class LanguageModeling(Task[PreTrainedTokenizerBase]):
     @torch.no_grad()
     def predict(self, trainer: Trainer, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
         """Return each text as the model completes it; there is nothing to compare the result with."""
-        model, tokenizer = trainer.model.to(trainer.args.device).eval(), trainer.processing_class
+        model = trainer.model.to(trainer.args.device).eval()
+        tokenizer = trainer.processing_class
         assert isinstance(model, PreTrainedModel)
         assert isinstance(tokenizer, PreTrainedTokenizerBase)
         texts = (next(iter(self.texts(record))).rstrip("\n") for record in records)

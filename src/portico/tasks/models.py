@@ -93,7 +93,8 @@ class TaskModel(ABC, Generic[ProcessorT]):
         return {"pad_token_id": tokenizer.pad_token_id}
 
     def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
-        name, what = str(self.name_or_path), task.model_class.__name__.removeprefix("AutoModelFor")
+        name = str(self.name_or_path)
+        what = task.model_class.__name__.removeprefix("AutoModelFor")
         with loading_pretrained(
             f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
             "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "

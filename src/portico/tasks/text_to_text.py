@@ -162,7 +162,8 @@ class Summarization(TextToText):
         """Return ROUGE F1 in 0..100: the median of bootstrapped means, as the package ``evaluate`` reports it."""
         scoring, scorer_class = _rouge()
         names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-        scorer, aggregator = scorer_class(names, use_stemmer=True), scoring.BootstrapAggregator()
+        scorer = scorer_class(names, use_stemmer=True)
+        aggregator = scoring.BootstrapAggregator()
         split = sentence_splitter()
         for text, target in zip(texts, targets, strict=True):
             aggregator.add_scores(scorer.score("\n".join(split(target)), "\n".join(split(text))))

@@ -15,7 +15,7 @@ import fake_experiment
 from portico.cli.app import objective_value
 from portico.cli.composition import experiment_names
 from portico.cli.errors import in_words_of_the_command_line
-from portico.cli.sweeps import main as report_command
+from portico.commands.sweep import main as report_command
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]

@@ -511,10 +511,6 @@ def vit_trainer(library, folder, **changes):
     )
 
 
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
 def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
     whole = vit_trainer(transformers, tmp_path)
     whole.train()
@@ -527,11 +523,11 @@ def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
         caplog.clear()
         trainer = vit_trainer(library, tmp_path, **changes)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-        resumed[name] = losses(trainer)
+        resumed[name] = logged(trainer)
         warned = "16 weights of the model keep the values they had" in caplog.text
         assert warned == (name == "portico")
-    assert resumed["corrected"] == losses(whole)
-    assert resumed["portico"] == resumed["transformers"] != losses(whole)
+    assert resumed["corrected"] == logged(whole)
+    assert resumed["portico"] == resumed["transformers"] != logged(whole)
 
 
 def test_renamed_weights_of_the_best_model_are_found(tmp_path):

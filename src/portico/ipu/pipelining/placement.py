@@ -25,17 +25,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """The IPU of each part of a model.
-
-    ``steps`` are layers and the modules between them in the order they run; ``uncalled`` are modules that are never
-    called, and whose parameters other modules read; ``ipu_of_parameter`` has the parameters that are used.
-    """
+    """The IPU of each part of a model."""
 
     steps: tuple[tuple[str, int], ...]
+    """Layers, and the modules between them, in the order they run, each with its IPU."""
     layers: tuple[str, ...]
+    """Names of the layers."""
     num_ipus: int
+    """IPUs of a replica."""
     ipu_of_parameter: Mapping[str, int]
+    """IPUs of the parameters that are used."""
     uncalled: tuple[str, ...]
+    """Modules that are never called, but whose parameters other modules read."""
 
     def stages(self) -> list[tuple[int, list[str]]]:
         """Return the pipeline stages in order, each with its IPU and what runs in it."""
@@ -53,8 +54,8 @@ def place(
 ) -> LayerPlacement:
     """Spread a model over the IPUs of a replica, in place.
 
-    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
-    if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
+    Layers go where ``layers_per_ipu`` says. Modules that run before the first layer are on IPU 0. Later modules are on
+    IPU 0 if they share a parameter with a module there (a tied head), otherwise on the IPU of the layer before. In
     ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
     override this. Pieces of embeddings and projections are where the configuration puts them.
 
@@ -105,7 +106,7 @@ def _mark_recomputation_checkpoint(module: nn.Module, inputs: tuple[Nested, ...]
     return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
 
 
-# Parameters that other modules read
+# ---- Parameters that other modules read ----
 
 # An attribute of the classes made below.
 _READS_COPIES = "_ipu_reads_copies"
@@ -128,7 +129,7 @@ def _read_copy(name: str, module: nn.Module) -> Tensor | None:
     return None if parameter is None else parameter.clone()
 
 
-# The plan
+# ---- The plan ----
 
 
 def plan_placement(
@@ -163,7 +164,7 @@ def plan_placement(
 
 
 _OPTIONS = ("layers", "modules")
-# How the models of optimum-graphcore cache what they have generated; programs here do not.
+# Caches of generated tokens in optimum-graphcore's models; programs here have none.
 _GENERATION_OPTIONS = (
     "batch_size",
     "max_length",
@@ -258,7 +259,7 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
     return {name: min(where) for name, where in ipus.items()}
 
 
-# Layers
+# ---- Layers ----
 
 _WILDCARD = -1
 
@@ -365,7 +366,7 @@ def _layer_counts(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int)
 def split_encoder_decoder_ipu_config(
     ipu_config: IPUConfig, num_encoder_layers: int, num_decoder_layers: int
 ) -> tuple[IPUConfig, IPUConfig]:
-    """Return the configurations of the encoder and of the decoder of a model, as programs of their own.
+    """Return the configurations of the encoder and of the decoder of a model, as separate programs.
 
     The encoder gets the first IPUs, a power of two that together have all of its layers, and the decoder the others.
     Only the attributes of the configuration's mode, training or inference, are split.

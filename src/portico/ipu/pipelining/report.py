@@ -101,7 +101,8 @@ class PlacementReport:
 
 
 def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
-    accumulation, replicas = config.gradient_accumulation_steps, config.replication_factor
+    accumulation = config.gradient_accumulation_steps
+    replicas = config.replication_factor
     one_update = micro_batch_size * accumulation * replicas
     one_call = one_update * config.device_iterations
     return [
@@ -132,17 +133,22 @@ def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer:
     )
 
 
-# The picture, in pixels
+# ---- The picture, in pixels ----
 
-_BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN = 150, 52, 26, 60
+_BOX_WIDTH = 150
+_BOX_HEIGHT = 52
+_GAP = 26
+_MARGIN = 60
 _LABEL_WIDTH = _BOX_WIDTH - 16
 _LABEL_CHARACTERS = 20
 
 
 def pipeline_picture(report: PlacementReport) -> str:
     """Return the stages of a report as SVG: a row for each IPU, a column for each stage, arrows between them."""
-    column_width, row_height = _BOX_WIDTH + _GAP, _BOX_HEIGHT + _GAP
-    width, height = _MARGIN + len(report.stages) * column_width, len(report.memory) * row_height
+    column_width = _BOX_WIDTH + _GAP
+    row_height = _BOX_HEIGHT + _GAP
+    width = _MARGIN + len(report.stages) * column_width
+    height = len(report.memory) * row_height
     parts = []
     for one in report.memory:
         top = one.ipu * row_height
@@ -152,7 +158,9 @@ def pipeline_picture(report: PlacementReport) -> str:
             f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{one.share:.1%}</text>'
         )
     for number, (ipu, names) in enumerate(report.stages):
-        left, top, label = _MARGIN + number * column_width, ipu * row_height, _stage_label(names)
+        left = _MARGIN + number * column_width
+        top = ipu * row_height
+        label = _stage_label(names)
         # Longer labels are squeezed, as fonts differ in width.
         squeezed = f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' * (len(label) > _LABEL_CHARACTERS)
         parts.append(

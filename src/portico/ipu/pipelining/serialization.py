@@ -50,7 +50,7 @@ def remove_serialization(model: nn.Module) -> None:
         module.__class__ = type(module).__bases__[-1]
 
 
-# Serialized on one IPU
+# ---- Serialized on one IPU ----
 
 
 def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | None) -> Tensor:
@@ -74,11 +74,11 @@ class SerializedEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
         firsts = accumulate(map(len, pieces), initial=0)
-        rows: Tensor = sum(  # type: ignore[assignment]
+        rows = [
             _look_up(input, piece, first=first, padding_idx=self.padding_idx)
             for piece, first in zip(pieces, firsts, strict=False)
-        )
-        return rows
+        ]
+        return sum(rows[1:], start=rows[0])
 
 
 class SerializedLinear(nn.Linear):
@@ -95,7 +95,7 @@ class SerializedLinear(nn.Linear):
 _SERIALIZED_CLASSES: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
 
 
-# Split over several IPUs
+# ---- Split over several IPUs ----
 
 
 class Piece(nn.Module):
@@ -106,7 +106,9 @@ class Piece(nn.Module):
     ) -> None:
         super().__init__()
         self.register_parameter(kind, part)
-        self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
+        self.kind = kind
+        self.ipu_id = ipu_id
+        self._compute = compute
         self.rows = slice(first, first + len(part))
 
     def forward(self, input: Tensor) -> Tensor:
@@ -115,12 +117,12 @@ class Piece(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save nothing."""
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
         """Load nothing."""
 
 
 class SplitModule(nn.Module):
-    """A module whose parameters are those of its pieces; a state dict holds the whole ones."""
+    """A module whose parameters are in pieces; a state dict holds the whole parameters."""
 
     pieces: nn.ModuleList
     # By their names in the class of the module without pieces.
@@ -134,7 +136,7 @@ class SplitModule(nn.Module):
             {f"{prefix}{name}": value if keep_vars else value.detach() for name, value in self.whole.items()}
         )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
         self._parameters.update(self.whole)
         try:
             super()._load_from_state_dict(state_dict, prefix, *args)
@@ -227,7 +229,7 @@ def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
     return kept[count]
 
 
-# Weights and their pieces
+# ---- Weights and their pieces ----
 
 
 def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:

@@ -112,7 +112,7 @@ def read_questions(
 
 
 def _question_format(named: Format | None) -> Format:
-    """Return the format of records of which the answers are ignored: the named one, or that of each record."""
+    """Return a format that ignores the answers of records: the named format, or else the format of each record."""
 
     def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
         known = named or format_like(entry)
@@ -137,7 +137,7 @@ class Reading(NamedTuple):
 
 
 def _read_all(source: Source, one: Format | None, reading: Reading) -> list[Example]:
-    """Return the examples of a source in one format, or else in that of the first record of each file."""
+    """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(names), one, _UniqueIds())

@@ -21,9 +21,9 @@ from portico.mrc.features.windows import FeatureSet, Windows
 class Featurizer:
     """Turns examples into the windows that a question answering model reads.
 
-    The windows equal those of the QA example of transformers: the whole question, with the context cut into windows
-    that overlap; context first for tokenizers that pad on the left. A question with several contexts gets windows of
-    each.
+    The windows equal the features of the QA example of transformers: each holds the whole question and a part of the
+    context, which overlaps with the next part. The context comes first if the tokenizer pads on the left. A question
+    with several contexts gets windows of each.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -93,7 +93,8 @@ class Featurizer:
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
             kept = self.subsampling.kept(subsample_type_F, draws)
-            windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
+            windows = windows.take(kept)
+            columns = {name: column_F[kept] for name, column_F in columns.items()}
         return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns, num_examples=len(examples))
 
     def _draws(self) -> np.random.Generator:

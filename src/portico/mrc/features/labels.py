@@ -21,7 +21,7 @@ _NO_SPAN = (-1, -1)
 
 
 class TargetType(IntEnum):
-    """What answers the question in a window; also the classes of an answer-type classifier, in order."""
+    """The type of the answer in a window; the values are the classes of an answer-type classifier."""
 
     NO_ANSWER = 0
     SPAN_ANSWER = 1
@@ -70,13 +70,14 @@ class Subsampling:
         return bool((self.probabilities == 1).all())
 
     def draws(self) -> np.random.Generator:
-        """Return where the random numbers of one pass over the windows come from."""
+        """Return the generator of the random numbers of one pass over the windows."""
         return np.random.default_rng(self.seed)
 
     def kept(self, subsample_type_F: Int64s, draws: np.random.Generator | None = None) -> Int64s:
-        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them.
+        """Return the indices of the windows that are kept, in order; the same seed keeps the same windows.
 
-        With ``draws`` the windows are a part of a set, of which all may be dropped.
+        Raises an ``InputError`` if no window is kept. With ``draws``, the windows are a part of a larger set, and all
+        of them may be dropped.
         """
         drawn_F = (self.draws() if draws is None else draws).random(len(subsample_type_F))
         kept = np.flatnonzero(drawn_F < self.probabilities[subsample_type_F])
@@ -85,7 +86,7 @@ class Subsampling:
         return kept
 
     def refuse_nothing(self, num_kept: int, given: str) -> None:
-        """Raise ``InputError`` if nothing of what was ``given`` is kept."""
+        """Raise an ``InputError`` if nothing is kept; ``given`` describes the windows in the message."""
         if not num_kept:
             raise InputError(
                 f"Subsampling leaves none of {given} to train on, because none has an answer; "
@@ -105,7 +106,7 @@ def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
 
 
 class GoldAnswer(NamedTuple):
-    """One annotator's answer to one question; -1 for what there is not."""
+    """The answer of one annotator to one question; -1 marks missing values."""
 
     chars: tuple[int, int] = _NO_SPAN
     passage: int = -1
@@ -113,7 +114,7 @@ class GoldAnswer(NamedTuple):
     passage_chars: tuple[int, int] = _NO_SPAN
     """Characters of that passage in a single context."""
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
-    """Of an answer without a span: YES, NO or PASSAGE_ANSWER."""
+    """The type of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
 
 class Gold:
@@ -122,8 +123,10 @@ class Gold:
     def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
-        self.chars_F2, self.passage_F = table_F6[:, :2], table_F6[:, 2]
-        self.passage_chars_F2, self.answer_type_F = table_F6[:, 3:5], table_F6[:, 5]
+        self.chars_F2 = table_F6[:, :2]
+        self.passage_F = table_F6[:, 2]
+        self.passage_chars_F2 = table_F6[:, 3:5]
+        self.answer_type_F = table_F6[:, 5]
         self.has_answer_F: Bools = self.passage_F >= 0
 
 

@@ -83,7 +83,7 @@ class FeatureSet:
     with fewer inputs; the attributes below stay.
 
     Args:
-        windows: The tokenised windows; their examples are those of ``example_ids``.
+        windows: The tokenised windows of the examples in ``example_ids``.
         token_type_ids: Whether rows have ``token_type_ids``.
         labels: Further integer columns by name, ``int64 [F]`` each: ``start_positions``, ``end_positions`` and
             ``target_type``.
@@ -166,7 +166,7 @@ class FeatureSet:
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], "FeatureRows"] | None:
-        # torch's loader calls it, where there is one, instead of indexing row by row.
+        # torch's loader calls this method, if there is one, instead of indexing row by row.
         return self.rows if self._gives_rows else None
 
     def rows(self, indices: Sequence[int]) -> "FeatureRows":
@@ -193,7 +193,7 @@ class FeatureSet:
 
 
 class FeatureRows(Sequence[dict[str, Any]]):
-    """Rows of a ``FeatureSet``: a sequence of what it returns for each, and arrays of all of them.
+    """Rows of a ``FeatureSet``: a sequence of dicts that can also be read as arrays.
 
     Attributes:
         features: The set.
@@ -223,11 +223,12 @@ class FeatureRows(Sequence[dict[str, Any]]):
         return bounds[self.indices + 1] - bounds[self.indices]
 
     def padded(self, padding: Mapping[str, int], *, on_the_left: bool = False) -> dict[str, Int64s] | None:
-        """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if one has no numbers.
+        """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if a column is not numeric.
 
-        Rows are filled up with the ``padding`` of their column to the length of the longest.
+        Rows are padded to the length of the longest with the ``padding`` of their column.
         """
-        features, lengths_B = self.features, self.lengths
+        features = self.features
+        lengths_B = self.lengths
         if not set(features.column_names) <= {*features._tokens, *features._integers}:
             return None
         width = int(lengths_B.max())
@@ -235,7 +236,7 @@ class FeatureRows(Sequence[dict[str, Any]]):
         place_L = np.arange(width)
         is_equal = bool((lengths_B == width).all())
         missing_B1 = (width - lengths_B)[:, None]
-        # Of padding, the places of other tokens, which are then overwritten.
+        # Places of padding point at other tokens, whose values are overwritten below.
         flat_BL = starts_B1 + place_L - (missing_B1 if on_the_left else 0)
         is_padding_BL = place_L < missing_B1 if on_the_left else place_L >= lengths_B[:, None]
         columns: dict[str, Int64s] = {}

@@ -22,8 +22,8 @@ _ASCII_PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]+")
 _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _HAN = re.compile("[\u4e00-\u9fa5]")
 
-# The languages of MLQA and XQuAD. The articles of "en" to "zh" are those of MLQA's script; the other languages are
-# XQuAD's, and no official script removes articles there.
+# The languages of MLQA and XQuAD. The articles of "en" to "zh" come from MLQA's script; for the other languages, which
+# only XQuAD has, no official script removes articles.
 _ARTICLES: dict[str, re.Pattern[str] | None] = {
     "en": _ENGLISH_ARTICLES,
     "es": re.compile(r"\b(un|una|unos|unas|el|la|los|las)\b"),
@@ -36,7 +36,7 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
 }
 
 
-# Gold answers come several times for a question, and at every evaluation.
+# Every evaluation normalises the same gold answers, and questions list them several times.
 @lru_cache(maxsize=2**14)
 def normalize_answer(text: str) -> str:
     """Return the text in lower case without ASCII punctuation, English articles and extra whitespace.
@@ -45,7 +45,7 @@ def normalize_answer(text: str) -> str:
     """
     bare = text.lower()
     if bare.isascii() and bare.isprintable():
-        # Of such texts only letters, digits and spaces are left, and their words end at spaces: a fifth of the time.
+        # A printable ASCII text then has only letters, digits and spaces. Splitting it takes a fifth of the time.
         if not bare.replace(" ", "").isalnum():
             bare = _ASCII_PUNCTUATION.sub("", bare)
         return " ".join([word for word in bare.split() if word not in _ARTICLE_WORDS])
@@ -73,7 +73,8 @@ def _normalize_mlqa(text: str, language: str) -> str:
     # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last. ASCII has marks such
     # as "$" and "+" that Unicode files under symbols.
     kept = [char for char in text.lower() if char not in string.punctuation and unicodedata.category(char)[0] != "P"]
-    articles, text = _ARTICLES[language], "".join(kept)
+    articles = _ARTICLES[language]
+    text = "".join(kept)
     if articles is not None:
         text = articles.sub(" ", text)
     if language == "zh":

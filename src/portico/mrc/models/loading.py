@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
     FlaubertForQuestionAnswering,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     XLMForQuestionAnswering,
     XLNetForQuestionAnswering,
@@ -104,8 +106,10 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
     return reader
 
 
-def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    num_pieces, num_rows = len(tokenizer), model.get_input_embeddings().num_embeddings
+def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    embeddings: Any = model.get_input_embeddings()
+    num_pieces = len(tokenizer)
+    num_rows = embeddings.num_embeddings
     # Without its files, transformers makes a tokenizer that has only special tokens.
     if num_pieces <= len(tokenizer.all_special_ids):
         raise InputError(f"{given} holds a model but no tokenizer; add one with `tokenizer.save_pretrained`.")
@@ -139,16 +143,17 @@ def question_answering_model(config: PreTrainedConfig, head: str | None, name_or
     return model
 
 
-def gives_loss_alone(model: Any) -> bool:
+def gives_loss_alone(model: nn.Module) -> bool:
     """Return whether a model that is given labels returns nothing but the loss, even in evaluation mode."""
     return isinstance(model, tuple(_BEAM_SEARCH_MODELS.values()))
 
 
-def head_of(model: Any) -> str:
+def head_of(model: nn.Module) -> str:
     """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
     if gives_loss_alone(model):
         return "beam_search"
-    return saved_head(model.config) if hasattr(model, "config") else PLAIN_HEAD
+    config = getattr(model, "config", None)
+    return PLAIN_HEAD if config is None else saved_head(config)
 
 
 def saved_head(config: PreTrainedConfig) -> str:

@@ -123,7 +123,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_heads[self._head_name]
 
     def set_task_head(self, task_head: str) -> None:
-        """Choose the head to train and evaluate with; raises an ``InputKeyError`` if the model has no such head."""
+        """Choose the head to train and evaluate with; raises an ``InputKeyError`` for an unknown name."""
         if task_head not in self.task_heads:
             raise InputKeyError(
                 f"The model has no head {task_head!r}; set one of: {', '.join(map(repr, self.task_heads))}."
@@ -140,7 +140,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Run the encoder, then the active head, which gets ``kwargs``: labels and its other inputs.
 
@@ -165,7 +165,9 @@ def _encoder_class(config: PreTrainedConfig) -> Any:
     return pretrained_class(MODEL_MAPPING, config, "encoder", "`AutoModel` knows, such as a `RobertaConfig`")
 
 
-def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: str) -> Any:
+def pretrained_class(
+    mapping: Mapping[type[PreTrainedConfig], Any], config: PreTrainedConfig, kind: str, known: str
+) -> Any:
     """Return the class for a configuration in one of transformers' mappings, or raise an ``InputError``."""
     if type(config) not in mapping:
         raise InputError(

@@ -95,7 +95,9 @@ class CandidateSearch:
         max_answer_length: int,
         method: TokenOrder | Literal["exhaustive", "beam_search"],
     ) -> None:
-        self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
+        self.offsets = offsets
+        self.n_best_size = n_best_size
+        self.max_answer_length = max_answer_length
         self.paired = method in ("exhaustive", "beam_search")
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
@@ -109,12 +111,12 @@ class CandidateSearch:
             outputs: Start and end logits, ``float [B, L]``, then optionally the logits of the answer types,
                 ``float [B, K]``, then optionally start deviations, end deviations and similarities; other outputs
                 (hidden states) are ignored. Of a beam-search head: log-probabilities of the ``S`` best starts,
-                ``float [B, S]``, and their tokens, ``int [B, S]``; those of the best ends of each start, one start
+                ``float [B, S]``, and their tokens, ``int [B, S]``; the same for the best ends of each start, one start
                 after the other, ``[B, P]``; scores of "no answer", ``float [B]``.
             feature_indices_B: Which feature each row is, ``int64 [B]``.
 
         Raises:
-            InputError: If these are not the outputs of such a head, or one is not finite.
+            InputError: If the outputs have other shapes, or a value is not finite.
         """
         if self._method == "beam_search":
             return self._search_beams(outputs, feature_indices_B)
@@ -209,7 +211,7 @@ class CandidateSearch:
             return tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1)
 
         start, end = kept(starts_BP, start_scores_BP), kept(ends_BP, end_scores_BP)
-        # The head has one score of "no answer", which counts as that of the start.
+        # The head has a single score of "no answer", which takes the place of the start logit.
         no_end_B = np.zeros_like(null_B)
         return Candidates(feature_indices_B, *start, null_B, none_B0, *end, no_end_B, none_B0, none_B0, none_B0)
 
@@ -258,7 +260,7 @@ _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
 
 
 def _span_outputs(outputs: Sequence[Any]) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """Return the outputs of an extractive head, told apart by position and shape; absent ones have no columns."""
+    """Return the outputs of an extractive head, recognised by position and shape; absent outputs have no columns."""
     if len(outputs) < 2:
         raise InputError(
             f"The model returned {len(outputs)} arrays, but start logits and end logits are needed, in this order; "

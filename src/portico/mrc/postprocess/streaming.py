@@ -33,7 +33,7 @@ from portico.mrc.postprocess.ranking import (
     rank_spans,
     span_probabilities,
 )
-from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties
+from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties, TokenOrder
 from portico.mrc.postprocess.token_offsets import LITERAL_EMPTY, ExampleColumns, Features, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
@@ -53,8 +53,10 @@ class CandidateCollector:
     """
 
     def __init__(self, examples: ExampleColumns, search: CandidateSearch) -> None:
-        self._examples, self._search = examples, search
-        self.num_examples, self.num_features = len(examples.ids), len(search.offsets)
+        self._examples = examples
+        self._search = search
+        self.num_examples = len(examples.ids)
+        self.num_features = len(search.offsets)
         self._parts: list[Candidates] = []
         # Batches of one width that are still to be searched, and their features.
         self._waiting: list[tuple[list[npt.NDArray[Any]], Int64s]] = []
@@ -89,7 +91,7 @@ class CandidateCollector:
                 "from 0; give the features that the model was evaluated on."
             )
         if num_rows >= _ROWS_AT_ONCE or (num_rows and not self._parts):
-            # The first batch shows at once whether these are the outputs of such a head.
+            # Search the first batch at once: an error in the outputs then shows early.
             self._search_waiting()
             self._parts.append(self._search(outputs, indices_B))
         elif num_rows:
@@ -157,7 +159,8 @@ class CandidateCollector:
     def _shortlist(
         self, ranked: RankedSpans, candidates: Candidates, probability_N: npt.NDArray[np.float64]
     ) -> Shortlist:
-        passages, context_N = self._examples.passages, self._contexts(ranked, candidates)
+        passages = self._examples.passages
+        context_N = self._contexts(ranked, candidates)
         passage_N = context_N
         if passages is not None:
             passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
@@ -209,17 +212,20 @@ class SpanPostProcessor(CandidateCollector):
             )
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
-        self._ties, self._scorer = ties, scorer
+        self._ties = ties
+        self._scorer = scorer
         self._calibration = calibration
         # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
         self._own_rules = ties == "deterministic" and scorer is None
         if search != "top" and not (search == "exhaustive" and self._own_rules):
             raise InputError(
                 f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
-                "portico's rules and not by those of transformers or PrimeQA."
+                "portico's rules and not by the rules of transformers or PrimeQA."
             )
         columns = ExampleColumns(examples)
-        method = "exhaustive" if search == "exhaustive" else ties if scorer is None else "primeqa"
+        method: TokenOrder | Literal["exhaustive"] = ties if scorer is None else "primeqa"
+        if search == "exhaustive":
+            method = "exhaustive"
         offsets = token_offsets(features, columns.ids)
         super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, method))
 
@@ -260,8 +266,8 @@ class SpanPostProcessor(CandidateCollector):
 class BeamPostProcessor(CandidateCollector):
     """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
-    The arguments are those of ``SpanPostProcessor``, except that ``version_2_with_negative`` says whether to return
-    scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
+    For the arguments see ``SpanPostProcessor``, with two differences: ``version_2_with_negative`` says whether to
+    return scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
 
     Raises:
         InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.

@@ -1,4 +1,4 @@
-"""What post-processing reads of examples and features: contexts, and where the tokens of each window lie in them.
+"""The parts of examples and features that post-processing reads: contexts, and the places of tokens in them.
 
 Shape suffixes: E examples, F features (windows), T tokens of all windows, n tokens looked up.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s, Tokens
 from portico.mrc.datasets.examples import Examples, arrow_column, arrow_view, column
 from portico.mrc.features.windows import FeatureSet
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
@@ -81,10 +84,10 @@ class TokenOffsets:
         example_index_F: The example each feature was cut from, ``int64 [F]``.
         row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
         char_offsets_T2: First character and the character after the last of each token, ``int [T, 2]``; -1 where no
-            answer may begin or end. With ``pair_starts``, of the tokens that have characters only.
+            answer may begin or end. With ``pair_starts``, it has only the tokens that have characters.
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
-        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that, ``int32
-            [T + 1]``: a token whose index is that of the next has no characters. ``None`` if each token has a pair.
+        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that array, ``int32
+            [T + 1]``; a token with the same index as the next has no characters. ``None`` if each token has a pair.
     """
 
     example_index_F: Int64s
@@ -179,7 +182,7 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
 
-def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
+def _arrow_offsets(features: "Dataset") -> tuple[Int64s, Tokens, Int32s] | None:
     """Read the column of a ``datasets.Dataset`` without a copy; ``None`` if a value is not a pair."""
     rows = arrow_column(features, "offset_mapping")
     pairs = rows.flatten()
@@ -195,7 +198,7 @@ def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
     return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
 
 
-def _rows(features: Any) -> Sequence[Mapping[str, Any]]:
+def _rows(features: "Dataset") -> Sequence[Mapping[str, Any]]:
     """Return rows of Python objects, whatever a ``datasets.Dataset`` is set to return."""
     rows: Sequence[Mapping[str, Any]] = features.with_format(None) if hasattr(features, "with_format") else features
     return rows

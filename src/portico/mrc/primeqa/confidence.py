@@ -38,7 +38,7 @@ class ConfidenceScorer:
                 "leave it out."
             )
         try:
-            from joblib import load  # type: ignore[import-untyped]
+            from joblib import load
         except ImportError as error:
             raise MissingPackageError(
                 "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
@@ -85,8 +85,8 @@ class ConfidenceScorer:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
 
-        The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
-        it overlaps with a gold span by an F1 of at least one half.
+        ``ExtractivePostProcessor.prepare_examples_as_references`` returns the references. A span is right (1) if its
+        overlap with a gold span has an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -100,13 +100,13 @@ class ConfidenceScorer:
 
 
 def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
-    """Return the sum of each span's F1 with the others, divided by the number of all."""
+    """Return for each span the sum of its F1 with the other spans, divided by the number of spans."""
     pairs = [(span["start_position"], span["end_position"]) for span in spans]
     return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / len(pairs) for n, a in enumerate(pairs)]
 
 
 def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the F1 of two spans, to which PrimeQA counts the character after their last one too."""
+    """Return the F1 of two spans; like PrimeQA, count the character after the last one as part of a span."""
     shared = min(one[1], other[1]) - max(one[0], other[0]) + 1
     return max(2 * shared / (one[1] - one[0] + other[1] - other[0] + 2), 0.0)
 

@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from portico.errors import InputError
 from portico.mrc.metrics.natural_questions import NqF1
 from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
-from portico.mrc.metrics.spans import Annotated, Record, annotators_of, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, Record, annotators_of, yes_no_word
 from portico.mrc.metrics.squad import Mlqa, SquadV1
 from portico.mrc.metrics.tydi import TydiF1
 
@@ -129,7 +129,7 @@ class ROUGE(CollectingMetric):
 
 
 def _yes_no_without_span(record: Record) -> Record:
-    """Return the prediction, without its span if it is yes or no: PrimeQA ignores the span of such a prediction."""
-    if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
+    """Return a prediction, without the span if the answer is yes or no: PrimeQA ignores the span in that case."""
+    if yes_no_word(record["yes_no_answer"], key=record["example_id"]) == "none":
         return record
     return {**record, "start_position": -1, "end_position": -1}

@@ -34,8 +34,8 @@ Record = dict[str, Any]
 class Explorer:
     """Questions to read, each answered by one run or by several: the same questions in the same order.
 
-    ``kinds`` has the kind of each question, ``ranking`` all of them: questions of the first ones are the last to be
-    left out where there are more than ``max_bytes`` of them.
+    ``kinds`` has the kind of each question and ``ranking`` all kinds. If the questions take more than ``max_bytes``,
+    questions of the last kinds in the ranking are left out first.
     """
 
     runs: Sequence[str]
@@ -152,7 +152,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     # In a script element only "<" can end the data: "</script>" and "<!--".
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 Span = tuple[int, int]
 
 # Baselines of a run: no answer to any question, and the run's best span for every question.
-DECLINING, ANSWERING = "answering nothing", "always answering"
+DECLINING = "answering nothing"
+ANSWERING = "always answering"
 
 
 class Candidate(NamedTuple):
@@ -44,7 +45,7 @@ class QuestionResult:
         predicted_start: First character of the answer in ``context``, or None.
         predicted_end: The character after its last one, or None.
         probability: The model's confidence in its answer, in 0..1, or None if the run did not save it.
-        null_odds: Score of "no answer" minus that of the best span, or None if the model cannot decline.
+        null_odds: Score of "no answer" minus the score of the best span, or None if the model cannot decline.
         exact: 1.0 if the answer equals an accepted one after normalisation, else 0.0.
         f1: Word overlap with the best accepted answer, in 0..1.
         question_type: A label of the data to group by, or an empty string.

@@ -162,7 +162,7 @@ def threshold_curve(results: Sequence[QuestionResult]) -> ThresholdCurve | None:
     order_Q = np.argsort(odds_Q, kind="stable")
     gains_Q2 = (np.stack(answered, axis=1) - declined_Q[:, None])[order_Q]
     totals = declined_Q.sum() + np.concatenate([np.zeros((1, 2)), gains_Q2.cumsum(axis=0)])
-    # No threshold separates equal odds: of each distinct value, the row of its last question counts.
+    # No threshold separates equal odds: the row of the last question with a value counts for all of them.
     sorted_Q = odds_Q[order_Q]
     last_T = np.flatnonzero(np.append(sorted_Q[1:] != sorted_Q[:-1], True))
     thresholds_T = np.concatenate([[sorted_Q[0] - 1], sorted_Q[last_T]])

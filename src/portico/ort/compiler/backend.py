@@ -54,11 +54,13 @@ def make_backend(
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
-    settings, report = settings or SessionSettings(), report if report is not None else Report()
+    settings = settings or SessionSettings()
+    report = Report() if report is None else report
     compilation = Compilation(settings, strict, report, SessionCache(settings))
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        token, num_before = _current.set(compilation), len(report.graphs)
+        num_before = len(report.graphs)
+        token = _current.set(compilation)
         try:
             with caching_autograd(compilation.sessions.folder, _surroundings(settings)):
                 # As `torch._dynamo.backends.common.aot_autograd` does, which imports all of inductor for its logs.
@@ -205,7 +207,7 @@ class CompiledGraph(OutputCode):
         self._call = None
 
     def set_triton_bundle(self, triton_bundle: object) -> None:
-        """There are no such kernels."""
+        """Do nothing: ONNX Runtime has no Triton kernels."""
 
 
 def _missing() -> NoReturn:
@@ -219,7 +221,7 @@ def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Return a function that calls ``module`` with a list of inputs, which it empties; ``module`` is changed.
 
     Each input is then freed after its last use, so that saved tensors go while the backward runs. Later versions of
-    torch generate such code themselves; the oldest that is supported does not.
+    torch generate this code themselves; the oldest supported version does not.
     """
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")

@@ -67,9 +67,9 @@ def _noise(mask: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor
 
 
 def histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
-    """Decompose a histogram into a sum by index; one bin more counts what is out of range, and is cut off."""
+    """Decompose a histogram into a sum by index; an extra bin for values out of range is cut off."""
     if min == max:
-        return NotImplemented  # The range is that of the elements.
+        return NotImplemented  # The elements determine the range.
     index = ((x - min) * bins / (max - min)).to(torch.int64).clamp(max=bins - 1)
     index = torch.where((x >= min) & (x <= max), index, bins).reshape(-1)
     return x.new_zeros(bins + 1).scatter_add(0, index, torch.ones_like(index, dtype=x.dtype))[:bins]
@@ -111,7 +111,7 @@ _FURTHER = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions into core operators, except those of operators that are run as they are."""
+    """Return torch's decompositions into core operators, except for operators that are run as they are."""
     table = dict(core_aten_decompositions()) | get_decompositions(_FURTHER)
     table[aten.histc.default] = histc
     table[aten.native_dropout.default] = native_dropout

@@ -52,17 +52,14 @@ _LARGEST_SHARED_CONSTANT = 64
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of an ONNX graph.
-
-    Args:
-        name: Its name in the graph.
-        dtype: Torch dtype; ``None`` for an intermediate step of a lowering, where it is not needed.
-        shape: Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``.
-    """
+    """One tensor of an ONNX graph."""
 
     name: str
+    """Name in the graph."""
     dtype: torch.dtype | None = None
+    """Torch dtype; ``None`` for an intermediate step of a lowering, where it is not needed."""
     shape: tuple[Any, ...] | None = None
+    """Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``."""
 
     @property
     def dims(self) -> tuple[Any, ...]:

@@ -147,7 +147,7 @@ def has_kernels(node: fx.Node) -> bool:
     """Return whether ONNX Runtime has kernels for the lowering of an operator, by trying it once for these dtypes.
 
     ONNX does not define every operator for all integers and booleans, and ONNX Runtime does not implement all that
-    are defined: such an operator stays in ATen.
+    are defined: operators without a kernel stay in ATen.
     """
     dtypes = tuple(fake.dtype for fake in _fakes_around(node))
     if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):

@@ -104,7 +104,7 @@ def _declare_outputs(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any],
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the permutation that makes a transposed tensor contiguous; ``None`` if it is, or if there is none."""
+    """Return the permutation that makes a transposed tensor contiguous, or ``None`` if it needs none or has none."""
     if tensor.is_contiguous() or tensor.dim() < 2:
         return None
     strides = [hint(stride) for stride in tensor.stride()]

@@ -13,10 +13,11 @@ import yaml
 
 import portico
 from damage import damaged_file, damaged_tree
+from portico.commands.report import main
 from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
-from portico.mrc.report.command import main, read_run, write_page
+from portico.mrc.report.command import read_run, write_page
 from reading_results import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."

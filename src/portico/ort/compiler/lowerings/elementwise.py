@@ -84,7 +84,8 @@ def log1p(graph: Graph, x: Value) -> Value:
     ``log(u) * x / (u - 1)`` with ``u = 1 + x``: the errors of numerator and denominator cancel (Kahan; theorem 4 of
     Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991).
     """
-    x, one = graph.operand(x), graph.operand(1)
+    x = graph.operand(x)
+    one = graph.operand(1)
     total = graph.op("Add", x, one)
     kept = graph.op("Sub", total, one)
     log = graph.op("Log", total)
@@ -296,7 +297,9 @@ def _normal_distribution(graph: Graph, t: Value) -> Value:
 
 
 def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
-    number, scale, cubic = graph.operand, math.sqrt(2 / math.pi), 0.044715
+    number = graph.operand
+    scale = math.sqrt(2 / math.pi)
+    cubic = 0.044715
     square = graph.op("Mul", x, x)
     polynomial = graph.op("Add", graph.op("Mul", square, number(cubic)), number(1))
     inner = graph.op("Mul", graph.op("Mul", x, number(scale)), polynomial)
@@ -310,7 +313,8 @@ def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.silu_backward.default)
 def silu_backward(graph: Graph, grad: Value, x: Value) -> Value:
-    sigmoid, one = graph.op("Sigmoid", x), graph.operand(1)
+    sigmoid = graph.op("Sigmoid", x)
+    one = graph.operand(1)
     inner = graph.op("Add", graph.op("Mul", x, graph.op("Sub", one, sigmoid)), one)
     return graph.op("Mul", grad, graph.op("Mul", sigmoid, inner))
 

@@ -19,7 +19,7 @@ _END = 2**63 - 1
 @lowers(aten.view.default, aten._unsafe_view.default)
 def view(graph: Graph, x: Value, size: Sequence[Size]) -> Value:
     shape = graph.out.shape
-    # The sizes passed by the caller are in the graph already; those of the result may have to be computed.
+    # The sizes that the caller passes are in the graph already; the sizes of the result may have to be computed.
     num_symbolic = sum(not isinstance(dim, int) for dim in shape)
     return graph.reshape(x, shape if num_symbolic < 2 or same_shape(x.dims, shape) else size)
 

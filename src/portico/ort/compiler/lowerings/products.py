@@ -247,7 +247,8 @@ def max_pool(
     kernel = _both(kernel_size)
     batch = x if x.rank == 4 else graph.op("Unsqueeze", x, graph.axes(0))
     # ONNX Runtime ignores NaN: take infinity instead, and only the positions from the pooling.
-    is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), graph.out[0].dtype)
+    is_nan = graph.op("IsNaN", batch)
+    infinity = graph.constant(float("inf"), graph.out[0].dtype)
     _, positions = graph.op(
         "MaxPool",
         graph.op("Where", is_nan, infinity, batch),

@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them: softmax, layer and batch normalisation, and their derivatives."""
+"""Reductions, softmax, layer and batch normalisation, and their derivatives."""
 
 import math
 from collections.abc import Sequence
@@ -144,7 +144,8 @@ def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: s
 
 @lowers_along(aten._safe_softmax.default)
 def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    x, nothing = graph.operand(x), graph.operand(float("-inf"))
+    x = graph.operand(x)
+    nothing = graph.operand(float("-inf"))
     # Torch defines the probabilities of a row of nothing but -inf as zero.
     is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
     floor = graph.op("Where", is_alive, nothing, graph.operand(0))
@@ -178,8 +179,9 @@ def native_layer_norm_backward(
     bias: Value | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    dims, num_outer = list(range(x.rank)), x.rank - len(normalized_shape)
-    normalized_dims, batch_dims = dims[num_outer:], dims[:num_outer]
+    num_outer = x.rank - len(normalized_shape)
+    batch_dims = list(range(num_outer))
+    normalized_dims = list(range(num_outer, x.rank))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:

@@ -14,9 +14,9 @@ LOWERINGS: dict[object, Lowering] = {}
 def lowers(*targets: object, **options: str | int) -> Callable[[Lowering], Lowering]:
     """Register a function as the lowering of operators.
 
-    It is called with the graph, whose ``node`` and ``out`` are those of the operator, with the operator's arguments,
-    tensors and symbolic numbers as :class:`~portico.ort.compiler.graph.Value`, and with ``options``. It returns a
-    ``Value``, or a tuple of them.
+    The function is called with the graph, which holds the operator in ``node`` and its fake result in ``out``; with
+    the operator's arguments, in which tensors and symbolic numbers are a
+    :class:`~portico.ort.compiler.graph.Value`; and with ``options``. It returns a ``Value``, or a tuple of them.
     """
 
     def register(lowering: Lowering) -> Lowering:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fresh_process import environment
-from portico import replacement
-from portico.commands import script
+from portico.commands import run
 
 TRAINS = """
 import sys
@@ -145,10 +144,10 @@ def test_mistyped_commands(arguments, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "trains.py").touch()
     (tmp_path / "written/checkpoint-5").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(script, "pass_on", lambda: None)
-    monkeypatch.setattr(replacement, "install_on_demand", lambda **options: None)
+    monkeypatch.setattr(run, "pass_on", lambda: None)
+    monkeypatch.setattr(run, "install_on_demand", lambda **options: None)
     with pytest.raises(SystemExit):
-        script.main(arguments.split())
+        run.main(arguments.split())
     assert message in capsys.readouterr().err
 
 
