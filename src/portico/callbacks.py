@@ -10,11 +10,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from portico.arguments import TrainingArguments
 from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
-from portico.compat.transformers import ExportableState, logger
+from portico.compat.transformers import ExportableState, HFTrainingArguments, logger
 from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
 
@@ -82,8 +81,8 @@ class LossSpike(TrainerCallback, ExportableState):
         self._before: list[float] = []
         self._last_good_step = 0
 
-    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    def on_train_begin(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         callbacks: Any = state.stateful_callbacks  # by class name, as in a checkpoint
         stored = callbacks.get(type(self).__name__) if state.global_step else None
@@ -100,9 +99,9 @@ class LossSpike(TrainerCallback, ExportableState):
         names = ("action", "factor", "window", "max_rollbacks")
         return {"args": {name: getattr(self, name) for name in names}, "attributes": {"spikes": self.spikes}}
 
-    def on_log(  # type: ignore[override]
+    def on_log(
         self,
-        args: TrainingArguments,
+        args: HFTrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: Mapping[str, Any] | None = None,
@@ -148,13 +147,13 @@ class LossSpike(TrainerCallback, ExportableState):
 
     def _roll_back(
         self,
-        args: TrainingArguments,
+        args: HFTrainingArguments,
         control: TrainerControl,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
     ) -> None:
         # A later checkpoint may follow the spike: with `logging_steps` above 1 it is noticed late.
-        checkpoint = newest_complete(Path(args.output_dir), up_to=self._last_good_step)
+        checkpoint = newest_complete(Path(str(args.output_dir)), up_to=self._last_good_step)
         if checkpoint is None or len(self.spikes) > self.max_rollbacks:
             why = "no checkpoint before it" if checkpoint is None else f"more than {self.max_rollbacks} rollbacks"
             logger.warning(f"There is {why}, so training stops.")
@@ -194,8 +193,8 @@ class ProfilerCallback(TrainerCallback):
         self.profiled_steps = profiled_steps
         self._profile: profile | None = None
 
-    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    def on_train_begin(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if not state.is_world_process_zero:
             return
@@ -204,14 +203,14 @@ class ProfilerCallback(TrainerCallback):
         self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write)
         self._profile.start()
 
-    def on_step_end(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    def on_step_end(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._profile is not None:
             self._profile.step()
 
-    def on_train_end(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    def on_train_end(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._profile is not None:
             self._profile.stop()

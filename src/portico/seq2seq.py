@@ -32,7 +32,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
         generation_max_length: ``max_length`` of generation in evaluations; by default the model's.
         generation_num_beams: ``num_beams`` of generation in evaluations; by default the model's.
         generation_config: Generation configuration of the model: an object, a folder or a hub name.
-        sortish_sampler: No effect, as in transformers 5, with a warning;
+        sortish_sampler: No effect, with a warning, as in transformers 5;
             ``train_sampling_strategy="group_by_length"`` makes batches of similar lengths.
 
     The others are those of :class:`~portico.arguments.TrainingArguments`.

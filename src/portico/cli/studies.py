@@ -10,8 +10,8 @@ from hydra.utils import instantiate
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.arguments import TrainingArguments
 from portico.cli.jobs import JobPruned, ReportedTrial, SweepJob
+from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -89,23 +89,23 @@ class JobProgress(TrainerCallback):
         self._is_training = False
 
     @override
-    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    def on_train_begin(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._is_training = True
         # A resumed run repeats the evaluations after its checkpoint.
         self.job.evaluations = [one for one in self.job.evaluations if one[0] <= state.global_step]
 
     @override
-    def on_train_end(  # type: ignore[override]
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    def on_train_end(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._is_training = False
 
     @override
-    def on_evaluate(  # type: ignore[override]
+    def on_evaluate(
         self,
-        args: TrainingArguments,
+        args: HFTrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: Mapping[str, float] | None = None,

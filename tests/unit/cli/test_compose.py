@@ -1,9 +1,12 @@
+import ast
 import logging
 import re
+from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+import portico
 from fake_experiment import OVERRIDES
 from portico.cli import compose
 from portico.cli.composition import experiment_names, known_names
@@ -222,3 +225,12 @@ def test_what_cannot_be_composed_is_explained_in_one_paragraph(override, message
     with pytest.raises(InputError, match=message) as caught:
         compose([*OVERRIDES, override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "stub", sorted(Path(portico.__file__).parent.rglob("__init__.pyi")), ids=lambda stub: stub.parent.name
+)
+def test_no_module_has_the_name_of_what_its_package_exports(stub):
+    """Once imported, the module would take the place of the function in its package."""
+    exports = {alias.name for node in ast.parse(stub.read_text()).body for alias in getattr(node, "names", ())}
+    assert not exports & {path.stem for path in stub.parent.iterdir()}
