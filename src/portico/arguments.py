@@ -1,27 +1,59 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
+from lightning.pytorch.strategies import Strategy
 
+from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
+from portico.distributed.accelerator import Accelerator, read_settings
 from portico.distributed.mpi import join_mpi
-from portico.loop.corrections import correction_names
+from portico.distributed.placement import resolve_strategy
+from portico.distributed.processes import connect_early, connect_launched, first_process_first
+from portico.errors import InputError
 from portico.replacement import options
 
-if TYPE_CHECKING:
-    from lightning.pytorch.strategies import Strategy
-
-    from portico.distributed.accelerator import Accelerator
-
 logger = logging.getLogger(__name__)
+
+# Deviations of transformers that `corrections` corrects: `docs/corrections.md` shows what each does.
+CORRECTIONS: Mapping[str, str] = {
+    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
+    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
+    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
+    "train_loss": "the final `train_loss` is that of all processes",
+    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
+    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
+    "nan_losses": "a loss that is NaN or infinite is logged as it is",
+    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+}
+
+
+def correction_names(value: str | Sequence[str] | None) -> list[str]:
+    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
+
+    Raises:
+        InputError: If a name is unknown.
+    """
+    given = value.split(",") if isinstance(value, str) else list(value or [])
+    names = [str(name).strip() for name in given]
+    for name in names:
+        if name not in CORRECTIONS and name != "all":
+            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
+            raise InputError(
+                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
+                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
+            )
+    return [name for name in CORRECTIONS if name in names or "all" in names]
 
 
 class LightningPlacement:
@@ -40,26 +72,20 @@ class LightningPlacement:
     async_save: bool = False
 
     @property
-    def lightning_strategy(self) -> "Strategy":
+    def lightning_strategy(self) -> Strategy:
         """The strategy of the run, or the one that a run would use."""
         if "_lightning_strategy" not in self.__dict__:
-            from portico.distributed.placement import resolve_strategy
-
             self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
-    def lightning_strategy(self, strategy: "Strategy") -> None:
-        from portico.compat.accelerate import share_processes
-
+    def lightning_strategy(self, strategy: Strategy) -> None:
         self.__dict__["_lightning_strategy"] = strategy
         share_processes(strategy)
 
     @property
-    def distributed_state(self) -> "Accelerator":
+    def distributed_state(self) -> Accelerator:
         """What accelerate's ``PartialState`` says of the processes, from the strategy."""
-        from portico.distributed.accelerator import Accelerator
-
         return Accelerator(lambda: self.lightning_strategy)
 
     @property
@@ -101,8 +127,6 @@ class LightningPlacement:
 
         With ``local`` it is the first of each machine instead of the first of all; ``desc`` is transformers', unused.
         """
-        from portico.distributed.processes import connect_early, first_process_first
-
         strategy = self.lightning_strategy
         connect_early(strategy)
         index = self.local_process_index if local else self.process_index
@@ -147,7 +171,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         lr_scheduler_kwargs: Options of the schedule, as a dict or JSON.
         warmup_steps: Optimizer steps in which the learning rate rises from 0; below 1: a fraction of all steps.
         average_tokens_across_devices: Divide a token loss by the labels of all processes instead of one process.
-        corrections: Names of deviations of transformers to correct (:data:`portico.loop.corrections.CORRECTIONS`), in
+        corrections: Names of deviations of transformers to correct (:data:`portico.arguments.CORRECTIONS`), in
             a list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
         stop_on_nan: End training with an error at a loss that is NaN or infinite, before the optimizer uses its
             gradients.
@@ -307,14 +331,9 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
-            from portico.distributed.accelerator import read_settings
-
             # transformers would say neither which setting names the file nor what to give instead.
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         super().__post_init__()
-        from portico.compat.accelerate import forget_precision, share_processes
-        from portico.distributed.processes import connect_launched
-
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
             return

@@ -10,54 +10,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from portico.arguments import correction_names
 from portico.compat.transformers import find_batch_size, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.sharding import IterableDatasetShard
-from portico.errors import InputError, InputRuntimeError
+from portico.errors import InputRuntimeError
 from portico.loop.module import count_labels
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
     from portico.plan import RunPlan
     from portico.trainer import Trainer
-
-CORRECTIONS: Mapping[str, str] = {
-    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
-    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
-    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
-    "train_loss": "the final `train_loss` is that of all processes",
-    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
-    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
-    "nan_losses": "a loss that is NaN or infinite is logged as it is",
-    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
-    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
-}
-
-
-def correction_names(value: str | Sequence[str] | None) -> list[str]:
-    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
-
-    Raises:
-        InputError: If a name is unknown.
-    """
-    given = value.split(",") if isinstance(value, str) else list(value or [])
-    names = [str(name).strip() for name in given]
-    for name in names:
-        if name not in CORRECTIONS and name != "all":
-            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
-            raise InputError(
-                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
-                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
-            )
-    return [name for name in CORRECTIONS if name in names or "all" in names]
 
 
 @dataclass(frozen=True)

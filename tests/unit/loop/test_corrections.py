@@ -30,9 +30,10 @@ from models import (
     toy_trainer,
 )
 from parity.curves import Plain, WithColumns, span
+from portico.arguments import CORRECTIONS, correction_names
 from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
-from portico.loop.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
+from portico.loop.corrections import WatchedCount, own_and_repeated, with_rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "corrections.md"
 
