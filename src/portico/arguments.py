@@ -13,24 +13,22 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, cast, get_args, get_type_hints
 
 import torch
+from lightning.pytorch.strategies import Strategy
 
 from portico import observers
+from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
+from portico.distributed.accelerator import Accelerator, read_settings
 from portico.distributed.mpi import join_mpi
+from portico.distributed.placement import resolve_strategy
+from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError
 from portico.rules import Rule
 
-if TYPE_CHECKING:
-    from lightning.pytorch.strategies import Strategy
-
-    from portico.distributed.accelerator import Accelerator
-
 logger = logging.getLogger(__name__)
 
-
-# ---- Names of corrections ----
-
+# Deviations of transformers that `corrections` corrects: `docs/corrections.md` shows what each does.
 CORRECTIONS: Mapping[str, str] = {
     "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
     "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
@@ -78,26 +76,20 @@ class LightningPlacement:
     async_save: bool = False
 
     @property
-    def lightning_strategy(self) -> "Strategy":
+    def lightning_strategy(self) -> Strategy:
         """The strategy of the run, or the one that a run would use."""
         if "_lightning_strategy" not in self.__dict__:
-            from portico.distributed.placement import resolve_strategy
-
             self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
-    def lightning_strategy(self, strategy: "Strategy") -> None:
-        from portico.compat.accelerate import share_processes
-
+    def lightning_strategy(self, strategy: Strategy) -> None:
         self.__dict__["_lightning_strategy"] = strategy
         share_processes(strategy)
 
     @property
-    def distributed_state(self) -> "Accelerator":
+    def distributed_state(self) -> Accelerator:
         """What accelerate's ``PartialState`` says of the processes, from the strategy."""
-        from portico.distributed.accelerator import Accelerator
-
         return Accelerator(lambda: self.lightning_strategy)
 
     @property
@@ -139,8 +131,6 @@ class LightningPlacement:
 
         With ``local`` it is the first of each machine instead of the first of all; ``desc`` is transformers', unused.
         """
-        from portico.distributed.processes import connect_early, first_process_first
-
         strategy = self.lightning_strategy
         connect_early(strategy)
         index = self.local_process_index if local else self.process_index
@@ -345,14 +335,9 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
-            from portico.distributed.accelerator import read_settings
-
             # transformers would say neither which setting names the file nor what to give instead.
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         super().__post_init__()
-        from portico.compat.accelerate import forget_precision, share_processes
-        from portico.distributed.processes import connect_launched
-
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
             return

@@ -6,10 +6,9 @@ The weights are files of safetensors that ``from_pretrained`` reads; the optimiz
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
         for name, tensor in present.items():
             if name in stored:
                 target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-                target.copy_(stored[name].read(partial(_own_part, tensor)))
+                target.copy_(stored[name].part_for(tensor))
     if was_empty and isinstance(model, PreTrainedModel):
         _initialise_rest(model, present.keys() - set(missing))
         tied = set(model.all_tied_weights_keys)
@@ -162,10 +161,19 @@ def _initialise_rest(model: PreTrainedModel, loaded: set[str]) -> None:
 
 @dataclass(frozen=True)
 class _StoredWeight:
-    """A weight in a file; ``read`` calls a function with the full tensor, or with a slice that reads when indexed."""
+    """A weight in a file: a tensor that is read when it is used, or a name in a file of safetensors."""
 
     shape: list[int]
-    read: Callable[[Callable[[Any], torch.Tensor]], torch.Tensor]
+    source: torch.Tensor | Path
+    name: str
+
+    def part_for(self, like: torch.Tensor) -> torch.Tensor:
+        """Return this process's part of the weight, sharded as ``like`` is; no other part is read."""
+        if isinstance(self.source, torch.Tensor):
+            return _own_part(like, self.source)
+        # Opened for each weight: what has been read of a file is resident until it is closed.
+        with safe_open(self.source, framework="pt") as opened:
+            return _own_part(like, opened.get_slice(self.name))
 
 
 def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
@@ -189,23 +197,10 @@ def _in_file(file: Path) -> dict[str, _StoredWeight]:
     with reading(file):
         if file.suffix != ".safetensors":
             tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-            return {
-                name: _StoredWeight(list(tensor.shape), partial(_read_tensor, tensor))
-                for name, tensor in tensors.items()
-            }
+            return {name: _StoredWeight(list(tensor.shape), tensor, name) for name, tensor in tensors.items()}
         with safe_open(file, framework="pt") as opened:
-            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
-    return {name: _StoredWeight(shape, partial(_read_slice, file, name)) for name, shape in shapes.items()}
-
-
-def _read_tensor(tensor: torch.Tensor, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    return read(tensor)
-
-
-def _read_slice(file: Path, name: str, read: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    # Opened for each weight: what has been read of a file is resident until it is closed.
-    with safe_open(file, framework="pt") as opened:
-        return read(opened.get_slice(name))
+            names = opened.keys()
+            return {name: _StoredWeight(opened.get_slice(name).get_shape(), file, name) for name in names}
 
 
 def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:

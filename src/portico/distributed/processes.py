@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import psutil
 import torch
@@ -415,6 +415,14 @@ T = TypeVar("T")
 _inside_worker = False
 
 
+class _Launcher(Protocol):
+    """A launcher of Lightning that starts workers for each call."""
+
+    procs: list[Any]
+
+    def launch(self, function: Callable[..., object], *args: object) -> object: ...
+
+
 def inside_worker() -> bool:
     """Return whether this process is a worker launched by :func:`call_in_workers`."""
     return _inside_worker
@@ -423,18 +431,17 @@ def inside_worker() -> bool:
 def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
     """Run ``call`` in the worker processes of ``strategy``, and return the result of the first one.
 
-    An error in a worker is raised here. The processes must be launched for each call (:func:`launches_workers`), and
-    ``call`` and its result must pickle; files and tensors of the result are written into a temporary folder.
+    ``strategy`` must be one that launches workers for each call (:func:`~portico.compat.lightning.launches_workers`),
+    and ``call`` and its result must pickle. An error in a worker is raised here.
     """
-    # Typed `_Launcher`; a strategy that launches workers has one with these two.
-    launcher: Any = strategy.launcher
+    launcher = cast(_Launcher, strategy.launcher)
     # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
     sent = call if forks_workers(strategy) else pickle.dumps(call)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
-            with _ending_together(launcher, folder) as ended:
+            with _watched_workers(launcher, folder) as ended:
                 launcher.launch(_work, sent, name)
         except ProcessException as failed:
             error, origin = _cause(launcher.procs, folder, ended)
@@ -455,7 +462,7 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
     _inside_worker = True
     folder = Path(name)
     rank = os.environ["LOCAL_RANK"]
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="portico-parent").start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
         with kill_children_on_error():
             result = pickle.loads(call)() if isinstance(call, bytes) else call()
@@ -470,7 +477,7 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
 
 
 class WorkerTraceback(Exception):
-    """Where a worker raised an error, as the cause of the same error in the process that started it."""
+    """The traceback of an error in a worker, as the cause of the same error in the process that started it."""
 
 
 def _pickled(error: BaseException, rank: str) -> bytes:
@@ -488,10 +495,10 @@ _INTERRUPTED_AFTER = 1.0
 _KILLED_AFTER = 5.0
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """End this worker when the process that started it is gone.
 
-    Torch lets the system send SIGINT then, which what a shell script runs in the background ignores.
+    Torch lets the system send SIGINT then, but processes that a shell script runs in the background ignore it.
     """
     while os.getppid() == parent:
         time.sleep(1)
@@ -500,8 +507,8 @@ def _end_with(parent: int) -> None:
 
 
 @contextmanager
-def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
-    """End the workers seconds after one of them failed, and provide the indices of those it ended.
+def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
+    """End all workers seconds after one of them has failed; yield the indices of the workers that were ended.
 
     Torch waits for 30 s from the end of the first worker, and forever for one that does not end after its error.
     """

@@ -4,7 +4,7 @@ import pytest
 
 import portico
 from fresh_process import assert_runs_anew
-from portico import imports, observers
+from portico import imports
 from portico.commands import install
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
