@@ -43,11 +43,10 @@ TOPICS = (
             "portico/compat/lightning.py",
             "portico/loop/",
             "portico/callbacks.py",
-            "portico/memory.py",
             "portico/loop/model_setup.py",
             "portico/optim.py",
             "portico/plan.py",
-            "portico/profiling.py",
+            "portico/rules.py",
             "portico/seq2seq.py",
             "portico/trainer.py",
             "portico/compat/tree.py",
@@ -69,7 +68,7 @@ TOPICS = (
     Topic(
         "Devices and processes",
         "What several processes, a strategy or a precision cannot do, and what `trainer.accelerator` refuses.",
-        ("portico/compat/accelerate.py", "portico/distributed/", "portico/registration.py"),
+        ("portico/compat/accelerate.py", "portico/distributed/"),
     ),
     Topic("Hyperparameter search and uploads", "", ("portico/hp_search.py", "portico/hub.py")),
     Topic(
@@ -84,11 +83,21 @@ TOPICS = (
             "portico/cli/settings.py",
         ),
     ),
-    Topic("Sweeps", "", ("hydra_plugins/", "portico/cli/jobs.py", "portico/cli/sweeps.py", "portico/report/")),
+    Topic(
+        "Sweeps",
+        "",
+        (
+            "hydra_plugins/",
+            "portico/cli/jobs.py",
+            "portico/cli/studies.py",
+            "portico/cli/sweeps.py",
+            "portico/report/",
+        ),
+    ),
     Topic(
         "Scripts: run, verify, replay",
         "",
-        ("portico/replacement.py", "portico/commands/"),
+        ("portico/observers.py", "portico/commands/"),
     ),
     Topic("Other tasks", "Classification, language modeling, generation and images.", ("portico/tasks/",)),
     Topic(

@@ -7,19 +7,17 @@ events from the docstring of :mod:`portico.loop.run`.
 import argparse
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import yaml
 
-from portico.__main__ import COMMANDS
+from portico.__main__ import COMMANDS, build_parser
 from portico.arguments import TrainingArguments
-from portico.cli.compose import compose, config_dir, experiment_names
+from portico.cli.composition import compose, config_dir, experiment_names
 from portico.cli.experiment import TARGET, configured_groups, import_target, path_of
 from portico.cli.settings import NO_DEFAULT, Setting, schema_of
 from portico.gradient_descent import run as gradient_descent_run
@@ -178,38 +176,17 @@ def _row(*cells: str) -> str:
 # ------------------------------------------------------------------------------------------------------- commands
 
 
-class _Parsed(Exception):
-    """Carries a parser out of the command that made it."""
-
-
 def commands() -> str:
     """Return the page of all sub-commands: purpose, usage, options and examples."""
     header = yaml.safe_load((config_dir() / "hydra" / "default.yaml").read_text(encoding="utf-8"))["help"]["header"]
-    text = _COMMANDS_HEAD + _described(_parser_of("portico.__main__:main", "portico"), "portico")
-    for name, one in COMMANDS.items():
+    text = _COMMANDS_HEAD + _described(build_parser(), "portico")
+    for name in COMMANDS:
         if name == "train":
             examples = header.partition("\n\n")[2].replace("python train.py", "portico train")
             text += f"{_TRAIN}{examples.rstrip()}\n```\n"
         else:
-            text += _described(_parser_of(one.home, f"portico {name}"), f"portico {name}")
+            text += _described(import_module(f"portico.commands.{name}").build_parser(), f"portico {name}")
     return text
-
-
-def _parser_of(home: str, prog: str) -> argparse.ArgumentParser:
-    module, _, function = home.partition(":")
-
-    def parse(parser: argparse.ArgumentParser, *_: object) -> None:
-        raise _Parsed(parser)
-
-    with (
-        mock.patch.object(argparse.ArgumentParser, "parse_args", parse),
-        mock.patch.object(sys, "argv", [prog, "--help"]),
-    ):
-        try:
-            getattr(import_module(module), function)()
-        except _Parsed as parsed:
-            return parsed.args[0]
-    raise AssertionError(f"{home} parses no arguments")
 
 
 def _described(parser: argparse.ArgumentParser, title: str) -> str:

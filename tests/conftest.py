@@ -14,9 +14,8 @@ from portico.cli import main
 # notebooks that tests start.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Each test compiles its own graphs, and reads settings from the classes.
+# Each test compiles its own graphs.
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
-os.environ.setdefault("PORTICO_SETTINGS_CACHE_DIR", "off")
 # Runs log to the logger of transformers, which does not propagate to pytest's handler by default.
 transformers_logging.enable_propagation()
 

@@ -17,7 +17,7 @@ for code in codes:
     child = os.fork()
     if not child:
         try:
-            exec(code, {})
+            exec(code, globals())  # as in a script: the names are those of a module
         except BaseException:
             traceback.print_exc()
             print("in a fresh process:", code, file=sys.stderr, flush=True)

@@ -30,8 +30,8 @@ TOOLS = ("accelerate", "datasets", "hypothesis", "mypy", "nbmake", "pytest")
 # A few minutes: private names, signatures, numbers, checkpoints, events, types, a reading comprehension run.
 TESTS = (
     "tests/unit/test_public_names.py",
-    "tests/unit/test_hf_compat.py",
-    "tests/unit/test_lightning_compat.py",
+    "tests/unit/compat/test_transformers.py",
+    "tests/unit/compat/test_lightning.py",
     "tests/unit/test_signatures.py",
     "tests/unit/mrc/test_trainer.py",
     "tests/parity/test_training.py",
@@ -41,7 +41,7 @@ TESTS = (
 )
 # Tests of what only the version of transformers in `constraints.txt` does; nothing of it is missing with an older one.
 PINNED_ONLY = (
-    "tests/unit/test_hf_compat.py::test_checked_version_is_installed",
+    "tests/unit/compat/test_transformers.py::test_checked_version_is_installed",
     # Methods have arguments, and transformers private methods, that 5.17 does not have.
     "tests/unit/test_signatures.py",
     # Since 5.19 `train_loss` of a resumed run is the mean over the steps after the checkpoint; portico does the same.

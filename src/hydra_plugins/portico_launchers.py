@@ -1,10 +1,10 @@
 """Launchers on joblib, submitit and Ray: ``launcher=joblib``, ``submitit_local``, ``submitit_slurm`` or ``ray``.
 
-Each job runs ``train.py`` with its own overrides in separate processes, so that killing one leaves the others running,
-a job may start more processes, and nothing has to be pickled. The engines only start commands.
-Hydra's own launchers over these engines run the jobs in workers, where a killed job ends the sweep.
+Each job runs ``train.py`` with its own overrides in separate processes: killing one leaves the others running, a job
+may start more processes, and nothing has to be pickled. The engines only start commands. Hydra's launchers for these
+engines run the jobs in workers, where a killed job ends the sweep.
 
-Every Hydra application imports this module, so that what is heavy is imported in functions.
+Every Hydra application imports this module, so it imports heavy packages inside functions.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
@@ -24,26 +24,35 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from typing_extensions import override
 
-if TYPE_CHECKING:
-    from portico.cli.jobs import SweepJob
+from portico.cli.jobs import (
+    FAILED,
+    KILLED,
+    LOG_FILE,
+    SweepJob,
+    command_of_job,
+    end_processes,
+    prepared_job,
+    start_process,
+    threads_of_each,
+)
+from portico.errors import InputError, MissingPackageError
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 # No dataclass: Hydra runs this module before it is in `sys.modules`.
 class StartedJob:
-    """A job that an engine was given; ``handle`` is the engine's: ``done()`` and ``result()``, an exit code."""
+    """A job given to an engine; ``handle`` is the engine's future, whose ``result()`` is an exit code."""
 
-    def __init__(self, job: "SweepJob", command: list[str]) -> None:
-        self.job, self.command = job, command
+    def __init__(self, job: SweepJob, command: list[str]) -> None:
+        self.job = job
+        self.command = command
         self.handle: Any = None
 
     def result(self) -> JobReturn:
         """Return what Hydra gives to sweepers, once the job has ended."""
-        from portico.cli.jobs import FAILED, KILLED
-
         try:
-            # Of submitit's tasks each has one.
+            # A job of submitit has an exit code for each of its tasks.
             codes = self.handle.results() if hasattr(self.handle, "results") else [self.handle.result()]
             code = next(filter(None, codes), 0)
         except Exception as error:  # each engine has its own
@@ -58,9 +67,10 @@ class StartedJob:
         returned = JobReturn(
             overrides=self.job.overrides, working_dir=str(self.job.folder), status=JobStatus.COMPLETED
         )
-        # What failed is on record and on the screen: an error would keep a grid from its next batch.
+        # The failure is recorded and printed; raising it would keep a grid from its next batch.
         is_lost = self.job.status in (FAILED, KILLED)
-        returned.return_value = None if is_lost or not values else values[0] if len(values) == 1 else values
+        if values and not is_lost:
+            returned.return_value = values[0] if len(values) == 1 else values
         return returned
 
 
@@ -72,7 +82,7 @@ class CommandLauncher(Launcher, ABC):
     """Jobs that a search keeps running; None: as many as the engine takes."""
 
     def num_on_this_machine(self, num_jobs: int) -> int | None:
-        """Return how many of so many jobs run here at the same time; None if the engine divides the cores itself."""
+        """Return how many of ``num_jobs`` run here at the same time; None if the engine divides the cores itself."""
         return None
 
     @abstractmethod
@@ -85,7 +95,8 @@ class CommandLauncher(Launcher, ABC):
 
     @override
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config = hydra_context, config
+        self.hydra_context = hydra_context
+        self.config = config
         self.running: list[StartedJob] = []
         self.num_started = self.num_ended = self.num_failed = 0
 
@@ -100,9 +111,6 @@ class CommandLauncher(Launcher, ABC):
 
     def start(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[StartedJob]:
         """Start jobs and return at once."""
-        from portico.cli.jobs import LOG_FILE, command_of_job, prepared_job
-        from portico.errors import InputError
-
         jobs = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
             composed, job = prepared_job(self.hydra_context, self.config, filter_overrides(overrides), number)
@@ -123,8 +131,6 @@ class CommandLauncher(Launcher, ABC):
 
     def wait(self, jobs: Sequence[StartedJob]) -> list[StartedJob]:
         """Return the jobs that have ended, at least one; an interrupt ends all jobs."""
-        from portico.cli.jobs import FAILED, KILLED
-
         try:
             while not (ended := [one for one in jobs if one.handle.done()]):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -142,10 +148,8 @@ class CommandLauncher(Launcher, ABC):
         return ended
 
     def _num_threads(self, num_jobs: int) -> int | None:
-        from portico.cli.jobs import threads_of_each
-
-        # With all cores each, the threads of jobs that run at the same time wait for each other: two on two cores took
-        # ten times as long a step (measured).
+        # Threads of concurrent jobs that all use every core wait for each other: with two jobs on two cores a step
+        # took ten times as long (measured).
         at_once = self.num_on_this_machine(self.num_at_once or num_jobs)
         return None if at_once is None else threads_of_each(at_once)
 
@@ -159,7 +163,7 @@ class CommandLauncher(Launcher, ABC):
 
 
 def logged(command: Sequence[str], log: Path, num_threads: int | None = None) -> list[str]:
-    """Return a command whose output goes to a file, run in this folder, with so many threads unless the user says."""
+    """Return a command that writes its output to a file and runs in this folder, by default with ``num_threads``."""
     threads = "" if num_threads is None else f"export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{num_threads}}}; "
     return [
         "/bin/sh",
@@ -175,15 +179,16 @@ class JoblibLauncher(CommandLauncher):
     """Runs jobs at the same time on this machine: ``n_jobs`` of them as joblib counts, -1 for one on each core."""
 
     def __init__(self, n_jobs: int = -1) -> None:
-        from portico.errors import InputError
 
         if type(n_jobs) is not int or n_jobs == 0:
             raise InputError(
                 f"`hydra.launcher.n_jobs={n_jobs}` cannot be used; set it to the number of jobs at a time, or to -1 "
                 "for one on each core."
             )
-        self.joblib, self.n_jobs = _imported("joblib"), n_jobs
-        self.lock, self.is_ending = threading.Lock(), False
+        self.joblib = _imported("joblib")
+        self.n_jobs = n_jobs
+        self.lock = threading.Lock()
+        self.is_ending = False
 
     @override
     def num_on_this_machine(self, num_jobs: int) -> int:
@@ -199,7 +204,6 @@ class JoblibLauncher(CommandLauncher):
         threading.Thread(target=workers, args=(work,), daemon=True).start()
 
     def _run(self, one: StartedJob) -> None:
-        from portico.cli.jobs import start_process
 
         with self.lock:
             if self.is_ending:
@@ -209,7 +213,6 @@ class JoblibLauncher(CommandLauncher):
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:
-        from portico.cli.jobs import end_processes
 
         with self.lock:
             self.is_ending = True
@@ -221,15 +224,17 @@ class SubmititLauncher(CommandLauncher):
 
     Args:
         cluster: "slurm", or "local" for processes of this machine, which all start at once.
-        parameters: Those of ``submitit.AutoExecutor.update_parameters``, such as ``timeout_min``, ``gpus_per_node``,
-            ``slurm_partition`` and ``slurm_array_parallelism``. With ``tasks_per_node`` above 1, as many processes
-            train one job together.
+        parameters: Arguments of ``submitit.AutoExecutor.update_parameters``, such as ``timeout_min``,
+            ``gpus_per_node``, ``slurm_partition`` and ``slurm_array_parallelism``. With ``tasks_per_node`` above 1,
+            as many processes train one job together.
         folder: Folder of submitit's own files.
     """
 
     def __init__(self, cluster: str, parameters: Mapping[str, Any], folder: str) -> None:
         self.submitit = _imported("submitit")
-        self.cluster, self.parameters, self.folder = cluster, parameters, folder
+        self.cluster = cluster
+        self.parameters = parameters
+        self.folder = folder
 
     @override
     def num_on_this_machine(self, num_jobs: int) -> int | None:
@@ -252,7 +257,7 @@ class SubmititLauncher(CommandLauncher):
 
 
 class RayLauncher(CommandLauncher):
-    """Runs jobs as tasks of Ray, which starts as many as its machines have room for.
+    """Runs jobs as tasks of Ray, which starts as many as fit on its machines.
 
     Args:
         init: Arguments of ``ray.init``: ``address`` of a cluster, or ``num_cpus`` of a Ray on this machine.
@@ -260,7 +265,9 @@ class RayLauncher(CommandLauncher):
     """
 
     def __init__(self, init: Mapping[str, Any], remote: Mapping[str, Any]) -> None:
-        self.ray, self.init, self.remote = _imported("ray"), init, remote
+        self.ray = _imported("ray")
+        self.init = init
+        self.remote = remote
 
     @override
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
@@ -284,7 +291,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _imported(name: str) -> Any:
-    from portico.errors import MissingPackageError
 
     try:
         return import_module(name)

@@ -1,6 +1,6 @@
 """Hydra's sweeper on today's Optuna: ``hydra/sweeper=portico_optuna``. Hydra finds plugins in ``hydra_plugins`` only.
 
-Every Hydra application imports this module, so that what is heavy is imported in functions.
+Every Hydra application imports this module, so it imports heavy packages inside functions.
 """
 
 import logging
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,12 +20,23 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, env_override
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import get_class, get_method, instantiate
+from hydra.utils import get_class, get_method
 from omegaconf import DictConfig, OmegaConf
 from typing_extensions import override
 
-if TYPE_CHECKING:
-    from portico.cli.jobs import SweepJob
+from portico.cli.jobs import (
+    FINISHED,
+    KILLED,
+    PRUNED,
+    ReportedTrial,
+    SweepJob,
+    goals_of,
+    prepared_job,
+    refuse_drawing_in_several_processes,
+    threads_of_each,
+)
+from portico.cli.settings import check_values, schema_of
+from portico.errors import InputError, MissingPackageError
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +49,7 @@ _WORKER, _FOLDER = "worker", "folder"
 
 
 class OptunaSweeper(Sweeper):
-    """Chooses the values of each job by what earlier ones reached, and keeps the study in a storage.
+    """Chooses the values of each job by the results of earlier jobs, and keeps the study in a storage.
 
     The same command over the same folder, or a second one at the same time, continues the study: finished trials
     count, interrupted ones resume from their checkpoints.
@@ -83,20 +94,22 @@ class OptunaSweeper(Sweeper):
         enqueue: Sequence[Mapping[str, Any]] | None = None,
         constraints: Sequence[str] | None = None,
     ) -> None:
-        self.sampler, self.pruner, self.direction = sampler, pruner, direction
-        self.storage, self.study_name = storage, study_name
-        self.n_trials, self.n_jobs, self.max_failure_rate = n_trials, n_jobs, max_failure_rate
-        self.params, self.search_space, self.custom_search_space = (
-            params or {},
-            search_space or {},
-            custom_search_space,
-        )
-        self.enqueue, self.constraints = enqueue or (), constraints or ()
+        self.sampler = sampler
+        self.pruner = pruner
+        self.direction = direction
+        self.storage = storage
+        self.study_name = study_name
+        self.n_trials = n_trials
+        self.n_jobs = n_jobs
+        self.max_failure_rate = max_failure_rate
+        self.params = params or {}
+        self.search_space = search_space or {}
+        self.custom_search_space = custom_search_space
+        self.enqueue = enqueue or ()
+        self.constraints = constraints or ()
 
     @override
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from portico.cli.jobs import refuse_drawing_in_several_processes
-        from portico.errors import InputError, MissingPackageError
 
         try:
             import optuna  # noqa: F401
@@ -119,8 +132,6 @@ class OptunaSweeper(Sweeper):
         self.bounds = list(map(_bound, self.constraints))
 
     def _check_settings(self) -> None:
-        from portico.cli.settings import check_values, schema_of
-        from portico.errors import InputError
 
         rules = {name: one.rule for name, one in schema_of(type(self)).known.items()}
         plain = ("storage", "study_name", "n_trials", "n_jobs", "max_failure_rate", "custom_search_space")
@@ -134,7 +145,6 @@ class OptunaSweeper(Sweeper):
 
     @override
     def sweep(self, arguments: list[str]) -> Any:
-        from portico.errors import InputError
 
         self.space, self.fixed = self._search_space(arguments)
         if not self.space and self.custom_search_space is None:
@@ -149,10 +159,10 @@ class OptunaSweeper(Sweeper):
         self._search()
         self._save_best()
 
-    # ---- The study
+    # ---- The study ----
 
     def _search_space(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the distributions, and the overrides that all jobs share, by key; what comes later goes first."""
+        """Return the distributions and the overrides that all jobs share, by key; later entries take precedence."""
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         space = {str(key): distribution_of_config(key, one) for key, one in self.search_space.items()}
         fixed: dict[str, str] = {}
@@ -167,7 +177,6 @@ class OptunaSweeper(Sweeper):
         return space, fixed
 
     def _refuse_pruner_without_evaluations(self) -> None:
-        from portico.errors import InputError
 
         name = "eval_strategy"
         if not self.pruner or f"args.{name}" in self.space:
@@ -184,18 +193,17 @@ class OptunaSweeper(Sweeper):
     def _open_study(self) -> None:
         import optuna
 
-        from portico.cli.jobs import open_storage
-        from portico.errors import InputError
+        from portico.cli.studies import open_storage, pruner_of
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         address = self.storage or str(self.folder / _JOURNAL)
         name = self.study_name or (_STUDY if self.storage is None else str(self.folder))
-        pruner = OmegaConf.to_container(self.pruner, resolve=True) if self.pruner else None
+        pruner: Any = OmegaConf.to_container(self.pruner, resolve=True) if self.pruner else None
         directions: Any = self._directions()
         self.study = optuna.create_study(
             storage=open_storage(address),
             study_name=name,
-            pruner=instantiate(self.pruner) if self.pruner else optuna.pruners.NopPruner(),
+            pruner=pruner_of(pruner),
             directions=directions,
             load_if_exists=True,
         )
@@ -213,8 +221,6 @@ class OptunaSweeper(Sweeper):
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
 
     def _directions(self) -> list[str]:
-        from portico.cli.jobs import goals_of
-        from portico.errors import InputError
 
         goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
         of_goals = [_DIRECTIONS[mode] for mode in goals.values()]
@@ -228,7 +234,7 @@ class OptunaSweeper(Sweeper):
         return directions
 
     def _sampler(self, num_trials: int) -> Any:
-        """Return the sampler of a study that has so many trials."""
+        """Return the sampler of a study that has ``num_trials`` trials."""
         import optuna
 
         described: Any = OmegaConf.to_container(self.sampler, resolve=True) if self.sampler else {}
@@ -236,15 +242,13 @@ class OptunaSweeper(Sweeper):
         if sampler is optuna.samplers.GridSampler:
             described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
-        # Those of a grid and of a quasi-random sequence say which one it is.
+        # The seed of a grid or of a quasi-random sequence identifies it, and stays.
         elif sampler is not optuna.samplers.QMCSampler and described.get("seed") is not None:
             described["seed"] += num_trials
         return sampler(**described)
 
     def _check_point(self, point: Mapping[str, Any]) -> None:
         import optuna
-
-        from portico.errors import InputError
 
         try:
             known = {key: value for key, value in point.items() if key in self.space or not self.custom_search_space}
@@ -256,11 +260,13 @@ class OptunaSweeper(Sweeper):
                 f"keys are {', '.join(self.space)}."
             ) from error
 
-    # ---- The trials
+    # ---- The trials ----
 
     def _search(self) -> None:
         """Keep ``n_jobs`` trials running until the study has its trials; a failed one does not end the search."""
-        self.is_exhausted, self.num_failed, self.num_ended = False, 0, 0
+        self.is_exhausted = False
+        self.num_failed = 0
+        self.num_ended = 0
         self.own: set[int] = set()
         self.jobs: dict[int, SweepJob] = {}
         # Launchers of Hydra return when all jobs of a batch have ended; ours take a job as soon as another ends.
@@ -290,9 +296,7 @@ class OptunaSweeper(Sweeper):
                 return
 
     def _launch(self, overrides: Sequence[Sequence[str]], number: int) -> Sequence[JobReturn]:
-        """Run trials in a launcher of Hydra; where it runs them at the same time, they share the cores as in ours."""
-        from portico.cli.jobs import threads_of_each
-
+        """Run trials in a launcher of Hydra; trials that run at the same time share the cores, as in our launchers."""
         shared = {}
         if len(overrides) > 1 and not isinstance(self.launcher, BasicLauncher):
             shared["OMP_NUM_THREADS"] = str(threads_of_each(len(overrides)))
@@ -301,10 +305,8 @@ class OptunaSweeper(Sweeper):
         return returned
 
     def _next_trial(self) -> Any:
-        """Return a trial that nobody runs any more, or a new one; None if the study has its trials."""
+        """Return an orphaned trial or a new one; None if the study has all its trials."""
         import optuna
-
-        from portico.cli.jobs import prepared_job
 
         if self.num_failed > self.max_failure_rate * max(self.num_ended, 1):
             log.error("%d of %d trials have failed; the search ends.", self.num_failed, self.num_ended)
@@ -325,13 +327,13 @@ class OptunaSweeper(Sweeper):
         trial.set_user_attr(_WORKER, _this_worker())
         trial.set_user_attr(_FOLDER, str(self.folder))
         _, job = prepared_job(self.hydra_context, self.config, self._overrides(trial), trial.number)
-        job.trial = {**self.reporting, "id": trial._trial_id}
+        job.trial = cast(ReportedTrial, {**self.reporting, "id": trial._trial_id})
         job.write()
         self.jobs[trial.number] = job
         return trial
 
     def _is_abandoned(self, trial: Any) -> bool:
-        """Return whether a trial of this folder was running in a process of this machine that is no more."""
+        """Return whether a trial of this folder was running in a process of this machine that has exited."""
         import optuna
 
         if trial.state is not optuna.trial.TrialState.RUNNING or trial.user_attrs.get(_FOLDER) != str(self.folder):
@@ -348,9 +350,6 @@ class OptunaSweeper(Sweeper):
     def _tell(self, trial: Any, returned: JobReturn) -> None:
         """Record how a trial ended; one that was killed stays open, to be resumed by the next command."""
         from optuna.trial import TrialState
-
-        from portico.cli.jobs import FINISHED, KILLED, PRUNED
-        from portico.errors import InputError
 
         job = self.jobs.pop(trial.number)
         job.read_outcome(None)
@@ -379,7 +378,7 @@ class OptunaSweeper(Sweeper):
         try:
             self.study.tell(trial, cast(Any, values) if state is TrialState.COMPLETE else None, state)
         except RuntimeError as error:
-            # How a sampler says that it has tried everything, for a loop that is not ours.
+            # A sampler that has tried everything stops the study, which Optuna refuses outside of its own loop.
             if "Study.stop" not in str(error):
                 raise
             self.is_exhausted = True
@@ -416,7 +415,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-# ---- The search space
+# ---- The search space ----
 
 
 def distribution_of(one: Override) -> Any:
@@ -425,8 +424,6 @@ def distribution_of(one: Override) -> Any:
     Both ends of a range belong to it, as in Hydra's own Optuna sweeper.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    from portico.errors import InputError
 
     value: Any = one.value()
     is_log = "log" in getattr(value, "tags", ())
@@ -445,8 +442,6 @@ def distribution_of(one: Override) -> Any:
 def distribution_of_config(key: object, config: Mapping[str, Any]) -> Any:
     """Return the distribution of an entry of ``search_space``."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    from portico.errors import InputError
 
     kind, given = str(config.get("type")), {name: value for name, value in config.items() if name != "type"}
     kinds: dict[str, Any] = {
@@ -471,13 +466,14 @@ def _number_or_text(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _text(value: Any) -> str:
-    """Return a chosen value as an override has it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _text(value: object) -> str:
+    """Return a chosen value as it is written in an override."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _grid_values(key: str, one: Any) -> list[Any]:
-    from portico.errors import InputError
 
     if hasattr(one, "choices"):
         return list(one.choices)
@@ -489,8 +485,6 @@ def _grid_values(key: str, one: Any) -> list[Any]:
 
 def _bound(text: str) -> tuple[str, Any]:
     """Return the metric of a constraint, and the function that returns by how much a value breaks it."""
-    from portico.errors import InputError
-
     parts = _CONSTRAINT.fullmatch(text)
     if parts is None:
         raise InputError(f"'{text}' of hydra.sweeper.constraints is unknown; write '<metric> <= <number>' or '>='.")

@@ -1,7 +1,6 @@
 """The Hugging Face ``Trainer`` API as a facade over Lightning."""
 
-from portico.imports import lazy_exports
-from portico.registration import register_with_lightning
+from portico.imports import lazy_exports, register_with_lightning
 
 __version__ = "0.1.0"
 

@@ -1,7 +1,8 @@
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
-from portico.cli import compose as compose
-from portico.data.datamodule import TrainerDataModule as TrainerDataModule
+from portico.cli.composition import compose as compose
+from portico.commands.install import install as install
+from portico.commands.install import uninstall as uninstall
 from portico.deprecated import HfArgumentParser as HfArgumentParser
 from portico.errors import InputError as InputError
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
@@ -19,6 +20,7 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
 from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
+from portico.loop.datamodule import TrainerDataModule as TrainerDataModule
 from portico.loop.module import TrainerModule as TrainerModule
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer
@@ -28,8 +30,6 @@ from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
 from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
 from portico.ort.strategy import ORTStrategy as ORTStrategy
 from portico.ort.trainer import ORTTrainer as ORTTrainer
-from portico.replacement import install as install
-from portico.replacement import uninstall as uninstall
 from portico.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from portico.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from portico.trainer import Trainer as Trainer

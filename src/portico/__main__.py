@@ -1,61 +1,25 @@
-"""The command `portico`: a line for each sub-command, and nothing imported before one is chosen."""
+"""The command ``portico``: a line for each sub-command, and nothing imported before one is chosen."""
 
 import argparse
 import platform
-import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module, metadata
-from importlib.util import find_spec
-from typing import NamedTuple
+from types import ModuleType
 
 from portico import __version__
-from portico.errors import ends_with_its_reader
+from portico.commands.command import command
 
-
-class SubCommand(NamedTuple):
-    """A sub-command: a line of help, the function to call, ``module:function``, which reads ``sys.argv``, and options.
-
-    The options are for tab completion, which imports no module of a sub-command.
-    """
-
-    home: str
-    help: str
-    options: str = ""
-
-
-_RUN_OPTIONS = "--accelerator --strategy --devices --num-nodes --precision --corrections --callbacks --logger"
 COMMANDS = {
-    "train": SubCommand(
-        "portico.cli.__main__:main",
-        "train, evaluate or predict from a Hydra configuration",
-        "--hydra-help --version --cfg --resolve --package --run --multirun --shell-completion --config-path "
-        "--config-name --config-dir --experimental-rerun --info",
-    ),
-    "run": SubCommand(
-        "portico.commands.script:main",
-        "run a script of transformers, unchanged, in Lightning's loops",
-        f"-m {_RUN_OPTIONS}",
-    ),
-    "verify": SubCommand(
-        "portico.commands.verify:main",
-        "prove that a script gives the same numbers in Lightning's loops",
-        "-m --steps --report --once --keep --against",
-    ),
-    "replay": SubCommand(
-        "portico.commands.replay:main",
-        "run a training to one step again, and show what happened there",
-        f"-m --step --from-spike --report --trust-config {_RUN_OPTIONS}",
-    ),
-    "report": SubCommand(
-        "portico.mrc.report.command:main",
-        "write the report of a run, or compare several",
-        "--data --output --max-megabytes --trust-config",
-    ),
-    "demo": SubCommand(
-        "portico.mrc.demo:main", "serve a page on this machine that answers questions about a text", "--port --device"
-    ),
-    "sweep": SubCommand("portico.cli.sweeps:main", "write the table and the page of a sweep again"),
+    "train": "train, evaluate or predict from a Hydra configuration",
+    "run": "run a script of transformers, unchanged, in Lightning's loops",
+    "verify": "prove that a script gives the same numbers in Lightning's loops",
+    "replay": "run a training to one step again, and show what happened there",
+    "report": "write the report of a run, or compare several",
+    "demo": "serve a page on this machine that answers questions about a text",
+    "sweep": "write the table and the page of a sweep again",
 }
+"""The line of help of each command; its module in ``portico.commands`` has ``build_parser`` and ``main``."""
 
 _EXAMPLES = """\
 examples:
@@ -72,7 +36,8 @@ examples:
 `portico COMMAND --help` explains a command. Tab completion in bash and zsh:
   eval "$(portico --completion)"
 """
-# Where nothing is offered, files are completed. Bash splits words at `=`, and replaces what follows it.
+# Where nothing is offered, files are completed. Bash splits words at `=`, and replaces what follows it. shtab, which
+# writes such functions, cannot leave out the space after `group=`, and would need a second function for zsh.
 _COMPLETION = """\
 if [ -n "$ZSH_VERSION" ]; then autoload -U +X bashcompinit && bashcompinit; fi
 _portico() {{
@@ -107,11 +72,11 @@ _OPTIONAL = (
 )
 
 
-@ends_with_its_reader
-def main() -> None:
+@command
+def main(arguments: Sequence[str]) -> None:
     """Run the sub-command that the command line names."""
-    parser = _parser()
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    parser = build_parser()
+    name = arguments[0] if arguments else "--help"
     if name.startswith("-"):  # only what precedes the name of the sub-command: the rest belongs to that
         parser.parse_args([name, *COMMANDS][:2])
         parser.error("name a command after the options.")
@@ -119,14 +84,10 @@ def main() -> None:
         near = get_close_matches(name, COMMANDS, n=1)
         known = f"did you mean '{near[0]}'?" if near else f"it is one of {', '.join(COMMANDS)}."
         parser.error(f"unknown command '{name}'; {known}")
-    module, _, function = COMMANDS[name].home.partition(":")
-    sys.argv = [f"portico {name}", *sys.argv[2:]]
-    # Lightning starts the other processes of a run by the name of the main module, with these arguments.
-    sys.modules["__main__"].__spec__ = find_spec(module)
-    getattr(import_module(module), function)()
+    _module(name).main(arguments[1:])
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="portico",
         description="The Hugging Face Trainer API as a facade over Lightning.",
@@ -134,13 +95,27 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_versions(), help="print what is installed, and exit")
-    cases = "\n".join(f'      {name}) offered="--help {one.options}" ;;' for name, one in COMMANDS.items())
-    completion = _COMPLETION.format(commands=" ".join(COMMANDS), cases=cases)
-    parser.add_argument("--completion", action="version", version=completion, help="print the setup of tab completion")
+    parser.add_argument("--completion", action=_Completion, nargs=0, help="print the setup of tab completion")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for name, one in COMMANDS.items():
-        commands.add_parser(name, help=one.help, add_help=False)
+    for name, line in COMMANDS.items():
+        commands.add_parser(name, help=line, add_help=False)
     return parser
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"portico.commands.{name}")
+
+
+class _Completion(argparse.Action):
+    """Prints the setup of tab completion: the options of all commands, whose modules are imported for it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        cases = []
+        for name in COMMANDS:
+            options = [flag for action in _module(name).build_parser()._actions for flag in action.option_strings]
+            cases.append(f'      {name}) offered="{" ".join(one for one in options if len(one) > 2)}" ;;')
+        print(_COMPLETION.format(commands=" ".join(COMMANDS), cases="\n".join(cases)))
+        parser.exit()
 
 
 def _versions() -> str:

@@ -1,20 +1,25 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
+import importlib.util
 import logging
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Self, cast, get_args, get_type_hints
 
 import torch
 
+from portico import observers
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
-from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
+from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.mpi import join_mpi
-from portico.loop.corrections import correction_names
-from portico.replacement import options
+from portico.errors import InputError
+from portico.rules import Rule
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -22,6 +27,39 @@ if TYPE_CHECKING:
     from portico.distributed.accelerator import Accelerator
 
 logger = logging.getLogger(__name__)
+
+
+# ---- Names of corrections ----
+
+CORRECTIONS: Mapping[str, str] = {
+    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
+    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
+    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
+    "train_loss": "the final `train_loss` is that of all processes",
+    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
+    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
+    "nan_losses": "a loss that is NaN or infinite is logged as it is",
+    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+}
+
+
+def correction_names(value: str | Sequence[str] | None) -> list[str]:
+    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
+
+    Raises:
+        InputError: If a name is unknown.
+    """
+    given = value.split(",") if isinstance(value, str) else list(value or [])
+    names = [str(name).strip() for name in given]
+    for name in names:
+        if name not in CORRECTIONS and name != "all":
+            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
+            raise InputError(
+                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
+                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
+            )
+    return [name for name in CORRECTIONS if name in names or "all" in names]
 
 
 class LightningPlacement:
@@ -45,7 +83,7 @@ class LightningPlacement:
         if "_lightning_strategy" not in self.__dict__:
             from portico.distributed.placement import resolve_strategy
 
-            self.__dict__["_lightning_strategy"] = resolve_strategy(self)  # type: ignore[arg-type]  # mixed into training arguments
+            self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
@@ -68,7 +106,7 @@ class LightningPlacement:
 
     @property
     def device(self) -> torch.device:
-        return self._setup_devices
+        return self.lightning_strategy.root_device
 
     @property
     def n_gpu(self) -> int:
@@ -147,7 +185,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         lr_scheduler_kwargs: Options of the schedule, as a dict or JSON.
         warmup_steps: Optimizer steps in which the learning rate rises from 0; below 1: a fraction of all steps.
         average_tokens_across_devices: Divide a token loss by the labels of all processes instead of one process.
-        corrections: Names of deviations of transformers to correct (:data:`portico.loop.corrections.CORRECTIONS`), in
+        corrections: Names of deviations of transformers to correct (:data:`portico.arguments.CORRECTIONS`), in
             a list or a string with commas, or ``"all"``; by default none, and a warning names each that matters.
         stop_on_nan: End training with an error at a loss that is NaN or infinite, before the optimizer uses its
             gradients.
@@ -302,8 +340,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     async_save: bool = field(default=False, metadata={"help": "Write checkpoints while training continues."})
 
     def __post_init__(self) -> None:
-        options().fill(self)
-        if self.use_cpu:  # as in transformers, whose processes on other devices are runs of their own
+        observers.tell_of_arguments(self)
+        if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
@@ -333,14 +371,13 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with instructions
         for bfloat16 (AMX or AVX-512): bfloat16. Batches and their order stay; results differ within the precision of
         bfloat16, and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision
-        itself: nothing is set for it. :func:`portico.speed.fastest_arguments` has the rules.
+        itself: nothing is set for it. ``docs/speed.md`` has what each setting gains, and
+        :func:`fastest_arguments` the rules.
 
         Args:
             *args: Positional arguments of the class, such as ``output_dir``.
             **settings: Fields of the class.
         """
-        from portico.speed import fastest_arguments
-
         accelerator = settings.get("accelerator", cls.accelerator)
         if accelerator not in (None, "auto", "cpu", "gpu", "cuda"):
             return cls(*args, **settings)
@@ -360,7 +397,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""
         unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
-        plain, mesh = copy(self), self.parallelism_config
+        plain = copy(self)
+        mesh = self.parallelism_config
         # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
         plain.parallelism_config = None
         values = super(TrainingArguments, plain).to_dict()
@@ -370,23 +408,112 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         return {name: value for name, value in values.items() if name not in unset}
 
 
-def adopt_arguments(args: Any) -> "TrainingArguments":
+# ---- Rules ----
+
+# Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
+_LEAST_ARGUMENTS = {
+    "dataloader_num_workers": 0,
+    "eval_accumulation_steps": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0,
+    "num_train_epochs": 0,
+    "per_device_eval_batch_size": 1,
+    "per_device_train_batch_size": 1,
+    "seed": 0,
+    "weight_decay": 0,
+}
+# Infinity means: measure the norm without clipping; do not evaluate during training.
+_INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
+
+
+@cache
+def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
+    """Return a rule for each training argument that is a number, a switch, or either of them or null.
+
+    Strings have none: most are members of an enumeration, which refuses other names itself.
+    """
+    rules = {}
+    for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
+        kinds = get_args(hint) or (hint,)
+        if set(kinds) <= {bool, int, float, NoneType}:
+            is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
+            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite)
+    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
+
+
+# ---- The fastest arguments ----
+
+_MOST_WORKERS = 8
+# What torch calls the instructions of a CPU that multiply in bfloat16. AMD's processors gain the more, since MKL's
+# 32-bit products use half of their registers there.
+_COMPUTE_IN_BFLOAT16 = ("amx_bf16", "avx512_bf16")
+# The arguments below, and what they are without anything that makes them faster.
+_NEUTRAL: dict[str, Any] = {
+    "use_cpu": False,
+    "bf16": False,
+    "tf32": None,
+    "torch_compile": False,
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+}
+
+
+def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> dict[str, Any]:
+    """Return training arguments for speed, for an accelerator if there is one, else for the CPU.
+
+    They change numbers within the precision of bfloat16, but neither the batches nor their order. On a CPU mixed
+    precision is faster only with instructions for bfloat16 (AMX or AVX-512), and with AMX not for small models;
+    compiled code was slower than eager mode in every training measured, so nothing else is set there.
+
+    Args:
+        use_cpu: Leave accelerators unused.
+        small_model: The model is so small, as one of width 128 is, that bfloat16 may slow it down on a CPU.
+
+    Returns:
+        Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
+        ``dataloader_persistent_workers``.
+    """
+    if use_cpu or not torch.cuda.is_available():
+        # Torch 2.9 does not say what a CPU has.
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        bf16 = any(capabilities.get(name, False) for name in _COMPUTE_IN_BFLOAT16) and not small_model
+        # Transformers refuses mixed precision on a CPU that was not asked for.
+        return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
+    workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())
+    has_tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
+    return {
+        "use_cpu": False,
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+        "tf32": True if has_tensor_cores else None,
+        # Inductor needs Triton, which is not installed with torch on every system.
+        "torch_compile": importlib.util.find_spec("triton") is not None,
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": workers > 0,
+    }
+
+
+# ---- Arguments of transformers ----
+
+
+def adopt_arguments(args: object) -> "TrainingArguments":
     """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object remains the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
+    The object remains the user's, as in transformers (``trainer.args is args``), and so its class changes, to a
+    subclass of the original: scripts continue to set fields of the object that they made, and read devices and
+    processes from it, which would be accelerate's otherwise.
     """
     if isinstance(args, LightningPlacement):
-        return args  # type: ignore[return-value]
+        return cast("TrainingArguments", args)
     # The class as imported: a script may have put another one in its place in transformers since.
     if not isinstance(args, HFTrainingArguments):
         raise TypeError(
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
+    # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    adopted: TrainingArguments = args  # type: ignore[assignment]
-    options().fill(adopted)
+    adopted = cast("TrainingArguments", args)
+    observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted
 
@@ -408,11 +535,11 @@ def _new_adopted(own_class: type) -> Any:
     return object.__new__(_adopting_class(own_class))
 
 
-def as_transformers_arguments(args: Any) -> HFTrainingArguments:
+def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
-    plain: HFTrainingArguments = object.__new__(nearest)  # type: ignore[assignment]
+    plain = cast("HFTrainingArguments", object.__new__(nearest))
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)

@@ -1,4 +1,4 @@
-"""Spikes of the loss: found in a log history, or while training by the callback :class:`LossSpike`."""
+"""Callbacks: :class:`LossSpike` reacts to spikes of the loss, :class:`ProfilerCallback` profiles training steps."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from portico.arguments import TrainingArguments
@@ -14,8 +15,10 @@ from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
 from portico.compat.transformers import ExportableState, logger
-from portico.distributed.model_parallel import whole
+from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
+
+# ---- Spikes of the loss ----
 
 _ACTIONS = ("report", "stop", "rollback")
 
@@ -26,7 +29,7 @@ def is_spike(loss: float, before: list[float], factor: float) -> bool:
 
 
 def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) -> tuple[int, float] | None:
-    """Return the step of the worst spike and its loss: the first that is not finite, else the largest jump.
+    """Return step and loss of the worst spike: the first loss that is not finite, else the largest jump.
 
     The gradient norm of a step that is not finite counts too, since transformers leaves such losses out of its means.
     A jump is the ratio to the median of the ``window`` losses before it. None if no loss exceeds that median.
@@ -48,19 +51,19 @@ def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) ->
 class LossSpike(TrainerCallback, ExportableState):
     """Reacts when a logged loss is not finite or far above those before it.
 
-    A gradient norm that is not finite counts as such a loss if it has reached the weights, which it does not when a
-    gradient scaler skips the step (fp16). Checkpoints hold the spikes, so that a resumed run knows them.
+    A gradient norm that is not finite counts as a spike if it has reached the weights; it does not when a gradient
+    scaler skips the step (fp16). Checkpoints store the spikes, so a resumed run knows them.
 
     Args:
-        action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer of
-            the last checkpoint before the spike; data, learning rate and gradient scaler continue from the spike, so
-            that the batches before it are left behind.
-        factor: How many times the median of the last losses is a spike.
-        window: Logged losses that the median is taken of.
-        max_rollbacks: After so many the training is ended.
+        action: ``"report"`` warns, ``"stop"`` also ends the training, ``"rollback"`` restores weights and optimizer
+            from the last checkpoint before the spike; data, learning rate and gradient scaler continue from the
+            spike, so the batches before it are skipped.
+        factor: A loss above this multiple of the median of the last losses is a spike.
+        window: Number of logged losses in the median.
+        max_rollbacks: Maximum number of rollbacks before training stops.
 
     Attributes:
-        spikes: Step and loss of each spike, those before the checkpoint that a run resumed from included.
+        spikes: Step and loss of each spike, including spikes before the checkpoint that a run resumed from.
 
     Raises:
         InputError: If ``action`` is unknown.
@@ -71,19 +74,24 @@ class LossSpike(TrainerCallback, ExportableState):
     ) -> None:
         if action not in _ACTIONS:
             raise InputError(f"`action={action!r}` is unknown; set it to one of {', '.join(map(repr, _ACTIONS))}.")
-        self.action, self.factor, self.window, self.max_rollbacks = action, factor, window, max_rollbacks
+        self.action = action
+        self.factor = factor
+        self.window = window
+        self.max_rollbacks = max_rollbacks
         self.spikes: list[tuple[int, float]] = []
         self._before: list[float] = []
         self._last_good_step = 0
 
     def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        callbacks: Any = state.stateful_callbacks  # by class, as a checkpoint has them
+        callbacks: Any = state.stateful_callbacks  # by class name, as in a checkpoint
         stored = callbacks.get(type(self).__name__) if state.global_step else None
         # None for a run without this callback, or with several.
         known = dict(stored["attributes"]["spikes"]) if isinstance(stored, Mapping) else None
-        self.spikes, self._before, self._last_good_step = [], [], 0
+        self.spikes = []
+        self._before = []
+        self._last_good_step = 0
         for row in state.log_history:
             self._is_spike(int(row["step"]), row, known=known)
 
@@ -120,7 +128,7 @@ class LossSpike(TrainerCallback, ExportableState):
         model: torch.nn.Module | None = None,
         known: Mapping[int, float] | None = None,
     ) -> bool:
-        """Add what was logged at a step to the losses or to the spikes, which may be ``known``."""
+        """Add a logged loss to the losses or to the spikes, which may be ``known``; return whether it is a spike."""
         loss = logs.get("loss")
         if loss is None:
             return False
@@ -138,22 +146,79 @@ class LossSpike(TrainerCallback, ExportableState):
         self._last_good_step = step
         return False
 
-    def _roll_back(self, args: TrainingArguments, control: TrainerControl, model: Any, optimizer: Any) -> None:
-        # A later one may be of a step after the spike: with `logging_steps` above 1 it is seen late.
+    def _roll_back(
+        self,
+        args: TrainingArguments,
+        control: TrainerControl,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        # A later checkpoint may follow the spike: with `logging_steps` above 1 it is noticed late.
         checkpoint = newest_complete(Path(args.output_dir), up_to=self._last_good_step)
         if checkpoint is None or len(self.spikes) > self.max_rollbacks:
             why = "no checkpoint before it" if checkpoint is None else f"more than {self.max_rollbacks} rollbacks"
-            logger.warning(f"There is {why}, so the training ends.")
+            logger.warning(f"There is {why}, so training stops.")
             control.should_training_stop = True
             return
         load_weights(model, str(checkpoint), renames=True)
         file = checkpoint / OPTIMIZER_FILE
         with reading(file):
             optimizer.load_state_dict(torch.load(file, map_location=args.device, weights_only=True))
-        # A checkpoint of this very step would be one of the spike.
+        # A checkpoint of this step would contain the spike.
         control.should_save = False
-        logger.warning(f"Weights and optimizer are those of {checkpoint} again.")
+        logger.warning(f"Weights and optimizer are restored from {checkpoint}.")
 
 
 def _is_finite(model: torch.nn.Module | None) -> bool:
-    return model is not None and all(bool(whole(one.detach()).isfinite().all()) for one in model.parameters())
+    return model is not None and all(bool(full_tensor(one.detach()).isfinite().all()) for one in model.parameters())
+
+
+# ---- Profiles ----
+
+_MOST_OPERATIONS = 40
+"""Rows of the table of operations."""
+
+
+class ProfilerCallback(TrainerCallback):
+    """Profiles steps of a training and writes ``operations.txt``, a table, and ``trace.json``.
+
+    Args:
+        folder: Folder for both files; made if it does not exist.
+        skipped_steps: Optimizer steps before the profile, at least 1: the first ones allocate memory and compile.
+        profiled_steps: Optimizer steps in the profile; a shorter training writes nothing.
+    """
+
+    def __init__(self, folder: str | Path, skipped_steps: int = 5, profiled_steps: int = 10) -> None:
+        self.folder = Path(folder)
+        self.skipped_steps = skipped_steps
+        self.profiled_steps = profiled_steps
+        self._profile: profile | None = None
+
+    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        steps = schedule(wait=self.skipped_steps - 1, warmup=1, active=self.profiled_steps, repeat=1)
+        activities = supported_activities() & {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+        self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write)
+        self._profile.start()
+
+    def on_step_end(  # type: ignore[override]  # transformers annotates none of the keywords
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if self._profile is not None:
+            self._profile.step()
+
+    def on_train_end(  # type: ignore[override]  # transformers annotates none of the keywords
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+
+    def _write(self, profiled: profile) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        table = profiled.key_averages().table(sort_by="self_cpu_time_total", row_limit=_MOST_OPERATIONS)
+        (self.folder / "operations.txt").write_text(table + "\n", encoding="utf-8")
+        profiled.export_chrome_trace(str(self.folder / "trace.json"))

@@ -14,16 +14,18 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import transformers
-from torch import nn
 
 from portico.compat.transformers import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
 from portico.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from portico.compat.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
+    from portico.distributed.accelerator import Accelerator
 
 _REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
@@ -68,6 +70,7 @@ RENAMED: Mapping[str, str] = {
 _UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "warmup_ratio": 0}
 
 _Class = TypeVar("_Class", bound=type)
+_Default = TypeVar("_Default")
 
 
 class AcceptsOldNames(type):
@@ -81,12 +84,12 @@ class AcceptsOldNames(type):
         annotations, inherited = namespace.get("__annotations__", {}), getattr(cls, "__dataclass_fields__", {})
         for old, new in RENAMED.items():
             if old in annotations and new in inherited and new not in annotations:
-                # Again without the option of the older name, which parsers would take for that of the new field.
+                # Again without the older name as an option, which parsers would take for an option of the new field.
                 annotations[new] = inherited[new].type
                 metadata = {"help": inherited[new].metadata.get("help")}
                 setattr(cls, new, dataclasses.field(default=inherited[new].default, metadata=metadata))
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
         return super().__call__(*args, **present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {})))
 
     @property
@@ -132,12 +135,12 @@ class _OldName:
     def __init__(self, old: str, new: str) -> None:
         self.old, self.new = old, new
 
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: "DataclassInstance | None", owner: type) -> Any:
         if instance is not None and self.old in instance.__dataclass_fields__:
             return instance.__dict__[self.old]
         return self if instance is None else getattr(instance, self.new)
 
-    def __set__(self, instance: Any, value: object) -> None:
+    def __set__(self, instance: "DataclassInstance", value: object) -> None:
         if self.old in instance.__dataclass_fields__:
             instance.__dict__[self.old] = value
             return
@@ -147,12 +150,13 @@ class _OldName:
 
 class _StoreEitherName(argparse.Action):
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
         old = (option or "").lstrip("-").replace("-", "_")
         if old in RENAMED:
             warn_of_old_name(f"--{old}", f"--{self.dest}")
-            values = _warmup_steps(values) if old == "warmup_ratio" else values
+            if old == "warmup_ratio" and isinstance(values, float):
+                values = _warmup_steps(values)
         setattr(namespace, self.dest, values)
 
 
@@ -193,12 +197,12 @@ class HfArgumentParser(transformers.HfArgumentParser):
 # ---- Retired arguments ----
 
 
-# Makes the value of the current argument from that of the retired one, its own value so far, and all arguments.
-_Combine: TypeAlias = Callable[[Any, Any, Any], Any]
+# Makes the value of the current argument from the retired value, the current value so far, and all arguments.
+_Combine: TypeAlias = Callable[[object, Any, Any], Any]
 
 
 def _entry(key: str) -> _Combine:
-    def combine(retired: Any, current: Any, args: Any) -> dict[str, Any]:
+    def combine(retired: object, current: Any, args: object) -> dict[str, Any]:
         if isinstance(current, str):
             raise InputError(
                 f"A retired argument belongs in the configuration that {current!r} names; write it there instead."
@@ -257,7 +261,7 @@ _REFUSED: Mapping[str, tuple[str | None, str]] = {
 }
 
 
-def _retired(default: Any) -> Any:
+def _retired(default: _Default) -> _Default:
     return field(default=default, repr=False, metadata={"help": "Deprecated, of transformers 4."})
 
 
@@ -334,12 +338,30 @@ def retired_treatments() -> dict[str, str]:
         **{name: f"passed on as `{successor}`" for name, (successor, _) in _SUCCESSORS.items()},
         **{name: f"honoured (today: {instead})" for name, instead in _HONOURED.items()},
         **{name: f"refused; {instead} instead" for name, (_, instead) in _REFUSED.items()},
-        # Last: of some of these, only one value is refused.
+        # Last: some of these arguments have only one refused value.
         **{name: f"none (announced): {why}" for name, why in _WITHOUT_EFFECT.items()},
     }
 
 
 # ---- Signatures ----
+
+
+class _AdaptedTrainer(Protocol):
+    """The parts of a trainer that its older spellings use."""
+
+    args: Any
+    state: transformers.TrainerState
+    processing_class: "ProcessingClass | None"
+
+    @property
+    def evaluation_loop(self) -> Callable[..., EvalLoopOutput]: ...
+
+    @property
+    def init_hf_repo(self) -> Callable[..., None]: ...
+
+    @property
+    def accelerator(self) -> "Accelerator": ...
+
 
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
@@ -364,21 +386,6 @@ def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metri
         ) from error
 
 
-def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
-    """Let ``hook(self, tr_loss, grad_norm, model, ...)`` be called without ``grad_norm``.
-
-    Overrides for transformers up to 4.37 call it so through ``super()``; the norm is that of the current run.
-    """
-
-    @functools.wraps(hook)
-    def in_either_order(self: Any, tr_loss: Any, *args: Any, **kwargs: Any) -> None:
-        if "grad_norm" not in kwargs and (not args or isinstance(args[0], nn.Module)):
-            args = (self.module.run.grad_norm, *args)
-        hook(self, tr_loss, *args, **kwargs)
-
-    return in_either_order
-
-
 # Arguments added to hooks between transformers 4.2 and 5.
 _ADDED_ARGUMENTS = {
     "_get_train_sampler": {"train_dataset"},
@@ -396,7 +403,7 @@ _MARK = "_left_out_arguments"
 
 
 def adapt_overrides(subclass: type, trainer_class: type) -> None:
-    """Wrap hooks of ``subclass`` with an older signature so that they can be called with that of ``trainer_class``.
+    """Wrap hooks of ``subclass`` with an older signature so that ``trainer_class`` can call them with the current one.
 
     Each is announced once, with the signature to give it.
     """
@@ -418,9 +425,9 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
             setattr(subclass, hook, _called_without(missing, override, names))
 
 
-def omits_argument(hook: Callable[..., Any], argument: str) -> bool:
-    """Return whether ``hook`` is an older override that is called without ``argument``."""
-    return argument in getattr(hook, _MARK, ())
+def omitted_arguments(hook: Callable[..., object]) -> frozenset[str]:
+    """Return the arguments that ``hook`` is called without, if it is an override for an older version."""
+    return frozenset(getattr(hook, _MARK, ()))
 
 
 def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
@@ -435,7 +442,7 @@ def _left_out(added: set[str], override: Callable[..., Any], current: list[str])
 
 def _called_without(missing: set[str], override: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(override)
-    def adapted(*args: Any, **kwargs: Any) -> Any:
+    def adapted(*args: object, **kwargs: object) -> Any:
         kept = [value for name, value in zip(names, args, strict=False) if name not in missing]
         named = {name: value for name, value in kwargs.items() if name not in missing}
         return override(*kept, *args[len(names) :], **named)
@@ -455,16 +462,8 @@ def with_older_names(trainer_class: _Class) -> _Class:
     return trainer_class
 
 
-def evaluation_loop_in_use(trainer: Any) -> Callable[..., EvalLoopOutput]:
-    """Return the loop that ``evaluate`` and ``predict`` run: ``prediction_loop`` if a subclass still overrides it."""
-    is_overridden = type(trainer).prediction_loop is not _OlderTrainerNames.prediction_loop
-    is_used = is_overridden and getattr(trainer.args, "use_legacy_prediction_loop", False)
-    loop: Callable[..., EvalLoopOutput] = trainer.prediction_loop if is_used else trainer.evaluation_loop
-    return loop
-
-
 class _OlderTrainerNames:
-    """What scripts and subclasses written for transformers 4 use of a trainer.
+    """Members of a trainer that scripts and subclasses written for transformers 4 use.
 
     ``training_step`` overrides copied from transformers 4.31 read the flags; here mixed precision is Lightning's, so
     they are never set.
@@ -484,7 +483,7 @@ class _OlderTrainerNames:
         self.processing_class = tokenizer
 
     def prediction_loop(
-        self: Any,
+        self: _AdaptedTrainer,
         dataloader: "Loader",
         description: str,
         prediction_loss_only: bool | None = None,
@@ -495,7 +494,7 @@ class _OlderTrainerNames:
         warn_of_old_name("Trainer.prediction_loop", "Trainer.evaluation_loop")
         return self.evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
-    def init_git_repo(self: Any, at_init: bool = False) -> None:
+    def init_git_repo(self: _AdaptedTrainer, at_init: bool = False) -> None:
         """Create the repository on the hub; there is no local clone."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
@@ -503,14 +502,17 @@ class _OlderTrainerNames:
     def _nested_gather(self: Any, tensors: "Nested | None", name: str | None = None) -> Any:
         return None if tensors is None else self.accelerator.gather(tensors)
 
-    def _pad_across_processes(self: Any, tensor: "Nested", pad_index: int = -100) -> Any:
+    def _pad_across_processes(self: _AdaptedTrainer, tensor: "Nested", pad_index: int = -100) -> Any:
         return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
 
     def _gather_and_numpify(self, tensors: "Nested | None", name: str) -> Any:
         return None if tensors is None else nested_numpify(self._nested_gather(tensors, name))
 
     def _sorted_checkpoints(
-        self: Any, output_dir: str | None = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
+        self: _AdaptedTrainer,
+        output_dir: str | None = None,
+        checkpoint_prefix: str = "checkpoint",
+        use_mtime: bool = False,
     ) -> list[str]:
         return sort_checkpoints(
             output_dir=output_dir or self.args.output_dir,

@@ -5,9 +5,11 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
+from typing import NoReturn
 
 
 class InputError(ValueError):
@@ -79,6 +81,27 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         renamed = re.sub(r"`(\w+)(?=[=`])", lambda match: f"`{names.get(match[1], match[1])}", str(error))
         raise type(error)(renamed) from error
+
+
+def exit_with_error(message: str, code: int = 1) -> NoReturn:
+    """End the process as every command does on an error: one paragraph on stderr, and an exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+# Longer lists are unreadable; `--help` shows them.
+_MOST_LISTED = 20
+
+
+def nearest_names(unknown: str, known: Collection[str]) -> str:
+    """Return the end of a sentence about an unknown name: the nearest known names, or all names of its group."""
+    elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == unknown.rpartition(".")[2]]
+    nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
+    if nearest:
+        return f"; the nearest valid names are: {', '.join(nearest)}."
+    group = unknown.rpartition(".")[0]
+    of_group = [name.rpartition(".")[2] for name in known if group and name.rpartition(".")[0] == group]
+    return f"; those of {group} are: {', '.join(of_group)}." if 0 < len(of_group) <= _MOST_LISTED else "."
 
 
 def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """Hyperparameter search: trials of optuna, Ray Tune or Weights & Biases, trained one by one.
 
-Ray's and Weights & Biases' loops over the trials are those of transformers. Optuna's is written here: that of
-transformers leaves the other processes waiting when a trial is pruned (5.23), and knows no NaN objectives.
+Ray and Weights & Biases run transformers' loops over the trials. Optuna's loop is written here: transformers' (5.23)
+leaves the other processes waiting when a trial is pruned, and fails at an objective that is NaN.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from typing_extensions import override
 
@@ -21,11 +21,14 @@ from portico.compat import transformers as hf_compat
 from portico.compat.transformers import BestRun, HPSearchBackend
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
-from portico.memory import release_memory
+from portico.loop.model_setup import release_memory
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from portico.arguments import TrainingArguments
     from portico.compat.annotations import Trial
-    from portico.trainer import Trainer
+    from portico.distributed.accelerator import Accelerator
 
 
 logger = logging.getLogger(__name__)
@@ -54,8 +57,10 @@ def checked_directions(direction: str | list[str]) -> list[str]:
 class FiniteObjective:
     """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray."""
 
-    compute_objective: Callable[[dict[str, float]], Any]  # returns one number or a sequence of them
-    directions: Sequence[str]  # of each
+    compute_objective: Callable[[dict[str, float]], Any]
+    """Returns one number or a sequence of them."""
+    directions: Sequence[str]
+    """``"minimize"`` or ``"maximize"`` for each number."""
 
     def __call__(self, metrics: dict[str, float]) -> Any:
         """Return the objective, with NaN replaced by the worst finite value."""
@@ -68,21 +73,71 @@ class FiniteObjective:
 def _finite(value: object, direction: str) -> Any:
     if not (isinstance(value, Real) and math.isnan(value)):
         return value
+    return worst_instead("The objective of a trial", float(value), direction)
+
+
+def worst_instead(name: str, value: float, direction: str) -> float:
+    """Return the worst finite number of a direction in place of ``value``, which searches cannot rank, and warn."""
     worst = _WORST[direction]
-    logger.warning("The objective of a trial is NaN; the search gets the worst finite value %g instead.", worst)
+    shown = "NaN" if math.isnan(value) else value
+    logger.warning("%s is %s; the search gets the worst finite value %g instead.", name, shown, worst)
     return worst
 
 
 # ---- Backends ----
 
 
+class _HasModel(Protocol):
+    def set_model(self, model: "nn.Module | None") -> None: ...
+
+
+class SearchedTrainer(Protocol):
+    """What a search uses of a trainer: training and evaluating a trial, and releasing the model afterwards."""
+
+    model: "nn.Module"
+    model_wrapped: "nn.Module"
+    optimizer: Any
+    lr_scheduler: Any
+    callback_handler: hf_compat.CallbackHandler
+    objective: Any
+    compute_objective: Callable[[dict[str, float]], Any]
+    hp_space: "Callable[[Trial], dict[str, Any]]"
+
+    @property
+    def accelerator(self) -> "Accelerator": ...
+
+    @property
+    def module(self) -> _HasModel: ...
+
+    def train(self, *, trial: "Trial") -> object: ...
+
+    def evaluate(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class TrialEvaluation:
+    """An evaluation during the training of a trial, and what its report may do."""
+
+    step: int
+    """Optimizer step of the evaluation."""
+    metrics: dict[str, float]
+    objective: Any
+    """One number or a sequence of them."""
+    accelerator: "Accelerator"
+    save_checkpoint: Callable[[str], None] | None
+    """Saves a checkpoint into a folder; ``None`` if none is due at this step."""
+    end_training: Callable[[], object]
+    """Calls ``on_train_end`` of the callbacks, before the trial is pruned."""
+
+
 class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
     """One library that chooses hyperparameters, trial by trial, next to its backend in transformers."""
 
     takes_several_directions: ClassVar[bool] = False
-    spans_processes: ClassVar[bool] = False  # whether several processes can train a trial together
+    spans_processes: ClassVar[bool] = False
+    """Whether several processes can train a trial together."""
 
-    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
+    def hyperparameters(self, trial: "Trial", hp_space: "Callable[[Trial], dict[str, Any]]") -> Mapping[str, Any]:
         """Return the training arguments that ``trial`` chooses."""
         return trial
 
@@ -90,8 +145,8 @@ class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
     def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
 
-    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
-        """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
+    def report(self, trial: "Trial", evaluation: TrialEvaluation) -> None:
+        """Report the objective of an evaluation, which may end the trial."""
 
 
 class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
@@ -105,8 +160,8 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
     spans_processes = True
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
-        chosen = trainer.hp_space(trial)
+    def hyperparameters(self, trial: "Trial", hp_space: "Callable[[Trial], dict[str, Any]]") -> Mapping[str, Any]:
+        chosen = hp_space(trial)
         logger.info("Trial: %s", trial.params)
         return chosen
 
@@ -115,20 +170,22 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
         return trial.number
 
     @override
-    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trial: "Trial", evaluation: TrialEvaluation) -> None:
         import optuna
 
         is_pruned = False
         # A fixed trial, which replays known parameters, has no study; Optuna does not prune with several objectives.
         if hasattr(trial, "study") and len(trial.study.directions) == 1:
-            trial.report(trainer.objective, step)
+            trial.report(evaluation.objective, evaluation.step)
             is_pruned = trial.should_prune()
-        if trainer.accelerator.from_first_process(is_pruned):
-            trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+        if evaluation.accelerator.from_first_process(is_pruned):
+            evaluation.end_training()
             raise optuna.TrialPruned()
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
+    def run(
+        self, trainer: SearchedTrainer, n_trials: int, direction: Any, **options: Any
+    ) -> BestRun | list[BestRun] | None:
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
@@ -159,7 +216,7 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
         return BestRun(str(best.number), study.best_value, best.params)
 
 
-def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> None:
+def _follow_trials(trainer: SearchedTrainer, survived: type | tuple[type, ...]) -> None:
     """Train the trials of the first process until it sends ``None``.
 
     Errors in ``survived`` end a trial but not the search, as ``catch`` of ``Study.optimize``.
@@ -172,7 +229,7 @@ def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> Non
             _train_and_evaluate(trainer, trial)
 
 
-def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
+def _train_and_evaluate(trainer: SearchedTrainer, trial: "Trial") -> Any:
     trainer.objective = None
     trainer.train(trial=trial)
     if trainer.objective is None:
@@ -182,7 +239,7 @@ def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
     return trainer.objective
 
 
-def release_model(trainer: "Trainer") -> None:
+def release_model(trainer: SearchedTrainer) -> None:
     """Release model, optimizer and scheduler, since the next trial makes new ones, and empty the device's cache."""
     handler = trainer.callback_handler
     trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
@@ -201,7 +258,7 @@ class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
     pip_package = "'portico[ray]'"
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
+    def hyperparameters(self, trial: "Trial", hp_space: "Callable[[Trial], dict[str, Any]]") -> Mapping[str, Any]:
         # Ray's own integration of Weights & Biases is configured among the hyperparameters.
         trial.pop("wandb", None)
         return trial
@@ -213,18 +270,18 @@ class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
         return ray.tune.get_context().get_trial_id()
 
     @override
-    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trial: "Trial", evaluation: TrialEvaluation) -> None:
         import ray.tune
 
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
-            if trainer.control.should_save:
-                trainer._tune_save_checkpoint(checkpoint_dir=folder)
+            if evaluation.save_checkpoint is not None:
+                evaluation.save_checkpoint(folder)
                 checkpoint = ray.tune.Checkpoint.from_directory(folder)
-            ray.tune.report({**metrics, "objective": trainer.objective}, checkpoint=checkpoint)
+            ray.tune.report({**evaluation.metrics, "objective": evaluation.objective}, checkpoint=checkpoint)
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+    def run(self, trainer: SearchedTrainer, n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
         best: BestRun = super().run(trainer, n_trials, direction, **options)
@@ -237,7 +294,7 @@ class WandbSearch(SearchBackend, hf_compat.WandbBackend):
     # Nothing to report: the callback of Weights & Biases logs every evaluation.
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
+    def hyperparameters(self, trial: "Trial", hp_space: "Callable[[Trial], dict[str, Any]]") -> Mapping[str, Any]:
         logger.info("W&B Sweep parameters: %s", trial)
         return trial
 
@@ -281,10 +338,12 @@ def installed_backend(name: object = None) -> SearchBackend:
 # ---- The search ----
 
 
-def checked_search(trainer: "Trainer", name: object, direction: str | list[str]) -> tuple[SearchBackend, list[str]]:
+def checked_search(
+    name: object, direction: str | list[str], model_init: "Callable[..., nn.Module] | None", world_size: int
+) -> tuple[SearchBackend, list[str]]:
     """Return the backend of a search and the direction of each objective; refuse a search that cannot be run."""
     chosen = installed_backend(name)
-    if trainer.model_init is None:
+    if model_init is None:
         raise InputRuntimeError(
             "To use hyperparameter search, you need to pass your model through a model_init function. Give "
             "`Trainer(model_init=...)`, which makes a new model for each trial."
@@ -295,22 +354,22 @@ def checked_search(trainer: "Trainer", name: object, direction: str | list[str])
             f"`direction={direction!r}` is a list, but {chosen.name} optimises one objective; set `direction` to "
             "'minimize' or 'maximize', or `backend` to 'optuna'."
         )
-    if trainer.args.world_size > 1 and not chosen.spans_processes:
+    if world_size > 1 and not chosen.spans_processes:
         raise InputError(
-            f"The run is placed on {trainer.args.world_size} processes, and {chosen.name} trains each trial on one; "
+            f"The run is placed on {world_size} processes, and {chosen.name} trains each trial on one; "
             "set `backend='optuna'`, or `devices=1` and start one process."
         )
     return chosen, directions
 
 
-def apply_trial(trainer: "Trainer", trial: "Trial") -> None:
-    """Set the training arguments of ``trainer`` to the values that ``trial`` chooses, cast to their current types."""
-    for name, value in search_backend(trainer.hp_search_backend).hyperparameters(trainer, trial).items():
-        if not hasattr(trainer.args, name):
+def apply_trial(args: "TrainingArguments", chosen: Mapping[str, Any]) -> None:
+    """Set training arguments to the values that a trial has ``chosen``, cast to their current types."""
+    for name, value in chosen.items():
+        if not hasattr(args, name):
             logger.warning(
                 f"Trying to set {name} in the hyperparameter search but there is no corresponding field in "
                 "`TrainingArguments`. Only `model_init` sees it."
             )
             continue
-        present = getattr(trainer.args, name)
-        setattr(trainer.args, name, value if present is None else type(present)(value))
+        present = getattr(args, name)
+        setattr(args, name, value if present is None else type(present)(value))

@@ -1,14 +1,20 @@
-"""Exports of a package that import their modules on first use."""
+"""Imports that wait: exports of a package on first use, and actions that follow an import made elsewhere."""
 
 import ast
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from portico.errors import naming_the_extra
+
+# ---- Exports of a package ----
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -21,22 +27,96 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = sorted(homes)
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
-        with naming_the_extra(f"`{package}.{name}`"), garbage_collection_paused():
+        with naming_the_extra(f"`{package}.{name}`"):
             return getattr(import_module(str(homes[name])), name)
 
     return get, lambda: names, names
 
 
-@contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Import or trace without searching for garbage: neither makes much, and the search takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+# ---- Actions after an import ----
+
+
+def when_imported(module: str, action: Callable[[], None]) -> None:
+    """Call ``action`` once, when the module is imported, which may be now."""
+    if module in sys.modules:
+        action()
+        return
+    _finder.actions.setdefault(module, []).append(action)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+class _WaitingFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules that actions wait for with the other finders, and acts once they have been executed."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Callable[[], None]]] = {}
+        self._searched: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.actions or fullname in self._searched:
+            return None
+        self._searched.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searched.remove(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
+        return spec
+
+    def _execute(self, loader: importlib.abc.Loader, module: ModuleType) -> None:
+        del loader.exec_module  # restores the method of the class
+        loader.exec_module(module)
+        # Not when it is found: libraries also look for a package only to see whether it is installed.
+        for action in self.actions.pop(module.__name__, []):
+            action()
+
+
+_finder = _WaitingFinder()
+
+
+# ---- Lightning's registries ----
+
+
+def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping[str, str]) -> None:
+    """Register classes, given as ``"module:class"`` by name, now or when Lightning is imported.
+
+    Lightning has no entry points for them, and importing portico must not import Lightning.
+    """
+
+    def register() -> None:
+        lightning = sys.modules["lightning.pytorch"]
+        registries = (
+            (lightning.accelerators.AcceleratorRegistry, accelerators),
+            (lightning.strategies.StrategyRegistry, strategies),
+        )
+        for registry, classes in registries:
+            for name, home in classes.items():
+                description = f"{home.partition(':')[2]} of portico"
+                registry.register(name, LazyClass(home), description=description, override=True)
+
+    when_imported("lightning.pytorch", register)
+
+
+class LazyClass:
+    """A class, ``"module:class"``, imported on the first call, since its module may be importing Lightning now."""
+
+    def __init__(self, home: str) -> None:
+        self._module, _, self._class_name = home.partition(":")
+
+    def __call__(self, **params: object) -> object:
+        return self._class()(**params)
+
+    def is_available(self) -> bool:
+        # Lightning lists the accelerators that are available.
+        return bool(self._class().is_available())
+
+    def _class(self) -> Any:
+        with naming_the_extra(f"`{self._class_name}`"):
+            return getattr(import_module(self._module), self._class_name)

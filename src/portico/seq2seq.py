@@ -32,8 +32,8 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
         generation_max_length: ``max_length`` of generation in evaluations; by default the model's.
         generation_num_beams: ``num_beams`` of generation in evaluations; by default the model's.
         generation_config: Generation configuration of the model: an object, a folder or a hub name.
-        sortish_sampler: No effect, with a warning, nor has it under transformers 5;
-            ``train_sampling_strategy="group_by_length"`` makes batches of like lengths.
+        sortish_sampler: No effect, as in transformers 5, with a warning;
+            ``train_sampling_strategy="group_by_length"`` makes batches of similar lengths.
 
     The others are those of :class:`~portico.arguments.TrainingArguments`.
     """
@@ -53,8 +53,8 @@ def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def generation_options(given: Mapping[str, Any], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Return the keywords of ``generate`` for one evaluation: those given, then those of the training arguments."""
+def generation_options(given: Mapping[str, object], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
+    """Return the keywords of ``generate`` for one evaluation; ``given`` keywords win over the training arguments."""
     options = dict(given)
     has_length = options.get("max_length") is not None or options.get("max_new_tokens") is not None
     if not has_length and args.generation_max_length is not None:
@@ -65,28 +65,29 @@ def generation_options(given: Mapping[str, Any], args: Seq2SeqTrainingArguments)
 
 
 def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of ``generate``, without a decoder input made from labels, which it would only continue."""
+    """Return the inputs of ``generate``, without decoder inputs made from labels, which it would only continue."""
     shapes = [getattr(inputs.get(name), "shape", None) for name in ("labels", "decoder_input_ids")]
     from_labels = None not in shapes and shapes[0] == shapes[1]
     left_out = ("decoder_input_ids", "decoder_attention_mask") if from_labels else ()
     return {name: value for name, value in inputs.items() if name not in left_out}
 
 
-def settled_config(model: Any) -> GenerationConfig:
+def settled_config(model: nn.Module) -> GenerationConfig:
     """Return the generation configuration of ``model``, with defaults filled in.
 
     It is changed in place, so that the model is saved with the settings it generated with.
     """
-    config: GenerationConfig = model.generation_config
+    config: Any = model.generation_config
     if config._from_model_config:
         # Otherwise `generate` would derive it from the model's configuration again for every batch.
         config._from_model_config = False
     config.update(**config._get_default_generation_params(), defaults_only=True)
-    return config
+    settled: GenerationConfig = config
+    return settled
 
 
 def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
-    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to, at least their own."""
+    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to, at least their length now."""
     length = tokens.shape[-1]
     if length < config.max_length:
         return int(config.max_length)
@@ -96,10 +97,11 @@ def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
     return length
 
 
-def padding_token(processing_class: "annotations.ProcessingClass | None", model: Any) -> int:
+def padding_token(processing_class: "annotations.ProcessingClass | None", model: nn.Module) -> int:
     """Return the token that pads generated sequences and labels.
 
-    It is the padding token of ``processing_class``, or else its end token; without tokenizer that of the model.
+    It is the padding token of ``processing_class``, or else its end token; without a tokenizer it is the padding
+    token of the model.
     """
     tokenizer: Any = processing_class
     if hasattr(tokenizer, "pad_token_id"):
@@ -157,8 +159,17 @@ class Seq2SeqTrainer(Trainer):
             )
         self._gen_kwargs = {}
         super().__init__(
-            *(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init),
-            *(compute_loss_func, compute_metrics, callbacks, optimizers),
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            model_init=model_init,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **options,
         )
@@ -185,9 +196,10 @@ class Seq2SeqTrainer(Trainer):
             config = deepcopy(gen_config_arg)
         elif isinstance(gen_config_arg, str | Path):
             path = Path(gen_config_arg)
-            config = GenerationConfig.from_pretrained(
-                *((path.parent, path.name) if path.is_file() else (gen_config_arg,))
-            )
+            if path.is_file():
+                config = GenerationConfig.from_pretrained(path.parent, path.name)
+            else:
+                config = GenerationConfig.from_pretrained(gen_config_arg)
         else:
             raise InputError(
                 f"`generation_config` is a {type(gen_config_arg).__name__}; give a `GenerationConfig`, the path of a "
@@ -208,9 +220,10 @@ class Seq2SeqTrainer(Trainer):
         self._set_generation_config(model)
         return model
 
-    def _set_generation_config(self, model: Any) -> None:
+    def _set_generation_config(self, model: nn.Module) -> None:
         if self.args.generation_config is not None:
-            model.generation_config = self.load_generation_config(self.args.generation_config)
+            generating: Any = model
+            generating.generation_config = self.load_generation_config(self.args.generation_config)
 
     def evaluate(
         self,
@@ -259,7 +272,7 @@ class Seq2SeqTrainer(Trainer):
         """Evaluate one batch, and generate from it with ``args.predict_with_generate``.
 
         ``ignore_keys`` matter if nothing is generated, and ``gen_kwargs`` are keywords of ``generate``, by default
-        those of the running evaluation; the other arguments are those of ``Trainer.prediction_step``.
+        the ones of the running evaluation; the other arguments are as in ``Trainer.prediction_step``.
 
         Returns:
             Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),

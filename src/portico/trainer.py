@@ -6,6 +6,7 @@ Their bodies are short: what happens at each event of a run is in :mod:`portico.
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import math
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -35,8 +36,8 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, optim
-from portico.arguments import TrainingArguments
+from portico import deprecated, hp_search, hub, observers, optim
+from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import refresh_manifest
@@ -50,26 +51,20 @@ from portico.compat.transformers import (
     has_length,
     logger,
 )
-from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.loaders import given_batch_size, move_to_device
-from portico.distributed.model_parallel import ShardedStrategy, is_empty, is_spread
+from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
-from portico.distributed.processes import connect, connect_early, run_in_workers
+from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup
 from portico.loop.corrections import Corrections
-from portico.loop.evaluation import EvaluationSession, LoopEvaluation, run_evaluation
-from portico.loop.module import (
-    TrainerModule,
-    count_labels,
-    count_tokens,
-    labels_of,
-    logits_of,
-    loss_of,
-    set_training,
-)
+from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
+from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.loop.metrics import check_metrics
+from portico.loop.module import TrainerModule
+from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.run import (
     EventBridge,
@@ -80,10 +75,9 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
-from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan, limited_batches
-from portico.replacement import options
 from portico.validation import (
+    Parts,
     check_lightning_kwargs,
     check_part_kinds,
     check_parts,
@@ -121,6 +115,54 @@ def _run_state(name: str) -> Any:
         lambda trainer: getattr(trainer.module.run, name),
         lambda trainer, value: setattr(trainer.module.run, name, value),
     )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
+
+
+def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
+    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+
+    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
+    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
+    """
+
+    @functools.wraps(method)
+    def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "lightning_trainer" not in trainer.__dict__:
+            # This one was pickled, for example into a trial of Ray Tune.
+            trainer._use_lightning_trainer()
+        strategy = trainer.lightning_trainer.strategy
+        if not launches_workers(strategy):
+            return method(trainer, *args, **kwargs)
+        call = partial(_call_in_worker, trainer, partial(run, trainer, *args, **kwargs))
+        result, attributes, weights = call_in_workers(strategy, call)
+        trainer.__dict__.update(attributes)
+        if weights is None:
+            # A hyperparameter search released the model of its last trial.
+            trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
+        else:
+            trainer.model.load_state_dict(weights)
+        return result
+
+    # mypy compares the name of the first argument, which is never passed by keyword.
+    return run  # type: ignore[return-value]
+
+
+def _call_in_worker(
+    trainer: "Trainer", call: Callable[[], R]
+) -> tuple[R, dict[str, object], dict[str, torch.Tensor] | None]:
+    """Return the result of ``call`` with the trainer's attributes and weights, which only the first worker sends."""
+    trainer._enter_worker()
+    result = call()
+    attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+    weights = None
+    if trainer.model is not None and trainer.args.local_process_index == 0:
+        weights = {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
+    trainer.accelerator.wait_for_everyone()
+    return result, attributes, weights
 
 
 @deprecated.with_older_names
@@ -213,8 +255,13 @@ class Trainer:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
+    # An older name, defined by `with_older_names`.
+    prediction_loop: Callable[..., EvalLoopOutput]
+    # Of overrides written for older versions of transformers; settled when a subclass is made.
+    _omitted_by_compute_loss: frozenset[str] = frozenset()
+    _overrides_prediction_loop = False
     # Whether metrics get what the model returns, and not what post-processing makes of it.
-    _scores_logits = True
+    scores_logits = True
     current_flos: float = 0
 
     # ---- Initialization & Validation ----
@@ -241,6 +288,8 @@ class Trainer:
         plugins: list[Any] | None = None,
         lightning_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        for observer in observers.active:
+            observer.on_trainer_init(self)
         refuse_uncalled_hooks(type(self))
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
@@ -249,11 +298,11 @@ class Trainer:
         self.corrections = Corrections(self)
         self._background = BackgroundWriter()
         self._seed_everything()
-        added = options().make_callbacks()
+        added = observers.options().make_callbacks()
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
-            "loggers": [*(loggers or []), *options().make_loggers(self.args.output_dir)],
+            "loggers": [*(loggers or []), *observers.options().make_loggers(self.args.output_dir)],
             "plugins": list(plugins or []),
         }
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
@@ -280,6 +329,8 @@ class Trainer:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         deprecated.adapt_overrides(cls, Trainer)
+        cls._omitted_by_compute_loss = deprecated.omitted_arguments(cls.compute_loss)
+        cls._overrides_prediction_loop = cls.prediction_loop is not Trainer.prediction_loop
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -291,14 +342,14 @@ class Trainer:
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
         refuse_untrainable_quantized(self.model)
-        self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
-        # A model that is spread over processes is moved in parts.
+        self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
+        # A model that is sharded over processes is moved in parts.
         is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
-            self._place_model()
+            self.place_model()
         self.model_wrapped = self.model
         # Below PEFT's adapters: their own signature and class name say nothing of labels.
         base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
@@ -306,7 +357,7 @@ class Trainer:
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
         self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
-        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
+        self.loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
 
@@ -347,7 +398,23 @@ class Trainer:
             config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
-        check_parts(self)
+        check_metrics(self)
+        check_parts(
+            Parts(
+                args=self.args,
+                model=self.model,
+                train_dataset=self.train_dataset,
+                eval_dataset=self.eval_dataset,
+                data_collator=self.data_collator,
+                model_init=self.model_init,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
+                strategy=self.lightning_trainer.strategy,
+                even_batches=self.accelerator.dataloader_config.even_batches,
+                runs_backward_in_step=self.runs_backward_in_step,
+            )
+        )
         log_overridden_arguments(self)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -424,10 +491,20 @@ class Trainer:
             given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
             given.own_batch_size = given_batch_size(dataset) or 0
             return given
-        loader = self.datamodule.build_loader(
+        loader = self._build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
         return self.accelerator.prepare(loader)
+
+    def _build_loader(self, dataset: "Examples", *, description: str, **options: Any) -> "DataLoader[Any]":
+        """Return a loader that is not prepared yet, over the columns of ``dataset`` that the model takes."""
+        collator = self.data_collator
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
+            dataset = self._remove_unused_columns(dataset, description=description)
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description=description)
+        dataset, collator = self.batched_alike(dataset, collator)
+        return self.datamodule.build_loader(dataset, description=description, collate_fn=collator, **options)
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -449,7 +526,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return self.datamodule.remove_unused_columns(dataset, description)
+        return self.datamodule.remove_unused_columns(dataset, description, taken=self._signature_columns or [])
 
     def _get_collator_with_removed_columns(
         self, data_collator: "DataCollator", description: str | None = None
@@ -457,9 +534,9 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        return self.datamodule.removing_collator(data_collator, description)
+        return self.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
 
-    def _batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
+    def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
         """Return data and collator for a loader; a subclass may return others that make the same batches faster."""
         return dataset, data_collator
 
@@ -529,7 +606,7 @@ class Trainer:
             rate = scheduler.get_last_lr()[0]
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
-    def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None:
+    def renew_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make both for a new run, and show them to the callbacks."""
         if self._created_lr_scheduler:
             # The scheduler of an earlier run counts that run's steps.
@@ -562,10 +639,12 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        for observer in observers.active:
+            resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
-                writer.check_writable(self.args.output_dir)
+                writer.refuse_unwritable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
             raise InputError(
@@ -589,7 +668,7 @@ class Trainer:
                     ignore_keys_for_eval=ignore_keys_for_eval,
                 )
                 if self.args.auto_find_batch_size:
-                    return retry_with_smaller_batches(loop, self._train_batch_size)
+                    return model_setup.retry_with_smaller_batches(loop, self._train_batch_size)
                 return loop(self._train_batch_size)
         finally:
             self.is_in_train = False
@@ -599,7 +678,7 @@ class Trainer:
             # Every run starts from the same weights.
             self._seed_everything()
             self.model = self.call_model_init(trial)
-            self._place_model()
+            self.place_model()
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -617,11 +696,13 @@ class Trainer:
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         loader = self.get_train_dataloader()
+        for observer in observers.active:
+            observer.on_train_dataloader(self, loader)
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        return self._fit(self._set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
+        return self._fit(self.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
 
-    def _set_up_run(
+    def set_up_run(
         self,
         plan: RunPlan,
         loader: "Loader",
@@ -648,20 +729,18 @@ class Trainer:
         self.model_wrapped = model_setup.compiled_for_training(
             self._wrap_model(self.model), self.model_wrapped, self.args
         )
-        log_training_start(self, run.plan, run.resume_point if checkpoint is not None else None)
+        resume_point = run.resume_point if checkpoint is not None else None
+        log_training_start(self, plan, resume_point, batch_size=self._train_batch_size)
         return run
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
         self.module.set_model(self.model)
         self.module.run = self.datamodule.run = run
-        before = self.accelerator.backward_now
-        self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            with self.module.staying_on_device():
+            with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
-            self.accelerator.backward_now = before
             with contextlib.suppress(Exception):
                 # A run that failed still completes its last checkpoint; its own error is raised.
                 self._background.wait()
@@ -689,8 +768,7 @@ class Trainer:
         resumed = resume.read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
         point = ResumePoint()
         if resumed is not None:
-            self.state = resumed
-            self._load_callback_state()
+            self.adopt_state(resumed)
             point = ResumePoint.after(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
@@ -706,7 +784,7 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        writer.finish_checkpoint(self)
+        self._finish_checkpoint()
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
@@ -750,11 +828,13 @@ class Trainer:
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        is_summed = self._is_scaled_for_accumulation(num_items_in_batch)
+        for observer in observers.active:
+            observer.on_compute_loss(self, model, inputs)
+        is_summed = self.sums_losses(num_items_in_batch)
         share = None if self.module.run is None else self.module.run.share
         num_summed = self.current_gradient_accumulation_steps if is_summed else 1
-        with self.compute_loss_context_manager(), self.corrections.applied(share, num_summed=num_summed):
-            count = self.corrections.count_for_loss(num_items_in_batch, num_summed=num_summed)
+        counting = self.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
+        with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
@@ -769,12 +849,11 @@ class Trainer:
         elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
-        # Deferred: Lightning runs backward right after this method. If a subclass overrides `training_step`, backward
-        # runs here, because the override may use the gradients.
+        # Here or right after this method: `BackwardPass` in `portico.loop.module` says which.
         self.accelerator.backward(loss)
         return loss.detach()
 
-    def _is_scaled_for_accumulation(self, num_items_in_batch: "NumItems") -> bool:
+    def sums_losses(self, num_items_in_batch: "NumItems") -> bool:
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
         by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
@@ -847,19 +926,24 @@ class Trainer:
         """Return an empty context: :mod:`portico.distributed.precision` casts inside the model's forward instead."""
         return contextlib.nullcontext()
 
-    @deprecated.accept_missing_grad_norm
     def _maybe_log_save_evaluate(
         self,
         tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        model: nn.Module,
-        trial: "Trial",
-        epoch: float,
-        ignore_keys_for_eval: list[str] | None,
+        grad_norm: "torch.Tensor | float | nn.Module | None" = None,
+        model: "nn.Module | Trial" = None,
+        trial: "Trial" = None,
+        epoch: float | list[str] | None = None,
+        ignore_keys_for_eval: list[str] | None = None,
         start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
+        if isinstance(grad_norm, nn.Module):
+            # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
+            ignore_keys_for_eval = cast("list[str] | None", epoch)
+            model, trial, grad_norm = grad_norm, model, None
+        if grad_norm is None and self.module.run is not None:
+            grad_norm = self.module.run.grad_norm
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             loss_sum = self.accelerator.gather(tr_loss).mean().item()
             # In place: the caller holds the same tensor and keeps adding to it.
@@ -906,10 +990,10 @@ class Trainer:
     def _get_num_items_in_batch(self, batch_samples: list["Batch"], device: torch.device) -> "NumItems":
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         # An override that does not take the count returns the mean of its batch, to be divided by the window.
-        wanted = wanted and not deprecated.omits_argument(self.compute_loss, "num_items_in_batch")
+        wanted = wanted and "num_items_in_batch" not in self._omitted_by_compute_loss
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
-        count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)
+        count = count_labels(batch_samples, shifts_labels=self.loss_shifts_labels)
         if not isinstance(count, torch.Tensor):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
@@ -918,7 +1002,7 @@ class Trainer:
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
-        return move_to_device(data, self.args.device)
+        return move_to_device(data, self.accelerator.device)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":
         inputs = self._prepare_input(inputs)
@@ -996,12 +1080,18 @@ class Trainer:
         tokens = count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
         self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
+    def clip_gradients(self) -> torch.Tensor | float:
+        """Scale the gradients down to ``args.max_grad_norm``, and return the norm that they had."""
+        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
+        norm = self._clip_grad_norm(self.model) if self.args.max_grad_norm > 0 else None
+        return self._get_grad_norm(self.model, grad_norm=norm)
+
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         # In the order of the model's parameters, not of the optimizer's groups: a norm is a float sum, whose last bits
         # depend on the order of its terms.
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
         if grad_norm is not None:
             return grad_norm
         # An infinite limit measures without clipping.
@@ -1044,7 +1134,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = deprecated.evaluation_loop_in_use(self)(
+        output = self._evaluation_loop_in_use(
             loader,
             description="Evaluation",
             # Without metrics the predictions are not used.
@@ -1084,7 +1174,7 @@ class Trainer:
 
         Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
-        session = self._evaluation_session(
+        session = self.evaluation_session(
             dataloader,
             description=description,
             prediction_loss_only=prediction_loss_only,
@@ -1102,10 +1192,16 @@ class Trainer:
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+    @property
+    def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
+        """``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for its own."""
+        is_older = self._overrides_prediction_loop and self.args.use_legacy_prediction_loop
+        return self.prediction_loop if is_older else self.evaluation_loop
+
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
 
-    def _evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
+    def evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
         """Return a context for an evaluation of ``eval_dataset``, or of its set ``name``, that Lightning starts."""
         return contextlib.nullcontext()
 
@@ -1141,7 +1237,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = deprecated.evaluation_loop_in_use(self)(
+        output = self._evaluation_loop_in_use(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)
@@ -1197,7 +1293,7 @@ class Trainer:
     def _loss_and_outputs(
         self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
-        if deprecated.omits_argument(self.compute_loss, "return_outputs"):
+        if "return_outputs" in self._omitted_by_compute_loss:
             # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
             outputs = model(**inputs)
             return self.compute_loss(model, inputs), outputs
@@ -1210,7 +1306,7 @@ class Trainer:
         try:
             metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         except RuntimeError as error:
-            if self.args.auto_find_batch_size and is_out_of_memory(error):
+            if self.args.auto_find_batch_size and model_setup.is_out_of_memory(error):
                 # A smaller training batch would not help.
                 raise RuntimeError(
                     "Evaluation hit an out-of-memory error. `auto_find_batch_size` only adjusts the training batch "
@@ -1236,9 +1332,51 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        run_folder, name = self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"
-        writer.write_checkpoint(self, run_folder, name)
-        self._last_checkpoint = Path(run_folder, name)
+        self._finish_checkpoint()
+        run_folder = self._get_output_dir(trial)
+        final = Path(run_folder, f"checkpoint-{self.state.global_step}")
+        with writer.staged(final, self.checkpoint_parts()) as staging:
+            self._write_checkpoint(staging, Path(run_folder))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(final))
+        if self.args.should_save and not self._background.is_pending:
+            self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
+        self._last_checkpoint = final
+
+    def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
+        """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
+        self.save_model(str(folder), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        best = run_folder / f"checkpoint-{self.state.best_global_step}"
+        if self.state.best_global_step and (best.name == folder.name or best.exists()):
+            self.state.best_model_checkpoint = str(best)
+        if not self.args.save_only_model:
+            self._save_optimizer_and_scheduler(str(folder))
+            self._save_scaler(str(folder))
+            self._save_rng_state(str(folder))
+            if self.module.run is not None:
+                self.module.run.save_stream_position(str(folder))
+        if self.args.should_save:
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
+            self.state.save_to_json(str(folder / writer.STATE_FILE))
+
+    def _finish_checkpoint(self) -> None:
+        """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
+        if not self._background.is_pending:
+            return
+        writer.finish_checkpoint(self.checkpoint_parts())
+        if self.args.should_save and self._background.folder is not None:
+            self._rotate_checkpoints(use_mtime=True, output_dir=str(self._background.folder.parent))
+
+    def checkpoint_parts(self) -> writer.CheckpointParts:
+        return writer.CheckpointParts(
+            args=self.args,
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+            accelerator=self.accelerator,
+            background=self._background,
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Note a new best value of ``metric_for_best_model``; return whether there was one."""
@@ -1270,10 +1408,12 @@ class Trainer:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self, output_dir)
+        writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
-        writer.save_scaler(self, output_dir)
+        scaler = self.accelerator.scaler
+        if scaler is not None and self.args.should_save:
+            torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
@@ -1285,7 +1425,7 @@ class Trainer:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
         # First, so that no process reads more than its part.
-        self._spread_model(self.lightning_trainer.strategy, fill=False)
+        self.module.shard_model(self.lightning_trainer.strategy, materializes=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -1311,7 +1451,9 @@ class Trainer:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_optimizer_and_scheduler(self, checkpoint)
+            resume.load_optimizer_and_scheduler(
+                self.checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
+            )
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
         """Convert the state of a checkpoint's optimizer for this trainer's optimizer, where they differ."""
@@ -1319,10 +1461,21 @@ class Trainer:
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            resume.load_scaler(self, checkpoint)
+            resume.load_scaler(self.accelerator.scaler, Path(checkpoint))
+
+    def adopt_state(self, state: TrainerState) -> None:
+        """Continue from the state of a checkpoint, and from the callback states in it."""
+        self.state = state
+        self._load_callback_state()
+
+    def restore_optimizer(self, checkpoint: str) -> None:
+        """Restore optimizer, scheduler and gradient scaler from the folder of a checkpoint."""
+        self._load_optimizer_and_scheduler(checkpoint)
+        self._load_scaler(checkpoint)
 
     def _load_callback_state(self) -> None:
-        writer.restore_callbacks(self)
+        if self.args.restore_callback_states_from_checkpoint:
+            self.control = writer.restore_callback_states(self.callback_handler, self.control, self.state)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         weights.warn_about_key_mismatch(self.model, load_result)
@@ -1338,7 +1491,7 @@ class Trainer:
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         is_writer = self.args.should_save
-        if not is_writer and not is_spread(self.model):
+        if not is_writer and not is_sharded(self.model):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -1354,7 +1507,7 @@ class Trainer:
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
             processor.save_pretrained(folder)
-        writer.save_arguments(self.args, str(folder))
+        writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1370,14 +1523,14 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        numbers = self._record(logs)
+        numbers = self.record_logs(logs)
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
             lightning_logger.save()
 
-    def _record(self, logs: dict[str, float]) -> dict[str, float]:
+    def record_logs(self, logs: dict[str, float]) -> dict[str, float]:
         """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
@@ -1438,7 +1591,8 @@ class Trainer:
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository named by ``args.hub_model_id``, from one process."""
         if self.is_world_process_zero():
-            hub.create_repository(self, token, private)
+            self.hub_model_id = hub.create_repository(self.args, token, private)
+            self.push_in_progress = None
 
     def create_model_card(
         self,
@@ -1456,9 +1610,21 @@ class Trainer:
 
         Arguments are as in transformers; tags of an existing card are kept.
         """
-        facts = {name: value for name, value in locals().items() if name not in ("self", "tags")}
-        if self.is_world_process_zero():
-            hub.write_model_card(self, tags=tags, **facts)
+        if not self.is_world_process_zero():
+            return
+        summary = hf_compat.TrainingSummary.from_trainer(
+            self,
+            language=language,
+            license=license,
+            tags=hub.with_earlier_tags(self.args.output_dir, tags),
+            model_name=model_name,
+            finetuned_from=finetuned_from,
+            tasks=tasks,
+            dataset_tags=dataset_tags,
+            dataset=dataset,
+            dataset_args=dataset_args,
+        )
+        hub.write_model_card(summary, self.args.output_dir, self.accelerator.unwrap_model(self.model))
 
     def push_to_hub(
         self,
@@ -1474,11 +1640,32 @@ class Trainer:
         The first process returns the hub's ``CommitInfo``, or a future of it unless ``blocking``; others ``None``.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        options = {"token": token, "revision": revision, "run_as_future": not blocking}
-        return hub.push(self, commit_message, kwargs, private=private, **options)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        assert self.hub_model_id is not None
+        self.create_model_card(**hub.card_of_model(kwargs, self.args, self.model))
+        self._finish_current_push()
+        return hub.upload_run(
+            self.args, self.hub_model_id, commit_message, token=token, revision=revision, run_as_future=not blocking
+        )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        hub.upload_checkpoint(self, checkpoint_folder)
+        args, running = self.args, self.push_in_progress
+        is_busy = running is not None and not running.is_done()
+        if args.hub_strategy == "end" or not self.is_world_process_zero() or (is_busy and not args.hub_always_push):
+            return
+        assert self.hub_model_id is not None
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        jobs: Any = hub.upload_checkpoint(
+            args, self.hub_model_id, checkpoint_folder, self.state, self.processing_class
+        )
+        if is_busy:
+            running.jobs.extend(jobs)
+        else:
+            self.push_in_progress = hf_compat.PushInProgress(jobs)
 
     def _finish_current_push(self) -> None:
         running = self.push_in_progress
@@ -1525,7 +1712,7 @@ class Trainer:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
             ValueError: If the backend or a direction is unknown.
         """
-        chosen, directions = hp_search.checked_search(self, backend, direction)
+        chosen, directions = hp_search.checked_search(backend, direction, self.model_init, self.args.world_size)
         self.hp_search_backend = HPSearchBackend(chosen.name)
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         self.hp_name = hp_name
@@ -1554,7 +1741,8 @@ class Trainer:
         self._trial = trial
         if self.hp_search_backend is None or trial is None:
             return
-        hp_search.apply_trial(self, trial)
+        backend = hp_search.search_backend(self.hp_search_backend)
+        hp_search.apply_trial(self.args, backend.hyperparameters(trial, self.hp_space))
         self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
@@ -1563,15 +1751,23 @@ class Trainer:
             return
         metrics = metrics.copy()
         self.objective = self.compute_objective(metrics)
-        hp_search.search_backend(self.hp_search_backend).report(self, trial, step, metrics)
+        evaluation = hp_search.TrialEvaluation(
+            step=step,
+            metrics=metrics,
+            objective=self.objective,
+            accelerator=self.accelerator,
+            save_checkpoint=self._tune_save_checkpoint if self.control.should_save else None,
+            end_training=lambda: self.callback_handler.on_train_end(self.args, self.state, self.control),
+        )
+        hp_search.search_backend(self.hp_search_backend).report(trial, evaluation)
 
     def _tune_save_checkpoint(self, checkpoint_dir: str) -> None:
         checkpoint = Path(checkpoint_dir) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
-            writer.export_callbacks(self)
+            writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
-            writer.save_optimizer_and_scheduler(self, str(checkpoint))
+            writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 
@@ -1608,11 +1804,12 @@ class Trainer:
     # ---- Lightning ----
 
     @property
-    def _runs_own_backward(self) -> bool:
-        """Whether a subclass overrides ``training_step``, so that backward runs where its code calls it."""
+    def runs_backward_in_step(self) -> bool:
+        """Whether backward runs inside ``training_step``: where a subclass overrides it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
-    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run backward on ``loss`` through the strategy, at once."""
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
@@ -1628,7 +1825,7 @@ class Trainer:
             self.lightning_trainer.num_sanity_val_steps = 0
         self.args.lightning_strategy = self.lightning_trainer.strategy
 
-    def _plain_trainer_callbacks(self, module: TrainerModule) -> list[Callback]:
+    def lightning_callbacks_of(self, module: TrainerModule) -> list[Callback]:
         """Return the callbacks for a ``lightning.Trainer`` that runs ``module`` and is not this trainer's."""
         if "lightning_trainer" not in self.__dict__:
             # In a worker, into which that trainer pickled the module.
@@ -1636,25 +1833,10 @@ class Trainer:
         is_own = module.trainer.strategy is self.lightning_trainer.strategy
         return [] if is_own else [PlainTrainerBridge(module, self)]
 
-    def _begin_loop_evaluation(self, loaders: Any, prefix: str) -> LoopEvaluation:
-        return LoopEvaluation(self, loaders, prefix=prefix)
-
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
 
-    def _spread_model(self, strategy: Strategy, *, fill: bool = True) -> None:
-        """Spread the model over the processes, if ``strategy`` does so, before its weights are loaded or trained.
-
-        A model on the meta device is filled from the folder that its configuration names.
-        """
-        if not isinstance(strategy, ShardedStrategy):
-            return
-        connect(strategy)
-        strategy.spread(self.model, self.optimizer)
-        if fill and is_empty(self.model):
-            weights.fill(self.model)
-
-    def _place_model(self) -> None:
+    def place_model(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
         # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
         is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
@@ -1666,7 +1848,7 @@ class Trainer:
         """Set this trainer up in a process that the strategy launched."""
         self._use_lightning_trainer()
         connect(self.lightning_trainer.strategy)
-        self._place_model()
+        self.place_model()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self.state.is_local_process_zero = self.is_local_process_zero()
 

@@ -4,10 +4,12 @@ First the class, then each part by itself, the training arguments, and the parts
 """
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -23,8 +25,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
-from portico.arguments import TrainingArguments, adopt_arguments
-from portico.cli.settings import argument_rules
+from portico.arguments import TrainingArguments, adopt_arguments, argument_rules
 from portico.compat.transformers import (
     DebugOption,
     has_length,
@@ -37,14 +38,12 @@ from portico.distributed.model_parallel import ShardedStrategy, check_model, is_
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
-from portico.loop.metrics import check_metrics
-from portico.loop.model_setup import apply_log_level
 
 if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
     from torch import nn
 
-    from portico.compat.annotations import Callbacks, Optimizers
-    from portico.trainer import Trainer
+    from portico.compat.annotations import Callbacks, EvalExamples, Examples, Optimizers
 
 # ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
 
@@ -66,7 +65,7 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
+def refuse_uncalled_hooks(trainer_class: type) -> None:
     """Refuse a subclass that overrides a method that is never called here."""
     for name, instead in INSTEAD.items():
         if hasattr(trainer_class, name):
@@ -250,13 +249,21 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
     refuse_unsupported(args)
-    apply_accelerator_settings(args)
+    apply_accelerator_settings(args, lambda: args.lightning_strategy)
     check_numbers(args)
     check_async_save(args)
     apply_log_level(args)
     warn_about_ignored_arguments(args)
     check_requirements(args)
     return args
+
+
+def apply_log_level(args: "TrainingArguments") -> None:
+    """Apply ``log_level`` to transformers and, unless it is ``"passive"``, to portico."""
+    level = args.get_process_log_level()
+    transformers.logging.set_verbosity(level)
+    if args.log_level != "passive":
+        logging.getLogger("portico").setLevel(level)
 
 
 # Unsupported values of supported fields: which, and what to set instead.
@@ -347,11 +354,28 @@ def check_requirements(args: TrainingArguments) -> None:
 # ---- The parts together ----
 
 
-def check_parts(trainer: "Trainer") -> None:
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The parts of a trainer that must fit each other; names are those of its arguments."""
+
+    args: TrainingArguments
+    model: "nn.Module"
+    train_dataset: "Examples | None"
+    eval_dataset: "EvalExamples | None"
+    data_collator: object
+    model_init: object
+    optimizer: object
+    lr_scheduler: object
+    optimizer_cls_and_kwargs: object
+    strategy: "Strategy"
+    even_batches: bool
+    runs_backward_in_step: bool
+
+
+def check_parts(parts: Parts) -> None:
     """Refuse parts that contradict each other or the training arguments."""
-    args = trainer.args
-    check_metrics(trainer)
-    if args.eval_strategy != "no" and trainer.eval_dataset is None:
+    args = parts.args
+    if args.eval_strategy != "no" and parts.eval_dataset is None:
         raise InputError(
             f"You have set `args.eval_strategy` to {args.eval_strategy} but you didn't pass an `eval_dataset` to "
             "`Trainer`. Either set `args.eval_strategy` to `no` or pass an `eval_dataset`."
@@ -361,39 +385,38 @@ def check_parts(trainer: "Trainer") -> None:
             "`args.metric_for_best_model` must be provided when using 'best' save_strategy or if "
             "`args.load_best_model_at_end` is set to `True`. To compare checkpoints by their loss, set it to 'loss'."
         )
-    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
+    if parts.optimizer_cls_and_kwargs is not None and parts.optimizer is not None:
         raise InputRuntimeError(
             "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible. Give one of them."
         )
-    if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
+    if parts.model_init is not None and (parts.optimizer is not None or parts.lr_scheduler is not None):
         raise InputRuntimeError(
             "Passing a `model_init` is incompatible with providing the `optimizers` argument. You should subclass "
             "`Trainer` and override the `create_optimizer_and_scheduler` method. Each run has a model of its own."
         )
-    if not callable(trainer.data_collator):
+    if not callable(parts.data_collator):
         raise TypeError(
             "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
-            f"{type(trainer.data_collator).__name__}; give one that makes a batch of a list of examples."
+            f"{type(parts.data_collator).__name__}; give one that makes a batch of a list of examples."
         )
-    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
+    if parts.train_dataset is not None and not has_length(parts.train_dataset) and args.max_steps <= 0:
         raise InputError(
             "The train_dataset does not implement __len__, so the number of training steps cannot be inferred; "
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
         )
-    if isinstance(trainer.train_dataset, DataLoader) and args.auto_find_batch_size:
+    if isinstance(parts.train_dataset, DataLoader) and args.auto_find_batch_size:
         raise InputError(
             "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
             "`dataset` as `train_dataset`, or leave the argument out."
         )
-    if trainer._runs_own_backward:
-        refuse_own_backward(trainer.lightning_trainer.strategy)
-    strategy, even_batches = trainer.lightning_trainer.strategy, trainer.accelerator.dataloader_config.even_batches
-    check_model(strategy, trainer.model, even_batches=even_batches)
-    if isinstance(strategy, ShardedStrategy) and trainer.train_dataset is not None and full_evaluation_dtype(args):
+    if parts.runs_backward_in_step:
+        refuse_own_backward(parts.strategy)
+    check_model(parts.strategy, parts.model, even_batches=parts.even_batches)
+    if isinstance(parts.strategy, ShardedStrategy) and parts.train_dataset is not None and full_evaluation_dtype(args):
         raise InputError(
             "`bf16_full_eval` and `fp16_full_eval` cast a model, but one that is sharded for training keeps its type; "
             "set `bf16=True` instead, or evaluate with a trainer that has no `train_dataset`."
         )
     if args.save_strategy != "no":
-        refuse_sharded_weights(trainer.lightning_trainer.strategy)
+        refuse_sharded_weights(parts.strategy)

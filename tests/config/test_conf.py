@@ -8,7 +8,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from portico.cli import compose
-from portico.cli.compose import config_dir, experiment_names
+from portico.cli.composition import config_dir, experiment_names
 from portico.cli.errors import TOP_LEVEL_NAMES
 from portico.cli.experiment import TARGET, build_experiment, experiment_class, import_target
 from portico.cli.settings import schema_of

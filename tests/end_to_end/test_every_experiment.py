@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.cli.compose import config_dir, experiment_names
+from portico.cli.composition import config_dir, experiment_names
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,35 +1,19 @@
 """Write down what users can see, so that a change of it shows in a diff.
 
-``python tests/frozen/surface.py`` renews the recorded files, when such a change is meant, and the settings that come
-with the package, which it reads from the same experiments.
+``python tests/frozen/surface.py`` records an intended change.
 """
 
 import importlib
 import inspect
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
-import portico
 from portico.cli import compose
-from portico.cli.compose import experiment_names
-from portico.cli.experiment import experiment_class, import_target, schema_of_experiment
-from portico.cli.known_settings import OF_PORTICO, classes_of, digests, encoded, name_of
+from portico.cli.composition import experiment_names
 
 FOLDER = Path(__file__).parent
-# Names and rules come from these too, and not only from where the classes are.
-_READ_FOR_ALL = (
-    "arguments.py",
-    "deprecated.py",
-    "experiment.py",
-    "settings.py",
-    "cli/known_settings.py",
-    "transformers",
-)
 PACKAGES = [
     "portico",
     "portico.gradient_descent",
@@ -49,35 +33,6 @@ def composed(experiment: str) -> str:
     """Return the configuration of an experiment as ``--cfg job`` prints it."""
     overrides = ["paths.output_dir=outputs", "paths.sweep_dir=multirun"]  # these hold the time otherwise
     return OmegaConf.to_yaml(OmegaConf.create(compose(overrides, experiment=experiment)), sort_keys=True)
-
-
-def known_settings() -> dict[str, Any]:
-    """Return the settings of the experiments, which come with portico, and the sources that they are read from."""
-    schemas: dict[str, Any] = {}
-    different: dict[str, int] = {}  # in JSON, since the order counts, and their indices
-    sources = set(_READ_FOR_ALL)
-    for experiment in experiment_names():
-        settings = compose(experiment=experiment)
-        found = schema_of_experiment(settings)
-        targets = [experiment_class(settings)]
-        targets += [import_target(name, one.target) for name, one in found.groups.items()]
-        modules = {owner.__module__ for target in targets for owner in inspect.getmro(target)}
-        files = [str(importlib.import_module(name).__file__) for name in modules if name.startswith("portico.")]
-        sources |= {Path(file).relative_to(str(Path(portico.__file__).parent)).as_posix() for file in files}
-        schema = schemas[name_of(classes_of(settings))] = encoded(found)
-        for group, (target, *known) in schema["groups"].items():
-            schema["groups"][group] = [target, different.setdefault(json.dumps(known), len(different))]
-    return {
-        "read_from": digests(sorted(sources)),
-        "schemas": schemas,
-        "settings": [json.loads(known) for known in different],
-    }
-
-
-def as_text(known: dict[str, Any]) -> str:
-    """Return the settings as their file holds them, a line each."""
-    text = json.dumps(known, indent=1, ensure_ascii=False)
-    return re.sub(r"\n {5,}|\n {4}(?=[]}])", " ", text) + "\n"
 
 
 def _lines_of_package(package: str) -> Iterator[str]:
@@ -132,4 +87,3 @@ if __name__ == "__main__":
     (FOLDER / "public_surface.txt").write_text(public_surface(), encoding="utf-8")
     for one in experiment_names():
         (FOLDER / f"{one}.yaml").write_text(composed(one), encoding="utf-8")
-    OF_PORTICO.write_text(as_text(known_settings()), encoding="utf-8")

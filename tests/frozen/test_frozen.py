@@ -2,9 +2,8 @@
 
 import pytest
 
-from frozen.surface import FOLDER, as_text, composed, known_settings, public_surface
-from portico.cli.compose import experiment_names
-from portico.cli.known_settings import OF_PORTICO
+from frozen.surface import FOLDER, composed, public_surface
+from portico.cli.composition import experiment_names
 
 
 def test_public_names_and_signatures_are_as_recorded():
@@ -14,9 +13,3 @@ def test_public_names_and_signatures_are_as_recorded():
 @pytest.mark.parametrize("experiment", experiment_names())
 def test_an_experiment_composes_as_recorded(experiment):
     assert composed(experiment) == (FOLDER / f"{experiment}.yaml").read_text(encoding="utf-8")
-
-
-def test_the_settings_that_come_with_portico_are_those_of_its_classes():
-    # Not compared by pytest, which would search minutes for the difference.
-    is_current = as_text(known_settings()) == OF_PORTICO.read_text(encoding="utf-8")
-    assert is_current, f"{OF_PORTICO} was written for other sources; run `python tests/frozen/surface.py`"

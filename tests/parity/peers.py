@@ -106,7 +106,7 @@ def run(
 ) -> Outcome:
     """Train with ``library`` (``transformers`` or ``portico``) and return the outcome.
 
-    ``trainer_options`` is a dict, or a function that is called for one once the model exists.
+    ``trainer_options`` is a dict, or a function that returns one for the model.
     """
     options = {
         "num_train_epochs": 2,
@@ -125,7 +125,7 @@ def run(
         train_dataset=ToyDataset() if train_dataset is None else train_dataset(),
         eval_dataset=ToyDataset(11, seed=1) if eval_dataset is None else eval_dataset(),
         callbacks=[recorder, *(callback() for callback in callbacks)],
-        **(trainer_options() if callable(trainer_options) else trainer_options or {}),
+        **(trainer_options(model) if callable(trainer_options) else trainer_options or {}),
     )
     trainer.remove_callback(transformers.PrinterCallback)
     output = trainer.train(resume_from_checkpoint=resume)
@@ -225,7 +225,7 @@ def run_seq2seq(library: Any, output_dir: Any, *, make_model: Callable[[], Any] 
     defaults = {
         "train_dataset": Pairs,
         "eval_dataset": lambda: Pairs(7, seed=1),
-        "trainer_options": lambda: collating(make_model),
+        "trainer_options": lambda model: collating(make_model),
         "num_train_epochs": 1,
     }
     return run(Seq2Seq(library), output_dir, make_model=make_model, **{**defaults, **options})

@@ -16,17 +16,17 @@ import transformers
 from torchmetrics.classification import MulticlassAccuracy
 
 import portico
-from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
+from models import Sequences, ToyDataset, ToyStream, pad_everything, tiny_gpt2
 from parity.peers import run, untimed
-from parity.switches import throw_as_parent
-from parity.test_training import (
-    ToyStream,
+from parity.scenarios import (
+    accuracy,
     adversarial,
     calling_super,
     overriding_training_step,
     plain_model,
     raw_backward,
 )
+from parity.switches import throw_as_parent
 
 # In this order: the second also resumes from the checkpoints of the first.
 LIBRARIES = {"portico": portico, "transformers": transformers}
@@ -64,10 +64,6 @@ def calling_accelerate(trainer_class):
             return weight * super().training_step(model, inputs, num_items_in_batch)
 
     return Client
-
-
-def accuracy(prediction):
-    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
 class Normalised(torch.nn.Module):

@@ -140,10 +140,10 @@ UNSEEN = {
 }
 ELSEWHERE = {
     "the arguments of every run": "max_steps output_dir use_cpu",
-    "tests/unit/test_placement.py, since a CPU has none": "fp16",
-    "tests/unit/test_model_setup.py": "use_liger_kernel liger_kernel_config",
+    "tests/unit/distributed/test_placement.py, since a CPU has none": "fp16",
+    "tests/unit/loop/test_model_setup.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
-    "tests/unit/test_corrections.py": "corrections stop_on_nan",
+    "tests/unit/loop/test_corrections.py": "corrections stop_on_nan",
     "tests/unit/checkpoint/test_background.py": "async_save",
     "refused in tests/unit/test_validation.py": "accelerator_config deepspeed",
     "tests/parity/test_hub.py": "push_to_hub",

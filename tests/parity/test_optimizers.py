@@ -11,7 +11,6 @@ from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 import portico
-from models import tiny_bert
 from parity.peers import assert_identical, compare, load_trusted, run
 
 LOW_RANK = {"optim_target_modules": ["attention", "intermediate"], "optim_args": "rank=2,update_proj_gap=2"}
@@ -53,16 +52,9 @@ def layerwise(model):
 
 
 def test_same_numbers_with_layerwise_optimizer(tmp_path):
-    models = []
-
-    def make_model():
-        models.append(tiny_bert())
-        return models[-1]
-
     compare(
         tmp_path,
-        make_model=make_model,
-        trainer_options=lambda: {"optimizer_cls_and_kwargs": layerwise(models[-1])},
+        trainer_options=lambda model: {"optimizer_cls_and_kwargs": layerwise(model)},
         max_steps=4,
         save_strategy="steps",
         save_steps=2,

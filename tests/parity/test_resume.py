@@ -1,14 +1,21 @@
 """Either library resumes the checkpoints of either, and ends with the weights of an uninterrupted run."""
 
+import os
+import signal
+import time
+
 import pytest
 import safetensors.torch
 import torch
 import transformers
 from transformers import TrainerCallback
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 import portico
 from models import ToyDataset
-from parity.peers import assert_same_checkpoint, load_trusted, run
+from parity.peers import assert_identical, assert_same_checkpoint, assert_same_values, compare, load_trusted, run
+from parity.scenarios import REBALANCED, SHRINKING, out_of_memory_beyond
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {
@@ -117,3 +124,48 @@ def test_weights_round_trip(tmp_path):
     outcome = run(portico, tmp_path, **SAVING)
     saved = safetensors.torch.load_file(tmp_path / "checkpoint-6" / "model.safetensors")
     assert all(torch.equal(saved[name], outcome.weights[name]) for name in saved)
+
+
+def resumed_by_both(folder, *, base=None, **options):
+    """Train with transformers, resume from step 3 with both libraries, and compare these two runs."""
+    whole = run(transformers, folder / "run", base=base, save_strategy="steps", save_steps=3, **options)
+    resume = str(folder / "run" / "checkpoint-3")
+    theirs, ours = (run(library, folder / "run", resume=resume, **options) for library in LIBRARIES.values())
+    assert_identical(ours, theirs)
+    return whole, ours
+
+
+def test_resumed_run_keeps_reduced_batch_size(tmp_path):
+    whole, ours = resumed_by_both(tmp_path, base=out_of_memory_beyond(2), **SHRINKING)
+    assert ours.trainer._train_batch_size == 2
+    assert all(torch.equal(tensor, whole.weights[name]) for name, tensor in ours.weights.items())
+
+
+def test_same_numbers_after_resume_with_batch_rebalancing(tmp_path):
+    resumed_by_both(tmp_path, **REBALANCED)
+
+
+def terminated(trainer_class):
+    class Terminated(trainer_class):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            if model.training and self.state.global_step == 3:
+                callbacks = self.callback_handler.callbacks
+                manager = next(one for one in callbacks if isinstance(one, JITCheckpointCallback)).jit_manager
+                manager.kill_wait = 0
+                os.kill(os.getpid(), signal.SIGTERM)
+                while not manager.is_checkpoint_requested:
+                    time.sleep(0.01)
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    return Terminated
+
+
+def test_same_checkpoint_on_sigterm(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    ours, _ = compare(tmp_path, base=terminated, enable_jit_checkpoint=True)
+    assert ours.train_output.global_step == 4
+    assert signal.getsignal(signal.SIGTERM) is before
+    files = [{path.name for path in (tmp_path / name / "checkpoint-3").iterdir()} for name in ("same", "theirs")]
+    assert files[0] - {MANIFEST_FILE} == files[1]
+    for name in ("optimizer.pt", "scheduler.pt"):
+        assert_same_values(*(torch.load(tmp_path / run / "checkpoint-3" / name) for run in ("same", "theirs")))

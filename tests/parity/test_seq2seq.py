@@ -27,7 +27,7 @@ def token_counts(prediction):
 
 
 def with_metrics(make_model, **collation):
-    return lambda: {**collating(make_model, **collation), "compute_metrics": token_counts}
+    return lambda model: {**collating(make_model, **collation), "compute_metrics": token_counts}
 
 
 def predicting(**gen_kwargs):
@@ -117,7 +117,7 @@ def test_same_tokens_with_generation_config(tmp_path):
         assert '"max_new_tokens": 25' in ours.read_text()
 
 
-def unlabelled_collation():
+def unlabelled_collation(model):
     tokenizer = tiny_tokenizer()
     pad, pad_all = DataCollatorWithPadding(tokenizer), DataCollatorForSeq2Seq(tokenizer)
     return {"data_collator": lambda examples: (pad_all if "labels" in examples[0] else pad)(examples)}

@@ -27,20 +27,10 @@ CONTROLS = {
     ),
     "example_script": ("order.order_not_seeded", {}),
     "exceptions": ("messages.all_errors_alike", {}),
-    "fields": (
-        "order.order_not_seeded order.lengths_not_grouped",
-        {
-            "test_model_does_not_autocast_after_training": "tests portico alone",
-            "test_out_of_memory_at_smallest_batch_size": "tests portico alone",
-            "test_out_of_memory_in_evaluation_keeps_batch_size": "tests portico alone",
-            "test_model_is_compiled_once": "tests portico alone",
-        },
-    ),
     "gradient_descent": ("messages.gradients_not_rescaled", {}),
     "hooks": ("messages.overrides_ignored", {}),
     "hub": ("messages.nothing_uploaded", {}),
     "messages": ("messages.nothing_logged", {"test_log_level_per_process": "does not train"}),
-    "odd_models": ("order.order_not_seeded", {}),
     "optimizers": ("gradients.learning_rate_halved", {}),
     "overrides": (
         "messages.overrides_ignored",

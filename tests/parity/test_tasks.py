@@ -29,7 +29,7 @@ from transformers import (
 
 from parity.peers import untimed
 from portico.cli import compose
-from portico.cli.compose import experiment_of
+from portico.cli.composition import experiment_of
 from portico.tasks import corpus
 from portico.tasks.images import random_part
 from portico.tasks.models import SmallBert, SmallGPT2, SmallT5

@@ -24,6 +24,23 @@ def test_the_package_keeps_the_rules():
     assert violations(PACKAGE) == []
 
 
+def unnamed_rooms(package: Path, guide: str) -> list[str]:
+    """Return the folders and modules of a package that a guide does not name in backticks."""
+    modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    folders = [f"{path.parent.name}/" for path in package.glob("*/*.py")]
+    return sorted(name for name in {*modules, *folders} if f"`{name}`" not in guide)
+
+
+def test_the_contributors_guide_names_every_room():
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert unnamed_rooms(PACKAGE, guide) == [], 'enter them in "Where things are" of CONTRIBUTING.md'
+
+
+def test_rooms_that_a_guide_does_not_name_are_found(tmp_path):
+    package = tree(tmp_path, {"__init__.py": "", "plan.py": "", "loop/run.py": "", "optim.py": ""})
+    assert unnamed_rooms(package, "See `loop/run.py` and `optim.py`.") == ["loop/", "plan.py"]
+
+
 def test_the_emulator_imports_nothing_of_portico():
     assert imports_of(EMULATOR, "portico") == []
 
@@ -60,8 +77,8 @@ def test_bases_of_other_packages_do_not_count():
         ("loop/evaluation.py", "from ..ipu.strategy import IPUStrategy", "generic parts do not know"),
         ("loop/evaluation.py", "import house.ort", "generic parts do not know"),
         ("optim.py", "def f():\n    from house.gradient_descent import average", "generic parts do not know"),
-        ("data/datamodule.py", "from house.loop.module import TrainerModule", "meet in the trainer"),
-        ("loop/module.py", "from house.data import datamodule", "meet in the trainer"),
+        ("loop/datamodule.py", "from house.loop.module import TrainerModule", "meet in the trainer"),
+        ("loop/module.py", "from house.loop import datamodule", "meet in the trainer"),
         ("ipu/strategy.py", "import poptorch", "inside functions"),
         ("ort/compiler/graph.py", "class A:\n    import onnxruntime.training", "inside functions"),
         ("ort/strategy.py", "try:\n    import torch_ort\nexcept ImportError:\n    pass", "inside functions"),
@@ -78,8 +95,8 @@ def test_bases_of_other_packages_do_not_count():
         ("mrc/postprocess/spans.py", "import torch", "numpy only"),
         ("mrc/postprocess.py", "from transformers import AutoTokenizer", "numpy only"),
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
-        ("loop/run.py", "def f():\n" + 60 * "    pass\n", "f has 61 lines, more than 60"),
-        ("loop/run.py", "class A:\n    async def f():\n" + 60 * "        pass\n", "f has 61 lines, more than 60"),
+        ("loop/run.py", "def f():\n" + 70 * "    pass\n", "f has 71 lines, more than 70"),
+        ("loop/run.py", "class A:\n    async def f():\n" + 70 * "        pass\n", "f has 71 lines, more than 70"),
     ],
 )
 def test_violation_is_found(tmp_path, name, source, why):
@@ -121,13 +138,13 @@ def test_indirect_imports_of_a_pure_module_are_found(tmp_path, pure, through, wh
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from datasets import Dataset",
         ),
         ("plan.py", "import math\nfrom dataclasses import dataclass"),
-        ("loop/modules.py", "from house.data.datamodule import TrainerDataModule"),
+        ("loop/modules.py", "from house.loop.datamodule import TrainerDataModule"),
         ("compat/lightning.py", "from lightning.pytorch.loops.progress import _BatchProgress"),
         ("optim.py", "from lightning.pytorch import __version__"),
         ("compat/transformers.py", "from transformers.trainer_utils import has_length"),
         ("optim.py", "from transformers import logging\nimport transformers"),
         ("methods.py", "class MethodsTable:\n    pass"),
-        ("loop/run.py", "def f():\n" + 59 * "    pass\n"),
+        ("loop/run.py", "def f():\n" + 69 * "    pass\n"),
     ],
 )
 def test_allowed_module_passes(tmp_path, name, source):

@@ -14,8 +14,8 @@ import transformers
 
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
-from portico.arguments import as_transformers_arguments
-from portico.cli.settings import argument_rules, schema_of
+from portico.arguments import argument_rules, as_transformers_arguments
+from portico.cli.settings import schema_of
 from portico.deprecated import RENAMED, RetiredArguments
 
 VALUES = {

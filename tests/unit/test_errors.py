@@ -5,8 +5,7 @@ import pytest
 from portico import InputError
 from portico.cli.experiment import import_target
 from portico.errors import MissingPackageError
-from portico.imports import lazy_exports
-from portico.registration import _Maker
+from portico.imports import LazyClass, lazy_exports
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def test_a_missing_package_is_named_with_its_extra(room, way):
     ways = {
         "configuration": lambda: import_target("trainer._target_", "room_of_onnx.Thing"),
         "attribute": lambda: get("Thing"),
-        "strategy": _Maker("room_of_onnx:Thing"),
+        "strategy": LazyClass("room_of_onnx:Thing"),
     }
     match = r"needs onnx, which is not installed; install it with `pip install 'portico\[ort\]'`\.$"
     with pytest.raises(MissingPackageError, match=match):
@@ -35,6 +34,6 @@ def test_a_missing_package_is_named_with_its_extra(room, way):
 def test_other_missing_modules_keep_their_errors(room):
     (room / "room_of_onnx.py").write_text("import no_such_package\n")
     with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"):
-        _Maker("room_of_onnx:Thing")()
+        LazyClass("room_of_onnx:Thing")()
     with pytest.raises(InputError, match=r"cannot be imported \(No module named 'no_such_package'\)"):
         import_target("trainer._target_", "room_of_onnx.Thing")

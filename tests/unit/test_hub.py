@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 from models import toy_trainer
-from portico.hub import upload_checkpoint
 
 
 def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
@@ -23,7 +22,8 @@ def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
     for name in (*shards.values(), "optimizer.pt", "config.json"):
         (checkpoint / name).write_text("")
     trainer = toy_trainer(tmp_path, save_strategy="steps")
-    upload_checkpoint(trainer, str(checkpoint))
+    trainer.hub_model_id = "me/run"
+    trainer._push_from_checkpoint(str(checkpoint))
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
         "config.json",
         "model.safetensors.index.json",
@@ -39,7 +39,7 @@ def test_only_main_process_uploads(tmp_path, monkeypatch):
     trainer = toy_trainer(tmp_path)
     monkeypatch.setattr(type(trainer), "is_world_process_zero", lambda self: False)
     # Any other call would access the hub.
-    upload_checkpoint(trainer, str(tmp_path / "checkpoint-1"))
+    trainer._push_from_checkpoint(str(tmp_path / "checkpoint-1"))
     trainer.init_hf_repo()
     trainer.create_model_card()
     assert trainer.hub_model_id is None

@@ -1,24 +1,31 @@
-"""Imports on first use."""
+"""Imports that wait."""
 
-import gc
+from fresh_process import assert_runs_anew
 
-import pytest
+LOOK_FOR_LIGHTNING = "import importlib.util; importlib.util.find_spec('lightning.pytorch')"
+ORDERS = [
+    "import portico, lightning.pytorch",
+    "import lightning.pytorch, portico",
+    f"import portico; {LOOK_FOR_LIGHTNING}; import lightning.pytorch",
+    "import portico.ort.strategy",
+    "from portico import ORTTrainer",
+]
+CHECK = """
+import lightning.pytorch
+from lightning.pytorch.strategies import StrategyRegistry
 
-from portico.imports import garbage_collection_paused
+assert "ort" in StrategyRegistry
+trainer = lightning.pytorch.Trainer(accelerator="ipu", strategy="ipu", logger=False, barebones=True)
+assert type(trainer.strategy).__name__ == "IPUStrategy"
+"""
+
+ALLENNLP = """
+from portico.gradient_descent import Trainer
+
+assert Trainer.list_available() == ["gradient_descent", "no_op"]
+"""
 
 
-def fail_without_collection():
-    with garbage_collection_paused():
-        raise ImportError(f"collects: {gc.isenabled()}")
-
-
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_imports_pause_the_garbage_collection_and_leave_it_as_it_was(was_enabled):
-    before = gc.isenabled()
-    (gc.enable if was_enabled else gc.disable)()
-    try:
-        with pytest.raises(ImportError, match="collects: False"):
-            fail_without_collection()
-        assert gc.isenabled() is was_enabled
-    finally:
-        (gc.enable if before else gc.disable)()
+def test_names_are_registered_in_any_import_order():
+    lightning = (f"{imports}{CHECK}" for imports in ORDERS)
+    assert_runs_anew(*lightning, ALLENNLP, after=["transformers", "torchmetrics"])

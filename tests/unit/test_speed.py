@@ -5,7 +5,7 @@ import torch
 
 from models import Line, Points
 from portico import IPUTrainingArguments, ORTTrainingArguments, Trainer, TrainingArguments, compose
-from portico.speed import fastest_arguments
+from portico.arguments import fastest_arguments
 
 NEUTRAL = {
     "tf32": None,

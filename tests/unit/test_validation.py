@@ -245,17 +245,6 @@ def test_model_that_returns_no_loss_is_rejected(tmp_path):
         toy_trainer(tmp_path, parts={"model": Silent()}).train()
 
 
-def test_training_step_must_run_one_backward(tmp_path):
-    trainer = toy_trainer(tmp_path)
-    trainer.accelerator.backward_now = None
-    trainer.accelerator.backward(torch.tensor(1.0))
-    with pytest.raises(RuntimeError, match="called twice in one `training_step`"):
-        trainer.accelerator.backward(torch.tensor(1.0))
-    trainer.accelerator.take_deferred_loss()
-    with pytest.raises(RuntimeError, match=r"did not call `accelerator\.backward`"):
-        trainer.accelerator.take_deferred_loss()
-
-
 def test_optimizer_before_training_is_rejected(tmp_path):
     trainer = toy_trainer(tmp_path)
     for ask in (trainer.get_learning_rates, trainer.get_optimizer_group):

@@ -1,135 +1,147 @@
 """Write the large files of a checkpoint at once, or while training continues, from copies (``async_save``)."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from portico.compat.annotations import Nested
 from portico.compat.tree import map_tensors
 from portico.distributed.processes import limit_collectives
 
+State = TypeVar("State")
 Job = Callable[["dist.ProcessGroup | None"], None]
 
 
 class BackgroundWriter:
-    """Runs the jobs that write a checkpoint: at once, or after :meth:`start` in a thread of their own.
+    """Runs the jobs that write a checkpoint: at once, or after :meth:`start` in a thread.
 
-    A job gets the process group for its collectives: ``None``, the usual one, unless it runs in the background,
-    where the collectives of the training would be mixed up with them.
+    A job gets the process group for its collectives: ``None``, the usual one, if it runs at once. In the background
+    its collectives would mix with those of the training, so it gets another group.
+
+    Attributes:
+        copies: Whether jobs run while training continues, so that they need copies.
+        folder: Checkpoint that the jobs write in the background.
     """
 
     def __init__(self) -> None:
-        self._jobs: list[Job] | None = None
-        self._thread: threading.Thread | None = None
-        self._reservation: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self.copies = False  # whether jobs run after training has continued, so that they need copies
+        self.copies = False
+        self.folder: Path | None = None
+        self._jobs: list[Job] = []
+        self._writing: Future[None] | None = None
+        self._reservation: Future[None] | None = None
         self._storages: dict[int, torch.UntypedStorage] = {}
-        self._reusable: dict[int, torch.UntypedStorage] = {}  # of the last checkpoint; new memory costs twice the copy
-        self._groups: tuple[Any, dist.ProcessGroup, dict[tuple[int, ...], DeviceMesh]] | None = None
+        # Memory of the last copies: getting new memory takes twice as long as copying into it.
+        self._reusable: dict[int, torch.UntypedStorage] = {}
+        self._groups: _BackgroundGroups | None = None
 
     @property
     def is_pending(self) -> bool:
-        """Whether jobs have been started, and not yet waited for."""
-        return self._thread is not None
+        """Whether jobs were started, and :meth:`wait` has not returned since."""
+        return self._writing is not None
 
-    def reserve(self, state: Any) -> None:
-        """Get memory for copies of nested tensors in a thread: new memory takes longer than the first copy itself."""
+    def reserve(self, state: Nested) -> None:
+        """Allocate memory for copies of nested tensors in the background."""
         sizes: dict[int, int] = {}
 
         def note(tensor: torch.Tensor) -> None:
             sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
 
-        def work() -> None:
+        def allocate() -> None:
             for key, num_bytes in sizes.items():
+                # The system provides memory when it is written to.
                 self._reusable[key] = torch.empty(num_bytes, dtype=torch.uint8).fill_(0).untyped_storage()
 
         map_tensors(note, state)
-        self._reservation = threading.Thread(target=work, name="checkpoint-memory", daemon=True)
-        self._reservation.start()
+        self._reservation = _in_thread(allocate, "checkpoint-memory")
 
     def collect(self) -> None:
-        """Keep the jobs that come until :meth:`start`, and copy what they write."""
+        """Keep the jobs that follow until :meth:`start`, and copy what they write."""
         self._join_reservation()
         self._jobs, self.copies = [], True
 
     def run(self, job: Job) -> None:
-        """Run ``job``, or keep it."""
-        if self._jobs is None:
-            job(None)
-        else:
+        """Run ``job``, or keep it after :meth:`collect`."""
+        if self.copies:
             self._jobs.append(job)
+        else:
+            job(None)
 
-    def copied(self, state: Any) -> Any:
+    def copied(self, state: State) -> State:
         """Return nested tensors as a job should hold them: copied to host memory if the job runs later.
 
         Tensors that share memory share the copy.
         """
-        return map_tensors(self._on_host, state) if self.copies else state
+        if not self.copies:
+            return state
+        copy: State = map_tensors(self._on_host, state)
+        return copy
 
-    def start(self, *, uses_collectives: bool, finish: Job, timeout: timedelta | None = None) -> None:
-        """Run the jobs, and ``finish`` after them, in a thread; all processes call this.
+    def start(self, folder: Path, finish: Job, *, uses_collectives: bool, timeout: timedelta | None = None) -> None:
+        """Run the jobs that write ``folder``, then ``finish``, in a thread; all processes call this.
 
-        A collective of theirs may take ``timeout``; the thread outlives the main one.
+        Python waits for the thread before it exits. A collective of the jobs may take ``timeout``.
         """
-        assert self._jobs is not None
+        assert self.copies
+        self.folder = folder
         jobs = [*self._jobs, finish]
         self._reusable = self._storages
         self.discard()
-        group = self._background_groups()[0] if uses_collectives else None
-        if group is not None and timeout is not None:
-            assert self._groups is not None
-            meshes = self._groups[2].values()
-            limit_collectives([group, *(one for mesh in meshes for one in mesh.get_all_groups())], timeout)
+        group = None
+        if uses_collectives:
+            groups = self._background_groups()
+            group = groups.everyone
+            if timeout is not None:
+                of_meshes = [one for mesh in groups.meshes.values() for one in mesh.get_all_groups()]
+                limit_collectives([group, *of_meshes], timeout)
 
-        def work() -> None:
-            try:
-                for job in jobs:
-                    job(group)
-            except BaseException as error:  # raised by `wait`
-                self._error = error
+        def write() -> None:
+            for job in jobs:
+                job(group)
 
-        self._thread = threading.Thread(target=work, name="checkpoint", daemon=False)
-        self._thread.start()
+        self._writing = _in_thread(write, "checkpoint")
 
     def discard(self) -> None:
         """Forget the jobs kept since :meth:`collect`."""
-        self._jobs, self.copies, self._storages = None, False, {}
+        self._jobs, self.copies, self._storages = [], False, {}
 
     def release(self) -> None:
         """Free the memory of the copies, which is kept for the next checkpoint."""
         self._join_reservation()
         self._reusable = {}
 
-    def _join_reservation(self) -> None:
-        if self._reservation is not None:
-            self._reservation.join()
-            self._reservation = None
-
     def wait(self) -> None:
         """Wait for the jobs; raise the error that ended them."""
-        if self._thread is not None:
-            self._thread.join()
-        error, self._thread, self._error = self._error, None, None
-        if error is not None:
-            raise error
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
+    def __reduce__(self) -> tuple[type["BackgroundWriter"], tuple[()]]:
+        # Nothing is pending in a process that unpickles a trainer.
+        return BackgroundWriter, ()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]  # nothing is pending in the process that unpickles a trainer
+    def _join_reservation(self) -> None:
+        if self._reservation is not None:
+            self._reservation.result()
+            self._reservation = None
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DTensor):
-            local, mesh = self._on_host(tensor.to_local()), self._background_groups()[1](tensor.device_mesh)
+            mesh = self._background_groups().mesh_like(tensor.device_mesh)
             return DTensor.from_local(
-                local, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+                self._on_host(tensor.to_local()),
+                mesh,
+                tensor.placements,
+                run_check=False,
+                shape=tensor.shape,
+                stride=tensor.stride(),
             )
         tensor = tensor.detach()
         storage = tensor.untyped_storage()
@@ -142,20 +154,38 @@ class BackgroundWriter:
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(self._storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def _background_groups(self) -> tuple[dist.ProcessGroup, Callable[[DeviceMesh], DeviceMesh]]:
-        """Return a group of all processes, and a function that makes a mesh like another of groups of its own."""
+    def _background_groups(self) -> "_BackgroundGroups":
         world = dist.group.WORLD
-        if self._groups is None or self._groups[0] is not world:
-            self._groups = world, dist.new_group(backend="gloo"), {}
-        _, group, meshes = self._groups
+        if self._groups is None or self._groups.world is not world:
+            self._groups = _BackgroundGroups(world, dist.new_group(backend="gloo"))
+        return self._groups
 
-        def like(mesh: DeviceMesh) -> DeviceMesh:
-            whole = mesh._get_root_mesh()
-            key = tuple(whole.mesh.shape)
-            names = whole.mesh_dim_names or ()
-            if key not in meshes:
-                own = dict.fromkeys(names, "gloo")
-                meshes[key] = init_device_mesh("cpu", key, mesh_dim_names=names, backend_override=own)  # type: ignore[arg-type]
-            return meshes[key][mesh.mesh_dim_names]  # type: ignore[index]
 
-        return group, like
+@dataclass
+class _BackgroundGroups:
+    """Process groups for collectives that run while the training uses other groups."""
+
+    world: dist.ProcessGroup | None
+    """The group of the training, of whose processes these groups consist."""
+    everyone: dist.ProcessGroup
+    meshes: dict[tuple[int, ...], DeviceMesh] = field(default_factory=dict)
+    """Meshes by their shapes."""
+
+    def mesh_like(self, mesh: DeviceMesh) -> DeviceMesh:
+        """Return a mesh of the same processes as ``mesh``, with other groups."""
+        root = mesh._get_root_mesh()
+        shape = tuple(root.mesh.shape)
+        names = root.mesh_dim_names or ()
+        if shape not in self.meshes:
+            gloo: Any = dict.fromkeys(names, "gloo")  # typed as a dict of numbers or names
+            self.meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=gloo)
+        assert mesh.mesh_dim_names is not None
+        return self.meshes[shape][mesh.mesh_dim_names]
+
+
+def _in_thread(work: Callable[[], None], name: str) -> Future[None]:
+    # An executor for each job: a forked process, which has no threads, can use this writer too.
+    with_one_thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+    running = with_one_thread.submit(work)
+    with_one_thread.shutdown(wait=False)
+    return running

@@ -6,35 +6,33 @@
 import json
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
 import transformers
+from torch import nn
+from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
-from portico.checkpoint.manifest import check_complete, newest_complete, of_another_model, reading
+from portico.checkpoint.manifest import newest_complete, of_another_model, reading, refuse_damaged
 from portico.checkpoint.sharded import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
     read_named_optimizer,
-    spread_optimizer_state,
+    shard_optimizer_state,
 )
-from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, CheckpointParts
 from portico.compat import transformers as hf_compat
-from portico.compat.transformers import logger
+from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
-from portico.distributed.model_parallel import is_spread
+from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError
-
-if TYPE_CHECKING:
-    from portico.arguments import TrainingArguments
-    from portico.trainer import Trainer
 
 _MAX_COUNT = 1 << 63
 
@@ -62,7 +60,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
-    check_complete(Path(resume_from_checkpoint))
+    refuse_damaged(Path(resume_from_checkpoint))
     return str(resume_from_checkpoint)
 
 
@@ -81,7 +79,7 @@ def warn_of_other_version(folder: str) -> None:
         )
 
 
-def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
+def read_state(folder: str, args: HFTrainingArguments) -> TrainerState | None:
     """Return the trainer state of a checkpoint, or ``None``; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
     if not file.is_file():
@@ -100,9 +98,10 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
 
 
 def _check_state(state: TrainerState) -> None:
-    """Raise ``ValueError`` if a field has not the type that ``TrainerState`` declares, or counts below zero."""
+    """Raise ``ValueError`` if a field has another type than ``TrainerState`` declares, or a count is negative."""
     for name, kind in get_type_hints(TrainerState).items():
-        value, allowed = getattr(state, name), get_args(kind) or (kind,)
+        value = getattr(state, name)
+        allowed = get_args(kind) or (kind,)
         if value is None and NoneType in allowed:
             continue
         if {int, float} & set(allowed):
@@ -118,7 +117,7 @@ def _check_state(state: TrainerState) -> None:
         raise ValueError("`log_history` is not a list of objects")
 
 
-def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
+def resumed_batch_size(folder: str, args: HFTrainingArguments) -> int | None:
     """Return the batch size that ``auto_find_batch_size`` had reached, if ``folder`` records it."""
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
@@ -127,46 +126,52 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
         return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
 
 
-def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
-    """Load the states of optimizer and scheduler from ``folder``, where it has them."""
-    optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
-    is_named = holds_named_optimizer(Path(folder))
-    if (is_named or optimizer_file.is_file()) and scheduler_file.is_file():
-        assert trainer.optimizer is not None
-        with reading(Path(folder) / OPTIMIZER_FOLDER if is_named else optimizer_file):
-            saved = _read_optimizer(trainer, Path(folder))
-        with reading(scheduler_file):
-            saved_schedule = torch.load(scheduler_file, weights_only=True)
-        with reading(optimizer_file, into_model=True):
-            present = [
-                {name: value for name, value in group.items() if name != "params"}
-                for group in trainer.optimizer.param_groups
-            ]
-            state = trainer._optimizer_state_to_load(saved)
-            groups = state["param_groups"], trainer.optimizer.param_groups
-            sizes, own_sizes = ([len(group["params"]) for group in one] for one in groups)
-            if sizes != own_sizes:
-                what = f"it has groups of {sizes} parameters, not {own_sizes}"
-                raise of_another_model(Path(folder), "optimizer", trainer.model, what)
-            trainer.optimizer.load_state_dict(state)
-            for before, after in zip(present, trainer.optimizer.param_groups, strict=True):
-                _check_options(before, after, trainer.optimizer, folder)
-        with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
-            warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-            if is_named or is_spread(trainer.model):
-                saved_schedule = _for_groups(trainer.optimizer.param_groups, saved_schedule)
-            _check_alike(trainer.lr_scheduler.state_dict(), saved_schedule)
-            trainer.lr_scheduler.load_state_dict(saved_schedule)
-    else:
+def load_optimizer_and_scheduler(
+    parts: CheckpointParts, folder: Path, convert: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Load the states of optimizer and scheduler from ``folder``, if it has them.
+
+    ``convert`` returns the saved state of the optimizer as this run's optimizer takes it.
+    """
+    optimizer_file, scheduler_file = folder / OPTIMIZER_FILE, folder / SCHEDULER_FILE
+    is_named = holds_named_optimizer(folder)
+    if not ((is_named or optimizer_file.is_file()) and scheduler_file.is_file()):
         logger.warning(
             "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
         )
+        return
+    optimizer, scheduler = parts.optimizer, parts.lr_scheduler
+    assert optimizer is not None
+    assert scheduler is not None
+    with reading(folder / OPTIMIZER_FOLDER if is_named else optimizer_file):
+        saved = _read_optimizer(parts.model, optimizer, folder, parts.args.device)
+    with reading(scheduler_file):
+        saved_schedule = torch.load(scheduler_file, weights_only=True)
+    with reading(optimizer_file, into_model=True):
+        present = [{name: one for name, one in group.items() if name != "params"} for group in optimizer.param_groups]
+        state = convert(saved)
+        saved_sizes, present_sizes = (
+            [len(group["params"]) for group in groups] for groups in (state["param_groups"], optimizer.param_groups)
+        )
+        if saved_sizes != present_sizes:
+            what = f"it has groups of {saved_sizes} parameters, not {present_sizes}"
+            raise of_another_model(folder, "optimizer", parts.model, what)
+        optimizer.load_state_dict(state)
+        for before, after in zip(present, optimizer.param_groups, strict=True):
+            _check_options(before, after, optimizer, folder)
+    with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
+        warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
+        if is_named or is_sharded(parts.model):
+            saved_schedule = _for_groups(optimizer.param_groups, saved_schedule)
+        _check_alike(scheduler.state_dict(), saved_schedule)
+        scheduler.load_state_dict(saved_schedule)
 
 
-def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Any, folder: str) -> None:
-    """Raise ``ValueError`` for damaged options of ``optimizer``, ``InputRuntimeError`` for those of another one."""
+def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Optimizer, folder: Path) -> None:
+    """Raise ``ValueError`` if saved options are damaged, ``InputRuntimeError`` if another optimizer had them."""
     _check_alike(present, saved)
-    missing, unknown = sorted(present.keys() - saved.keys()), sorted(saved.keys() - present.keys() - {"params"})
+    missing = sorted(present.keys() - saved.keys())
+    unknown = sorted(saved.keys() - present.keys() - {"params"})
     if missing and unknown:
         raise InputRuntimeError(
             f"{folder} holds the state of another optimizer than {type(optimizer).__name__}: `{missing[0]}` is "
@@ -178,14 +183,15 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
 
 
 def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a schedule for ``groups`` of parameters, of which there may be more or fewer than saved.
+    """Return the state of a schedule for ``groups`` of parameters, which may be more or fewer than the saved ones.
 
-    Parameters of one group that are spread over different processes are in groups of their own.
+    Parameters of one group that are sharded over different processes are in separate groups here.
     """
     num_saved = len(schedule.get("_last_lr", groups))
     if num_saved == len(groups):
         return schedule
-    rates, state = {"base_lrs": "initial_lr", "_last_lr": "lr"}, dict(schedule)
+    rates = {"base_lrs": "initial_lr", "_last_lr": "lr"}
+    state = dict(schedule)
     for name, values in schedule.items():
         if name in rates:
             state[name] = [group[rates[name]] for group in groups]
@@ -194,15 +200,15 @@ def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[
     return state
 
 
-def _read_optimizer(trainer: "Trainer", folder: Path) -> dict[str, Any]:
-    """Return the optimizer state in ``folder`` as it is written there, or this process's part for a spread model."""
-    model, optimizer = trainer.model, trainer.optimizer
+def _read_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path, device: torch.device) -> dict[str, Any]:
+    """Return the optimizer state in ``folder`` as it was written; for a sharded model, the part of this process."""
     if holds_named_optimizer(folder):
         return read_named_optimizer(model, optimizer, folder)
-    spread = is_spread(model)
-    place = "cpu" if spread else trainer.args.device
-    saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=place, weights_only=True, mmap=spread)
-    return spread_optimizer_state(model, optimizer, saved, folder) if spread else saved
+    if is_sharded(model):
+        saved = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
+        return shard_optimizer_state(model, optimizer, saved, folder)
+    state: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=device, weights_only=True)
+    return state
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -212,29 +218,30 @@ def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` is {str(saved[name])[:50]!r}, not like {str(value)[:50]!r}")
 
 
-def _is_alike(present: Any, saved: Any) -> bool:
+def _is_alike(present: object, saved: object) -> bool:
     if isinstance(present, list | tuple):
-        is_sequence = isinstance(saved, list | tuple) and len(saved) == len(present)
-        return is_sequence and all(map(_is_alike, present, saved))
+        if not isinstance(saved, list | tuple) or len(saved) != len(present):
+            return False
+        return all(map(_is_alike, present, saved))
     is_number = isinstance(present, int | float) and not isinstance(present, bool)
     return not is_number or isinstance(saved, int | float | torch.Tensor)
 
 
-def load_scaler(trainer: "Trainer", folder: str) -> None:
-    """Load the state of the gradient scaler from ``folder``, where there is one."""
-    scaler, scaler_file = gradient_scaler(trainer), Path(folder) / SCALER_FILE
-    if scaler is not None and scaler_file.is_file():
-        with reading(scaler_file):
-            scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
+def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
+    """Load the state of the gradient scaler from ``folder``, if the run and the folder have one."""
+    file = folder / SCALER_FILE
+    if scaler is not None and file.is_file():
+        with reading(file):
+            scaler.load_state_dict(torch.load(file, weights_only=True))
 
 
-def save_rng_state(folder: str, args: "TrainingArguments") -> None:
+def save_rng_state(folder: str, args: HFTrainingArguments) -> None:
     """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     torch.save(present_rng_states(args), _rng_file(folder, args))
 
 
-def present_rng_states(args: "transformers.TrainingArguments") -> dict[str, Any]:
+def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
     """Return the states of Python's, numpy's and torch's generators of this process."""
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -256,7 +263,7 @@ def portable_rng_states(states: dict[str, Any], *, as_arrays: bool = False) -> d
     return {**states, "numpy": (name, keys, *rest)}
 
 
-def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
+def load_rng_state(folder: str | None, args: HFTrainingArguments) -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
@@ -271,7 +278,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
         set_rng_states(torch.load(file, weights_only=True), args)
 
 
-def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments") -> None:
+def set_rng_states(states: dict[str, Any], args: HFTrainingArguments) -> None:
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])
@@ -279,10 +286,9 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
         hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
-def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
+def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     """Write where a stream stood after ``num_batches`` of the epoch, if its source can start there again."""
-    position = loader.position_after(num_batches) if isinstance(loader, DataLoaderShard) else None
-    if position is None:
+    if not isinstance(loader, DataLoaderShard) or (position := loader.position_after(num_batches)) is None:
         return
     file = _position_file(folder, loader)
     torch.save(position, file)
@@ -297,11 +303,12 @@ def save_stream_position(folder: str, loader: Any, num_batches: int) -> None:
         )
 
 
-def load_stream_position(folder: str, loader: Any, num_batches: int) -> dict[str, Any] | None:
-    """Return what :func:`save_stream_position` has written of as many batches, in as many processes."""
+def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[str, Any] | None:
+    """Return the position that :func:`save_stream_position` wrote for the same numbers of batches and processes."""
     if not isinstance(loader, DataLoaderShard):
         return None
-    file, position = _position_file(folder, loader), None
+    file = _position_file(folder, loader)
+    position = None
     if file.is_file():
         with reading(file):
             position = torch.load(file, weights_only=True)
@@ -319,6 +326,6 @@ def _position_file(folder: str, loader: DataLoaderShard) -> Path:
     return Path(folder) / (f"stream_position_{loader.config.process_index}.pt" if is_own else "stream_position.pt")
 
 
-def _rng_file(folder: str, args: "TrainingArguments") -> Path:
+def _rng_file(folder: str, args: HFTrainingArguments) -> Path:
     name = "rng_state.pth" if args.world_size <= 1 else f"rng_state_{args.process_index}.pth"
     return Path(folder) / name

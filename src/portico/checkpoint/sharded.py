@@ -1,4 +1,4 @@
-"""Weights and optimizer of a model that is spread over processes: written shard by shard, read slice by slice.
+"""Weights and optimizer of a sharded model: written shard by shard, read slice by slice.
 
 The weights are files of safetensors that ``from_pretrained`` reads; the optimizer's state is a folder of
 ``torch.distributed.checkpoint``, by the names of the parameters, so that any number of processes reads it.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -30,15 +31,14 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from portico.checkpoint.manifest import of_another_model, reading
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
-from portico.distributed.model_parallel import free_whole_weights, is_empty, whole
+from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty
 from portico.errors import InputError
 
 OPTIMIZER_FOLDER = "optimizer_0"
-# What `transformers.Trainer` writes under FSDP, with either `state_dict_type`.
-FSDP_WEIGHTS_FILE, FSDP_WEIGHTS_FOLDER, FSDP_OPTIMIZER_FILE = (
-    *("pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
-    "optimizer.bin",
-)
+# What `transformers.Trainer` writes under FSDP: the folder with `state_dict_type="SHARDED_STATE_DICT"`.
+FSDP_WEIGHTS_FILE = "pytorch_model_fsdp.bin"
+FSDP_WEIGHTS_FOLDER = "pytorch_model_fsdp_0"
+FSDP_OPTIMIZER_FILE = "optimizer.bin"
 MAX_SHARD_SIZE = "5GB"
 _Optimizer = torch.optim.Optimizer
 
@@ -65,7 +65,7 @@ def save_weight_shards(
     for file, names in plan.filename_to_tensors.items():
         gathered: dict[str, torch.Tensor] = {}
         for name in names:
-            tensor = whole(tensors[name].detach())
+            tensor = full_tensor(tensors[name].detach())
             if is_writer:
                 gathered[name] = tensor.cpu().contiguous()
             del tensor
@@ -85,14 +85,14 @@ def save_weight_shards(
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors, still spread, that a file of weights holds: of tied ones the first."""
+    """Return the tensors, still sharded, that a file of weights holds: the first of tied ones."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
     return {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
 
 
 def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
-    """Load into each process's part of ``model`` what ``folder`` holds of it; return missing and unexpected keys.
+    """Load the weights in ``folder`` into ``model``, each process its part; return missing and unexpected keys.
 
     Weights on the meta device get memory first. ``InputError`` is raised for weights of another model.
     """
@@ -127,13 +127,13 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
 
 
 @contextmanager
-def taking_whole_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside the block, let ``load_state_dict`` of spread modules take whole tensors: each process its part."""
+def accepting_full_tensors(model: nn.Module) -> Iterator[None]:
+    """Inside the block, let ``load_state_dict`` of sharded modules take full tensors: each process keeps its part."""
 
-    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+    def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: object) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if (key := prefix + name) in state_dict:
-                state_dict[key] = _as_spread(parameter, state_dict[key])
+                state_dict[key] = _sharded_like(parameter, state_dict[key])
 
     hooks = [module.register_load_state_dict_pre_hook(cut) for module in model.modules()]
     try:
@@ -154,7 +154,7 @@ def _allocate(model: nn.Module) -> None:
 
 
 def _initialise_rest(model: PreTrainedModel, loaded: set[str]) -> None:
-    """Initialise what no file holds, such as tables of positions, as ``from_pretrained`` does."""
+    """Initialise the tensors that are in no file, for example tables of positions, as ``from_pretrained`` does."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         tensor._is_hf_initialized = name in loaded or name in model.all_tied_weights_keys
     model.initialize_weights()
@@ -162,7 +162,7 @@ def _initialise_rest(model: PreTrainedModel, loaded: set[str]) -> None:
 
 @dataclass(frozen=True)
 class _StoredWeight:
-    """A weight in a file; ``read`` calls a function with the whole tensor, or with what reads a part when indexed."""
+    """A weight in a file; ``read`` calls a function with the full tensor, or with a slice that reads when indexed."""
 
     shape: list[int]
     read: Callable[[Callable[[Any], torch.Tensor]], torch.Tensor]
@@ -209,7 +209,7 @@ def _read_slice(file: Path, name: str, read: Callable[[Any], torch.Tensor]) -> t
 
 
 def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
-    """Return the part of ``source``, a whole tensor or a slice of a file, that this process has of ``like``."""
+    """Return this process's part of ``source``, a full tensor or a slice of a file, sharded as ``like`` is."""
     if isinstance(like, DTensor):
         part: torch.Tensor = hf_compat.shard_operation(like).shard_tensor(source)
         return part
@@ -219,7 +219,7 @@ def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
 # ---- The optimizer ----
 
 
-def save_optimizer_shards(state: dict[str, Any], folder: Path, group: Any = None) -> None:
+def save_optimizer_shards(state: dict[str, Any], folder: Path, group: dist.ProcessGroup | None = None) -> None:
     """Write each process's part of the optimizer's :func:`optimizer_by_name`; all processes of ``group`` call this."""
     save({"optimizer": state}, checkpoint_id=folder / OPTIMIZER_FOLDER, process_group=group)
 
@@ -230,7 +230,8 @@ def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]
     These are the keys of ``transformers.distributed.save_optimizer_distributed``.
     """
     names = _names(model)
-    saved, flat = optimizer.state_dict(), {}
+    saved = optimizer.state_dict()
+    flat: dict[str, Any] = {}
     for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
         options = {key: value for key, value in group.items() if key != "params"}
         for index, parameter in zip(group["params"], own["params"], strict=True):
@@ -247,7 +248,7 @@ def holds_named_optimizer(folder: Path) -> bool:
 
 
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
-    """Return what ``folder`` holds of the parameters of ``optimizer``, as its ``load_state_dict`` takes it."""
+    """Return the state of the parameters of ``optimizer`` in ``folder``, as its ``load_state_dict`` takes it."""
     names = _names(model)
     parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
     if (folder / FSDP_OPTIMIZER_FILE).is_file():
@@ -288,15 +289,15 @@ def _check_names(
         raise of_another_model(folder, "optimizer", model, what)
 
 
-def spread_optimizer_state(
+def shard_optimizer_state(
     model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Return this process's part of a whole optimizer state, ``saved`` in ``folder`` by a run without sharding."""
+    """Return this process's part of the full state of an optimizer, ``saved`` in ``folder`` without sharding."""
     names = _names(model)
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
-    # Parameters of one group that are spread differently are in groups of their own here, one after another.
+    # Here a group is split into one for each way in which its parameters are sharded, one after another.
     merged: list[list[Any]] = []
     for size in sizes:
         merged.append([])
@@ -305,7 +306,8 @@ def spread_optimizer_state(
     if [len(group) for group in merged] != sizes or groups:
         present = [len(group["params"]) for group in optimizer.param_groups]
         raise of_another_model(folder, "optimizer", model, f"it has groups of {sizes} parameters, not {present}")
-    state, options = {}, {}
+    state = {}
+    options = {}
     for group, own in zip(saved["param_groups"], merged, strict=True):
         for index, parameter in zip(group["params"], sorted(own, key=order.__getitem__), strict=True):
             state[names[parameter]] = saved["state"].get(index, {})
@@ -314,7 +316,7 @@ def spread_optimizer_state(
 
 
 def _names(model: nn.Module) -> dict[torch.Tensor, str]:
-    free_whole_weights(model)
+    free_full_weights(model)
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
@@ -330,7 +332,7 @@ def _state_dict(
             if name not in options:
                 raise ValueError(f"`{name}` is missing")
             entries = state.get(name, {})
-            present["state"][index] = {key: _as_spread(parameter, value) for key, value in entries.items()}
+            present["state"][index] = {key: _sharded_like(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
             # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
@@ -340,31 +342,34 @@ def _state_dict(
     return present
 
 
-def _as_spread(parameter: torch.Tensor, value: Any) -> Any:
-    """Return ``value`` spread as ``parameter`` is, if it is a tensor of that shape."""
+def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
+    """Return ``value`` sharded as ``parameter`` is, if it is a tensor of the same shape."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
     if isinstance(value, DTensor):
         return value.redistribute(placements=parameter.placements)
     part = hf_compat.shard_operation(parameter).shard_tensor(value).contiguous()
-    mesh, placements = parameter.device_mesh, parameter.placements
     return DTensor.from_local(
-        part.to(parameter.to_local().device), mesh, placements, shape=parameter.shape, stride=parameter.stride()
+        part.to(parameter.to_local().device),
+        parameter.device_mesh,
+        parameter.placements,
+        shape=parameter.shape,
+        stride=parameter.stride(),
     )
 
 
 def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
-    """Fill the tensors of ``state``; each process reads its part by itself."""
+    """Read the tensors of ``state``, in place; each process reads its part independently."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         try:
             load(state, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
-            # It is no `Exception`, and holds the errors of the processes, of which this is the only one.
+            # Not an `Exception`; it has the error of each process, and this one reads alone.
             raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 
-def _template(stored: Any, parameter: torch.Tensor | None) -> Any:
+def _template(stored: object, parameter: torch.Tensor | None) -> Any:
     if not isinstance(stored, TensorStorageMetadata):
         return None
     dtype = stored.properties.dtype

@@ -1,4 +1,4 @@
-"""A model's weights, written as ``from_pretrained`` reads them and read back; at the end those of PEFT's adapters."""
+"""Write a model's weights as ``from_pretrained`` reads them, and load them; at the end PEFT's adapters."""
 
 import importlib
 import re
@@ -18,10 +18,10 @@ from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.manifest import of_another_model, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
+    accepting_full_tensors,
     load_weight_slices,
     save_weight_shards,
     stored_tensors,
-    taking_whole_tensors,
 )
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -33,7 +33,7 @@ from portico.compat.transformers import (
     logger,
     unwrap_peft_model,
 )
-from portico.distributed.model_parallel import gathered_root, is_spread, whole
+from portico.distributed.model_parallel import full_tensor, gathered_root, is_sharded
 from portico.errors import InputError
 
 
@@ -48,15 +48,15 @@ def save_weights(
 ) -> None:
     """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
-    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A model that is spread
-    over processes is gathered by all of them, and written by ``is_writer``. Files are written by ``background``, if it
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A sharded model
+    is gathered by all processes, and written by those with ``is_writer``. Files are written by ``background``, if it
     is given, at the time that it chooses.
     """
     background = background or BackgroundWriter()
     path = Path(folder)
-    if state_dict is None and is_spread(unwrapped):
+    if state_dict is None and is_sharded(unwrapped):
         if getattr(unwrapped, "peft_config", None):
-            _save_spread_adapters(unwrapped, folder, is_writer=is_writer)
+            _save_sharded_adapters(unwrapped, folder, is_writer=is_writer)
             return
         tensors = background.copied(stored_tensors(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
@@ -79,7 +79,7 @@ def save_weights(
 
 
 def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
-    # A bar over one file would only break the bar of the training.
+    # A progress bar over one file would break the progress bar of the training.
     with _without_progress_bars(), _not_gathering(model):
         cast(PreTrainedModel, model).save_pretrained(folder, state_dict=state_dict)
 
@@ -99,24 +99,23 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
     """
     path = Path(folder)
     if has_adapters(model):
-        with taking_whole_tensors(model):
+        with accepting_full_tensors(model):
             load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    if is_spread(model):
+    if is_sharded(model):
         return load_weight_slices(model, path)
     result = _load_by_name(model, path)
     if renames and are_renamed(model, result):
         pretrained = cast(PreTrainedModel, model)
-        config, dtype = pretrained.config, pretrained.dtype
         with reading(path, into_model=True), torch.random.fork_rng(devices=[]):
-            same = type(pretrained).from_pretrained(folder, config=config, dtype=dtype)
+            same = type(pretrained).from_pretrained(folder, config=pretrained.config, dtype=pretrained.dtype)
         model.load_state_dict(same.state_dict())
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     return result
 
 
-def fill(model: nn.Module) -> None:
-    """Load into a spread model on the meta device the weights that its configuration names, each process its part.
+def materialize(model: nn.Module) -> None:
+    """Load the weights that its configuration names into a sharded model on the meta device, each process its part.
 
     Raises:
         InputError: If the configuration names no folder with weights.
@@ -132,7 +131,7 @@ def fill(model: nn.Module) -> None:
 
 
 def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
-    """Return whether weights were neither found nor recognised that ``from_pretrained`` may know by other names."""
+    """Return whether ``from_pretrained`` may know the missing weights under the names of the unexpected ones."""
     return isinstance(model, PreTrainedModel) and bool(result.missing_keys and result.unexpected_keys)
 
 
@@ -161,7 +160,7 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
 
 @contextmanager
 def _fitting(model: nn.Module, path: Path) -> Iterator[None]:
-    """Turn torch's list of all weights that have another shape in ``path`` into one sentence."""
+    """Turn torch's list of all weights whose shapes differ from those in ``path`` into one sentence."""
     try:
         yield
     except RuntimeError as error:
@@ -176,7 +175,7 @@ _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): copying a param.*?Size\((
 
 
 def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return ``weights`` as safetensors takes them: contiguous, and none in the memory of another."""
+    """Return ``weights`` as safetensors takes them: contiguous, and without shared memory."""
     stored: dict[str, torch.Tensor] = {}
     storages: set[int] = set()
     for name, tensor in weights.items():
@@ -189,7 +188,8 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None:
     """Warn about weights of ``model`` that :func:`load_weights` did not find, and about weights the model lacks."""
-    weights, missing = model.state_dict(), set(result.missing_keys)
+    weights = model.state_dict()
+    missing = set(result.missing_keys)
     # Tied weights share memory; safetensors stores them once.
     loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
@@ -202,7 +202,7 @@ def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None
 
 @contextmanager
 def _not_gathering(model: nn.Module) -> Iterator[None]:
-    """Hide from ``save_pretrained`` that it spread the model, which it would gather whole."""
+    """Hide from ``save_pretrained`` that transformers has sharded the model, or it would gather all weights."""
     config: Any = getattr(model, "config", None)
     before = getattr(config, "distributed_config", None)
     if before is None:
@@ -231,8 +231,8 @@ def has_adapters(model: nn.Module) -> bool:
     return unwrap_peft_model(model) is not model
 
 
-def _save_spread_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
-    """Write the adapters of a spread model as PEFT does, gathering nothing else; all processes call this.
+def _save_sharded_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
+    """Write the adapters of a sharded model as PEFT does, gathering nothing else; all processes call this.
 
     They are small enough to be written at once.
     """
@@ -247,7 +247,7 @@ def _save_spread_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
             for tensor in peft.get_peft_model_state_dict(model, state_dict=tensors, adapter_name=name).values()
         }
         held = {
-            name: whole(tensor) if name in trained or id(tensor) in chosen else tensor
+            name: full_tensor(tensor) if name in trained or id(tensor) in chosen else tensor
             for name, tensor in tensors.items()
         }
         if is_writer:

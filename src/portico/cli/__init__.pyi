@@ -1,2 +1,2 @@
 from portico.cli.app import main as main
-from portico.cli.compose import compose as compose
+from portico.cli.composition import compose as compose

@@ -1,4 +1,4 @@
-"""`python -m portico.cli`, the same as `portico train`; the processes of a run are started like this."""
+"""``python -m portico.cli``, the same as ``portico train``; the processes of a run are started like this."""
 
 from portico.cli.app import main
 

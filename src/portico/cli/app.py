@@ -1,6 +1,5 @@
 """From the shell command to the exit code."""
 
-import gc
 import logging
 import math
 import os
@@ -9,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
 
-from portico.cli.compose import (
+from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     checked,
@@ -46,15 +45,16 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.settings import nearest_names
+from portico.cli.studies import JobProgress
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
+from portico.hp_search import worst_instead
 
 log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-Task = Callable[[DictConfig], Any]
+Task = Callable[[DictConfig], object]
 
 
 @ends_with_its_reader
@@ -62,7 +62,7 @@ def main() -> None:
     """Compose the configuration that the command line describes and run it, once or as a sweep.
 
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
-    with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
+    with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
     """
     register_resolvers()
     try:
@@ -73,7 +73,7 @@ def main() -> None:
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()
     if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:
-        print("# @package _global_")  # so that what follows is a file of the group experiment
+        print("# @package _global_")  # so that the output is a file of the group experiment
     launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
     if os.environ.get(FULL_ERROR) == "1":
         launch(run)()
@@ -101,14 +101,14 @@ def main() -> None:
                 "into paths.sweep_dir; set it to a folder that can be written to. "
                 f"{FULL_ERROR}=1 shows where it failed."
             )
-    if sweep.failed:  # a sweeper may have gone on without asking
+    if sweep.failed:  # a sweeper may have continued after a failure
         _exit(
             f"These jobs of the sweep failed: {', '.join(sweep.failed)}. Their errors are above; the others have run."
         )
 
 
-def run(config: DictConfig) -> Any:
-    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained.
+def run(config: DictConfig) -> float | list[float] | None:
+    """Run one composed configuration and return the objective of a sweep; ``None`` where nothing was trained.
 
     A job of a sweep that has finished is not run again; one that was interrupted resumes from its last checkpoint.
     """
@@ -140,17 +140,10 @@ def run(config: DictConfig) -> Any:
     return _objective(job.metrics, settings)  # the search has ended it
 
 
-@cache
-def _keep_imports() -> None:
-    """Take the modules out of later searches for garbage, of which the last, at the process's end, takes a second."""
-    gc.freeze()
-
-
 def _trained(
     settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
 ) -> dict[str, float]:
-    """Run the experiment of checked settings; ``continued`` are those that resume what the folder holds of the job."""
-    _keep_imports()
+    """Run the experiment of checked settings; ``continued`` are settings that resume the job from its folder."""
     # The processes of a run other than the first join the folder that it has claimed.
     if is_first_process() and continued is None:
         claim(folder, settings)
@@ -164,8 +157,6 @@ def _trained(
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
         if job is not None:
-            from portico.cli.job_progress import JobProgress
-
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
@@ -176,11 +167,11 @@ def _objective(metrics: Mapping[str, float], settings: Mapping[str, Any]) -> flo
 
 
 def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | list[float] | None:
-    """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
+    """Return the metric that a sweep optimises, named under ``metric`` of the objective; None if none is.
 
-    It is a finite Python float, since other sweepers stop at anything else: instead of NaN or infinity the worst value
-    of the `mode`, "max" or "min", with a warning. A metric that the run does not have is refused. Several objectives
-    are lists of metrics, of modes, and of values.
+    The value is a finite Python float, since other sweepers stop at anything else: NaN and infinity become the worst
+    value of the ``mode``, "max" or "min", with a warning. A metric that the run does not have is refused. Several
+    objectives are lists of metrics, of modes, and of values.
     """
     values = []
     for name, mode in goals_of(objective).items():
@@ -191,22 +182,20 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
             )
         values.append(float(metrics[name]))
         if not math.isfinite(values[-1]):
-            worst = -sys.float_info.max if mode == "max" else sys.float_info.max
-            log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, values[-1], worst)
-            values[-1] = worst
+            values[-1] = worst_instead(name, values[-1], "maximize" if mode == "max" else "minimize")
     if isinstance(objective["metric"], list):
         return values
     return values[0] if values else None
 
 
 class _JobFailed(Exception):
-    """A job of a sweep was refused or failed, which has been reported; a sweeper decides what that means."""
+    """A job of a sweep was refused or failed, and the error was printed; the sweeper decides what follows."""
 
 
 def _exiting(task: Task) -> Task:
-    """Make bad input and an interrupt end the process with a sentence; what fails in a sweep, only its job."""
+    """Make bad input and an interrupt end the process with a sentence; in a sweep a failure ends only its job."""
 
-    def exiting_task(config: DictConfig) -> Any:
+    def exiting_task(config: DictConfig) -> object:
         hydra_config = cast(DictConfig, HydraConfig.get())
         in_sweep = hydra_config.mode is RunMode.MULTIRUN
         with env_override({FULL_ERROR: "0"}):
@@ -237,5 +226,4 @@ def _exiting(task: Task) -> Task:
 
 
 def _exit(message: str, code: int = 1) -> NoReturn:
-    print(f"error: {in_words_of_the_command_line(message)}", file=sys.stderr)
-    raise SystemExit(code)
+    exit_with_error(in_words_of_the_command_line(message), code)

@@ -13,8 +13,8 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.settings import FIRST_GUESSES, nearest_names, suggestion
-from portico.errors import InputError
+from portico.cli.settings import first_guesses, suggestion
+from portico.errors import InputError, nearest_names
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}
@@ -55,7 +55,7 @@ EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
 
 @contextmanager
 def explained(names: Callable[[], Collection[str]] = lambda: TOP_LEVEL_NAMES) -> Iterator[None]:
-    """Turn errors of the configuration into `InputError`; ``names`` is that of :func:`explain`."""
+    """Turn errors of the configuration into ``InputError``; ``names`` is that of :func:`explain`."""
     try:
         yield
     except CONFIG_ERRORS as error:
@@ -141,7 +141,7 @@ def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:
             f"'~{deleted[1]}' removes nothing: no file sets '{deleted[1]}', so that it has its default. Leave it out."
         )
     chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
-    if chosen is not None and chosen[1] in FIRST_GUESSES:
+    if chosen is not None and chosen[1] in first_guesses():
         return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], names())}"
     return message
 

@@ -7,8 +7,8 @@ The protocol, which holds for every experiment:
   keys of the group are arguments of that class, which also says what they may be (:mod:`portico.cli.settings`).
 * ``trainer`` and ``args`` are not built but kept as partials: a trainer needs what all other groups build, and
   training arguments need the folder of the run and the strategy.
-* A class of the user's own takes the place of ours if it has the methods named by the field (``needs``), or derives
-  from the class named there (``base``).
+* A class of the user can replace ours if it has the method named by the field (``needs``), or derives from the class
+  named there (``base``).
 * ``MODES`` names the methods that ``mode=...`` calls. Each writes its files and returns metrics.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lightning.pytorch import Callback
 from rich.console import Console
@@ -39,15 +39,26 @@ from portico.cli.settings import (
     without_further_keys,
 )
 from portico.errors import InputError, MissingPackageError, naming_the_extra
-
-if TYPE_CHECKING:
-    from portico.trainer import Trainer
+from portico.trainer import Trainer
 
 # Arguments of a trainer that the experiment passes itself; settings cannot set them.
 RESERVED_TRAINER_ARGUMENTS = (
-    *("model", "args", "train_dataset", "eval_dataset", "eval_examples", "data_collator", "processing_class"),
-    *("post_process_function", "compute_metrics", "callbacks", "loggers", "tokenizer", "teacher", "distillation"),
-    *("ipu_config", "eval_data_collator"),
+    "model",
+    "args",
+    "train_dataset",
+    "eval_dataset",
+    "eval_examples",
+    "data_collator",
+    "eval_data_collator",
+    "processing_class",
+    "tokenizer",
+    "post_process_function",
+    "compute_metrics",
+    "callbacks",
+    "loggers",
+    "teacher",
+    "distillation",
+    "ipu_config",
 )
 
 
@@ -67,9 +78,11 @@ class Placement:
     """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
 
 
-# What only a training does.
+# Training arguments of an evaluation or prediction, which does nothing that only a training does.
 NOT_WITHOUT_TRAINING = {
-    **{"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False},
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
     "train_sampling_strategy": "random",  # group_by_length would also reorder what is predicted
 }
 
@@ -85,19 +98,21 @@ class GroupSpec:
     kept as one: the experiment builds it.
     """
 
-    # Another class than the default must have this method, which the default documents, ...
     needs: str | None = None
-    # ... and derive from this class or one of several; without `needs` from the default.
+    """Method that another class than the default must have; the default documents it."""
     base: type | tuple[type, ...] | None = None
-    decided: Sequence[str] = ()  # arguments of the class that the experiment gives, and no setting
-    settings: Callable[[Any], GroupSchema] = schema_of  # returns the keys that a class takes
+    """Classes of which another class must derive from one; by default the default, unless there is ``needs``."""
+    decided: Sequence[str] = ()
+    """Arguments of the class that the experiment gives, and settings cannot."""
+    settings: Callable[[Any], GroupSchema] = schema_of
+    """Returns the keys that a class takes."""
 
-    def schema_of(self, target: Any) -> GroupSchema:
+    def schema_of(self, target: Callable[..., object]) -> GroupSchema:
         """Return the keys that a class in this group takes."""
         found = self.settings(target)
         return GroupSchema({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
 
-    def check_class(self, name: str, target: Any, default: Any) -> None:
+    def check_class(self, name: str, target: Callable[..., object], default: type) -> None:
         """Refuse a class that does not fit; ``name`` is the key that names it."""
         bases = self.base or (object if self.needs else default)
         if not (inspect.isclass(target) and issubclass(target, bases)):
@@ -110,12 +125,18 @@ class GroupSpec:
             )
 
 
-def group(**options: Any) -> dict[str, Any]:
-    """Return the field metadata of a configuration group; the options are the arguments of :class:`GroupSpec`."""
-    return {"group": GroupSpec(**options)}
+def group(
+    *,
+    needs: str | None = None,
+    base: type | tuple[type, ...] | None = None,
+    decided: Sequence[str] = (),
+    settings: Callable[[Any], GroupSchema] = schema_of,
+) -> dict[str, Any]:
+    """Return the field metadata of a configuration group; the arguments are as in :class:`GroupSpec`."""
+    return {"group": GroupSpec(needs, base, decided, settings)}
 
 
-def key_of_group(name: str, default: Any) -> Any:
+def key_of_group(name: str, default: object) -> Any:
     """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
     return field(default=default, metadata={"key_of": name})
 
@@ -131,19 +152,22 @@ class Experiment(ABC):
         default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
     )
     strategy: Any = field(default_factory=Placement, metadata=group())
-    callbacks: Sequence[Any] = ()  # of Hugging Face or Lightning
-    logger: Sequence[Any] = ()  # of Lightning
-    output_dir: str  # folder of the run
+    callbacks: Sequence[Any] = ()
+    """Callbacks of Hugging Face or Lightning."""
+    logger: Sequence[Any] = ()
+    """Loggers of Lightning."""
+    output_dir: str
+    """Folder of the run."""
 
     @abstractmethod
     def train(self) -> dict[str, float]:
         """Train, write everything into the folder of the run, and return the metrics."""
 
     def check_objective(self, name: str) -> None:  # noqa: B027 -- most experiments know only after the training
-        """Refuse an objective of a sweep that :meth:`train` will not return, before it begins; by default none."""
+        """Refuse an objective of a sweep that :meth:`train` will not return; by default none is refused."""
 
     def intermediate_metrics(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the metrics of an evaluation during training by the names that :meth:`train` gives them."""
+        """Return the metrics of an evaluation during training, named as in the result of :meth:`train`."""
         return metrics
 
     def placement(self) -> dict[str, Any]:
@@ -158,10 +182,10 @@ class TrainerExperiment(Experiment):
     MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
 
     @abstractmethod
-    def make_trainer(self, args: Any, *, training: bool = True) -> "Trainer":
+    def make_trainer(self, args: Any, *, training: bool = True) -> Trainer:
         """Load the data, make the model and return their trainer; without ``training`` only for an evaluation."""
 
-    def callback_arguments(self, trainer: Any) -> dict[str, Any]:
+    def callback_arguments(self, trainer: object) -> dict[str, Any]:
         """Return the arguments of a trainer that hold the callbacks of both libraries and the loggers."""
         of_lightning = [one for one in self.callbacks if isinstance(one, Callback)]
         set_already = getattr(trainer, "keywords", {}).get("lightning_callbacks") or ()
@@ -171,8 +195,8 @@ class TrainerExperiment(Experiment):
             "loggers": list(self.logger),
         }
 
-    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
-        """Show and write what ``trainer`` reached; called in the first process, by default nothing.
+    def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Show and write the results of ``trainer``; called in the first process, by default nothing.
 
         ``metrics`` are those of training and evaluation, and ``seconds`` the wall time of the whole run.
         """
@@ -215,9 +239,10 @@ class TrainerExperiment(Experiment):
     def predict(self) -> dict[str, float]:
         """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
 
-    def evaluated(self, trainer: Any) -> dict[str, float]:
+    def evaluated(self, trainer: Trainer) -> dict[str, float]:
         """Evaluate and return the metrics."""
-        return {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
+        eval_dataset: Any = trainer.eval_dataset
+        return {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
 
     def arguments_without_training(self) -> Any:
         """Return the training arguments for an evaluation or prediction, which needs a trained model; seed the run."""
@@ -271,16 +296,16 @@ def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> N
         )
 
 
-# ------------------------------------------------------------------------------------ from settings to an experiment
+# ---- From settings to an experiment ----
 
 
-def path_of(target: Any) -> str:
+def path_of(target: Callable[..., object]) -> str:
     """Return the dotted path of a class or function."""
     return f"{target.__module__}.{target.__qualname__}"
 
 
-def import_target(name: str, path: Any) -> Any:
-    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is."""
+def import_target(name: str, path: object) -> Any:
+    """Return the class or function at the dotted path under the key ``name``; ``path`` may already be one."""
     if callable(path):
         return path
     module, _, attribute = str(path).rpartition(".")
@@ -300,18 +325,18 @@ def import_target(name: str, path: Any) -> Any:
 
 
 def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
-    """Return the class of the experiment that settings describe."""
+    """Return the class of the experiment that ``settings`` describe."""
     found = import_target(TARGET, settings[TARGET])
     if not (inspect.isclass(found) and issubclass(found, Experiment)):
         raise InputError(
             f"`{TARGET}={settings[TARGET]}` is not an experiment; set it to a class that derives from "
-            f"{path_of(Experiment)}, such as that of +experiment=mrc."
+            f"{path_of(Experiment)}, such as the class of +experiment=mrc."
         )
     return found
 
 
 class ConfiguredGroup(NamedTuple):
-    """A group as settings describe it: the class it builds, its values, and all keys that it may have."""
+    """A group as settings describe it: the class, the values, and all keys that it may have."""
 
     name: str
     target: Any
@@ -345,15 +370,15 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
 
 
 def schema_of_experiment(settings: Mapping[str, Any]) -> ExperimentSchema:
-    """Return all that may be set of the experiment that settings describe."""
+    """Return all settings of the experiment that ``settings`` describe."""
     groups = {one.name: KnownGroup(path_of(one.target), one.settings) for one in configured_groups(settings)}
     return ExperimentSchema(experiment_class(settings).MODES, sorted(_plain_fields(settings)), groups)
 
 
 def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the defaults of the groups that name their class: they describe the run completely.
+    """Return settings completed with the defaults of every group that names its class.
 
-    Training arguments and trainers are left as they are; the trainer saves its more than a hundred arguments itself.
+    Training arguments and trainers are left as they are: the trainer saves its more than a hundred arguments itself.
     """
     complete = dict(settings)
     for one in configured_groups(settings):
@@ -365,9 +390,9 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
-    """Return the experiment that settings describe, checked and with all its groups built.
+    """Return the experiment that ``settings`` describe, checked and with all groups built.
 
-    ``callbacks`` and ``logger`` are objects already. What does not exist or does not fit raises ``InputError``.
+    ``callbacks`` and ``logger`` are objects already. Settings that do not exist or do not fit raise ``InputError``.
     """
     schema_of_experiment(settings).check(settings)
     own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}

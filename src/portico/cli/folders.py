@@ -23,7 +23,7 @@ SIGNS_OF_A_RUN = (
 
 
 def check_folder_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse an `overwrite` that is not a Boolean, and a name that would lead out of the folder of all runs."""
+    """Refuse an ``overwrite`` that is not a Boolean, and a name that would lead out of the folder of all runs."""
     overwrite, name = settings["overwrite"], settings["name"]
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite={overwrite} is unknown; set it to true or false.")
@@ -37,7 +37,7 @@ def check_folder_settings(settings: Mapping[str, Any]) -> None:
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Make sure that a run may write into the folder; refuse one with a run that is neither resumed nor replaced.
 
-    With `overwrite=true` the signs of the earlier run move to a subfolder `replaced-<n>`: the new run can neither
+    With ``overwrite=true`` the signs of the earlier run move to a subfolder ``replaced-<n>``: the new run can neither
     resume from nor rotate away the old checkpoints, and nothing is deleted.
     """
     signs = _signs(folder)

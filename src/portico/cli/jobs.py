@@ -1,4 +1,4 @@
-"""The jobs of a sweep: what each leaves in its folder, what is left to do of it, and running it in its own process."""
+"""The jobs of a sweep: the record in each folder, what is left to do, and running a job in its own process."""
 
 import json
 import math
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, TypedDict, cast
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, open_dict
 
 from portico.cli.folders import CONFIG_FILE
-from portico.errors import InputError, MissingPackageError
+from portico.errors import InputError
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
@@ -30,17 +30,27 @@ RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "fa
 # The one sweeper that gives the same values in every process; others draw.
 GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
-# What a resumed job may have changed.
+# Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
 _SECONDS_TO_END = 10
 
 
 class JobPruned(Exception):
-    """The search ends this job early: others were better after as many evaluations."""
+    """The search ends this job early: others were better after the same number of evaluations."""
 
 
 class JobEndedError(InputError):
-    """The process of a job ended without success, and has said why."""
+    """The process of a job has failed and reported why."""
+
+
+class ReportedTrial(TypedDict):
+    """The trial of an Optuna study that a job reports its evaluations to."""
+
+    storage: str
+    study: str
+    id: int
+    pruner: dict[str, Any] | None
+    """Configuration of the pruner; ``None``: the search does not prune."""
 
 
 @dataclass(kw_only=True)
@@ -61,12 +71,12 @@ class SweepJob:
     started: float = 0.0
     """Unix time of the last start."""
     seconds: float = 0.0
-    """Wall time, of all starts."""
+    """Wall time of all starts."""
     error: str | None = None
     is_feasible: bool = True
     """Whether the constraints of the search hold."""
-    trial: dict[str, Any] | None = None
-    """Where to report evaluations: ``storage``, ``study``, ``id`` and the configuration of the ``pruner``."""
+    trial: ReportedTrial | None = None
+    """Where to report evaluations."""
 
     @classmethod
     def read(cls, folder: Path) -> "SweepJob | None":
@@ -84,13 +94,13 @@ class SweepJob:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         content = {name: value for name, value in asdict(self).items() if name != "folder"}
-        # Others read it while it changes.
+        # Other processes read the file while it changes.
         new = self.folder / f".{JOB_FILE}.{os.getpid()}"
         new.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
         new.replace(self.folder / JOB_FILE)
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the settings that resume what the folder holds of this job; None if it holds nothing of it."""
+        """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""
         recorded = self.folder / CONFIG_FILE
         if settings["overwrite"] or not recorded.is_file():
             return None
@@ -102,17 +112,21 @@ class SweepJob:
 
     def begin(self, objective: Mapping[str, Any]) -> None:
         self.goals = goals_of(objective)
-        self.status, self.error, self.objective, self.started = RUNNING, None, {}, time.time()
+        self.status = RUNNING
+        self.error = None
+        self.objective = {}
+        self.started = time.time()
         self.write()
 
     def finish(self, metrics: Mapping[str, float]) -> None:
-        self.status, self.metrics = FINISHED, {name: float(value) for name, value in metrics.items()}
+        self.status = FINISHED
+        self.metrics = {name: float(value) for name, value in metrics.items()}
         values = {name: self.metrics[name] for name in self.goals}
         self.objective = {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Write down how the job ends."""
+        """Record how the job ends."""
         before, begun = self.seconds, time.time()
         try:
             yield
@@ -123,7 +137,8 @@ class SweepJob:
         except JobEndedError:
             raise
         except Exception as error:
-            self.status, self.error = FAILED, f"{type(error).__name__}: {error}"
+            self.status = FAILED
+            self.error = f"{type(error).__name__}: {error}"
             self.started = self.started or begun
             raise
         finally:
@@ -132,7 +147,7 @@ class SweepJob:
                 self.write()
 
     def run_in_own_process(self) -> None:
-        """Run the job as a run by itself, in processes that can end without ending this one; then read its record."""
+        """Run the job in processes that can end without ending this one, then read its record."""
         process = start_process(self)
         try:
             process.wait()
@@ -144,19 +159,20 @@ class SweepJob:
             raise JobEndedError(str(self.error))
 
     def read_outcome(self, code: int | None) -> None:
-        """Read what the process of the job recorded, which ended with a code; None if that is unknown."""
+        """Read what the process of the job recorded; ``code`` is its exit code, None if unknown."""
         recorded = SweepJob.read(self.folder)
         if recorded is not None:
             self.__dict__.update(recorded.__dict__)
         if self.status == RUNNING:
             ending = "its process was killed" if code is None or code < 0 else f"its process ended with code {code}"
-            self.status, self.error = KILLED, f"{ending}; the same command over the same folder resumes it"
+            self.status = KILLED
+            self.error = f"{ending}; the same command over the same folder resumes it"
             if code is not None and self.started:
                 self.seconds += time.time() - self.started
 
 
-def _identity(settings: Mapping[str, Any]) -> Any:
-    """Return what makes two runs the same one, as JSON has it."""
+def _identity(settings: Mapping[str, Any]) -> object:
+    """Return what makes two runs the same one, as JSON values."""
     same = {name: value for name, value in settings.items() if name not in _PLACES}
     same["args"] = {**settings["args"], "resume_from_checkpoint": None}
     return json.loads(json.dumps(same, default=str))
@@ -175,7 +191,7 @@ def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
 
 
 def is_first_process() -> bool:
-    """Return whether this is the first process of its run, as far as the environment tells."""
+    """Return whether this is the first process of its run, according to the environment."""
     ranks = ["RANK", "LOCAL_RANK", "NODE_RANK", *(["SLURM_PROCID"] if _started_by_srun() else [])]
     return all(int(os.environ.get(rank, "0")) == 0 for rank in ranks)
 
@@ -185,7 +201,7 @@ def _started_by_srun() -> bool:
 
 
 def refuse_drawing_in_several_processes(sweeper: str) -> None:
-    """Refuse a sweeper that draws other values in each of the processes that a launcher has started."""
+    """Refuse a sweeper that would draw different values in each process that a launcher has started."""
     if sweeper == GRID_SWEEPER or not ("RANK" in os.environ or _started_by_srun()):
         return
     sign, launcher = ("RANK", "torchrun") if "RANK" in os.environ else ("SLURM_PROCID", "srun")
@@ -197,7 +213,7 @@ def refuse_drawing_in_several_processes(sweeper: str) -> None:
 
 
 def current_job(folder: Path) -> SweepJob | None:
-    """Return the job of a sweep that this process runs in a folder; None if it is a run by itself."""
+    """Return the job of a sweep that this process runs in a folder; None outside of a sweep."""
     known = SweepJob.read(folder)
     config = cast(DictConfig, HydraConfig.get())
     if config.mode is not RunMode.MULTIRUN:
@@ -209,8 +225,10 @@ def current_job(folder: Path) -> SweepJob | None:
     return known
 
 
-def prepared_job(hydra_context: Any, config: DictConfig, overrides: Sequence[str], number: int) -> Any:
-    """Return the configuration of a job as a launcher composes it, and its record, of earlier starts if there are."""
+def prepared_job(
+    hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
+) -> tuple[DictConfig, SweepJob]:
+    """Return the configuration of a job as a launcher composes it, and the record of the job, new or earlier."""
     composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = number
@@ -222,11 +240,11 @@ def prepared_job(hydra_context: Any, config: DictConfig, overrides: Sequence[str
     return composed, known
 
 
-# ----------------------------------------------------------------------------------------------------- own processes
+# ---- Own processes ----
 
 
 def has_several_processes(settings: Mapping[str, Any]) -> bool:
-    """Return whether a run starts further processes itself; those of torchrun or a cluster run already."""
+    """Return whether a run starts further processes itself; processes of torchrun or a cluster are running already."""
     strategy = settings.get("strategy") or {}
     devices, nodes = strategy.get("devices"), strategy.get("num_nodes")
     is_single = devices in (None, 1, "1") or (isinstance(devices, list) and len(devices) == 1)
@@ -236,8 +254,8 @@ def has_several_processes(settings: Mapping[str, Any]) -> bool:
 def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     """Return the command that runs one job of a sweep by itself.
 
-    Lightning's "ddp" starts the other ranks with the arguments of the first: with those of the sweep each would run
-    its own sweep, and a sweeper that draws would give each rank other values.
+    Lightning's "ddp" starts the other ranks with the arguments of the first process: with the arguments of the sweep
+    each rank would run a sweep, and a sweeper that draws would give each rank different values.
     """
     import __main__
 
@@ -253,12 +271,14 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
 
 
 def environment_of_job() -> dict[str, str]:
-    # On one port, a job's processes could meet in the store of another job.
+    # With the same port, processes of one job could join the store of another job.
     return {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "HYDRA_FULL_ERROR")}
 
 
-def start_process(job: SweepJob, command: Sequence[str] | None = None, output: Any = None) -> subprocess.Popen[bytes]:
-    """Start the job in a session of its own, so that all its processes can be ended; by default from this job."""
+def start_process(
+    job: SweepJob, command: Sequence[str] | None = None, output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
     environment = environment_of_job()
     errors = subprocess.STDOUT if output is not None else None
@@ -266,7 +286,7 @@ def start_process(job: SweepJob, command: Sequence[str] | None = None, output: A
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupt jobs and all their processes, as Ctrl-C does, and kill what does not end."""
+    """Interrupt jobs and all their processes, as Ctrl-C does, and kill those that do not end."""
     for sign, seconds in ((signal.SIGINT, _SECONDS_TO_END), (signal.SIGKILL, 1)):
         for one in processes:
             with suppress(ProcessLookupError):
@@ -277,43 +297,6 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def threads_of_each(num_jobs: int) -> int:
-    """Return the threads of each of so many jobs that share the cores this process may use."""
+    """Return the threads of each job when ``num_jobs`` share the cores that this process may use."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, num_cores // num_jobs)
-
-
-def storage_of(address: str) -> Any:
-    """Return an Optuna storage: a URL names a database, anything else a journal file."""
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))
-
-
-def open_storage(address: str) -> Any:
-    """Return an Optuna storage that can be read; refuse one that cannot in a sentence."""
-    from optuna.exceptions import OptunaError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # The password of postgresql://user:password@host/name is no one else's business.
-    setting = f"hydra.sweeper.storage={re.sub(r'//[^/@]*@', '//***@', address)}"
-    if address.rstrip("/") == "sqlite:" or ":memory:" in address:
-        raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
-    if "://" not in address and Path(address).is_file():
-        first = Path(address).read_bytes().partition(b"\n")[0]
-        if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
-            raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
-    try:
-        storage = storage_of(address)
-        storage.get_all_studies()
-    except ImportError as error:
-        raise MissingPackageError(
-            f"`{setting}` needs the driver of its database, which is not installed; install it, such as "
-            "psycopg2-binary for PostgreSQL or PyMySQL for MySQL, or set the storage to sqlite:///<file>."
-        ) from error
-    except (OSError, ValueError, LookupError, TypeError, SQLAlchemyError, OptunaError) as error:
-        raise InputError(
-            f"`{setting}` cannot be used ({str(error).splitlines()[0]}); set it to sqlite:///<file> or to a journal "
-            "file, in a folder that exists and can be written to, or to the URL of a database that runs."
-        ) from error
-    return storage

@@ -1,7 +1,6 @@
 """Settings of a class: the keys a configuration may set, what each may be, its default and its documentation.
 
 All four are read from the fields of a dataclass, with the docstring below each, or from the parameters of a class.
-The command line imports this module before it knows whether there is anything to run, so it imports nothing heavy.
 """
 
 import ast
@@ -12,69 +11,25 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
-from types import NoneType, UnionType
+from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from portico.errors import InputError
+import yaml
+
+from portico.errors import InputError, nearest_names
+from portico.rules import WORDS, Rule
 
 TARGET = "_target_"
 """Key of a group that names its class."""
-
-_WORDS: Mapping[type, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    NoneType: "null",
-}
-_PYTHON_WORDS = {**_WORDS, bool: "True or False", NoneType: "None"}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a setting may be."""
-
-    kinds: tuple[type, ...]  # types; an integer passes for a number, a Boolean for neither
-    least: float | None = None  # smallest number allowed
-    choices: tuple[Any, ...] = ()  # values allowed next to those of `kinds`
-    is_finite: bool = False  # whether infinity is refused; NaN always is
-
-    def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
-        if value in self.choices:
-            return True
-        of_kind = type(value) in self.kinds or (type(value) is int and float in self.kinds)
-        if not of_kind or not isinstance(value, int | float):
-            return of_kind
-        is_number = math.isfinite(value) or not (self.is_finite or math.isnan(value))
-        return is_number and (self.least is None or value >= self.least)
-
-    def __str__(self) -> str:
-        return self._in(_WORDS, str)
-
-    def in_python(self) -> str:
-        """Return the rule with the words of Python, where ``str`` has those of a configuration."""
-        return self._in(_PYTHON_WORDS, repr)
-
-    def _in(self, names: Mapping[type, str], shown: Callable[[Any], str]) -> str:
-        words = [names[kind] for kind in self.kinds if kind is not NoneType]
-        if words and self.least is not None:
-            words[-1] += f" of {self.least:g} or more"
-        if self.choices:
-            words.append(f"one of {', '.join(map(shown, self.choices))}")
-        if NoneType in self.kinds:
-            words.append(names[NoneType])
-        return ", or ".join(words)
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
     """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
 
-    They are keys of the ``group``, or without one arguments of a call.
+    They are keys of ``group``; if it is empty, they are arguments of a call.
     """
     for name, value in values.items():
         is_nan = isinstance(value, float) and math.isnan(value)
@@ -94,48 +49,14 @@ def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False
             choices += get_args(part)
         elif get_origin(part) in (list, Sequence):
             kinds.append(list)
-        elif part in _WORDS:
+        elif part in WORDS:
             kinds.append(part)
         else:
             return None
     return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)
 
 
-# Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
-_LEAST_ARGUMENTS = {
-    "dataloader_num_workers": 0,
-    "eval_accumulation_steps": 1,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 0,
-    "num_train_epochs": 0,
-    "per_device_eval_batch_size": 1,
-    "per_device_train_batch_size": 1,
-    "seed": 0,
-    "weight_decay": 0,
-}
-# Infinity means: measure the norm without clipping; do not evaluate during training.
-_INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
-
-
-@cache
-def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
-    """Return a rule for each training argument that is a number, a switch, or either of them or null.
-
-    Strings have none: most are members of an enumeration, which refuses other names itself.
-    """
-    from portico.arguments import TrainingArguments
-    from portico.deprecated import RENAMED
-
-    rules = {}
-    for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
-        kinds = get_args(hint) or (hint,)
-        if set(kinds) <= {bool, int, float, NoneType}:
-            is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
-            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite)
-    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
-
-
-# ------------------------------------------------------------------------------------ the settings of a class
+# ---- The settings of a class ----
 
 NO_DEFAULT: Any = inspect.Parameter.empty
 
@@ -144,15 +65,18 @@ NO_DEFAULT: Any = inspect.Parameter.empty
 class Setting:
     """One key of a group."""
 
-    default: Any = NO_DEFAULT  # `NO_DEFAULT` also where it is not known
-    rule: Rule | None = None  # `None`: the class itself decides
-    help: str = ""  # on one line
-    # What holds where the key is left out, if the class that makes the object decides it; `NO_DEFAULT`: `default`.
+    default: Any = NO_DEFAULT
+    """``NO_DEFAULT`` also where it is not known."""
+    rule: Rule | None = None
+    """``None``: the class itself decides."""
+    help: str = ""
+    """One line."""
     effective: Any = NO_DEFAULT
+    """The effective default, if the class that makes the object decides it; ``NO_DEFAULT``: ``default``."""
 
     @property
     def shown_default(self) -> Any:
-        """What help and completion show; `NO_DEFAULT` where it is not known."""
+        """The default in help and completion; ``NO_DEFAULT`` where it is not known."""
         return self.default if self.effective is NO_DEFAULT else self.effective
 
 
@@ -161,10 +85,11 @@ class GroupSchema:
     """All keys that a class takes."""
 
     known: Mapping[str, Setting]
-    is_open: bool = False  # whether it takes any other key too (`**kwargs`)
+    is_open: bool = False
+    """Whether it takes any other key too (``**kwargs``)."""
 
 
-def setting(default: Any, *, least: float | None = None, is_finite: bool = True) -> Any:
+def setting(default: object, *, least: float | None = None, is_finite: bool = True) -> Any:
     """Return a dataclass field with a lower bound; a number that is not ``is_finite`` may be infinite."""
     return field(default=default, metadata={"least": least, "is_finite": is_finite})
 
@@ -172,8 +97,8 @@ def setting(default: Any, *, least: float | None = None, is_finite: bool = True)
 def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
     """Return a dataclass field for a mapping that collects further keys of the group.
 
-    ``defaults`` returns those that may be set, such as the fields of a model's configuration, and what holds where one
-    is left out: `NO_DEFAULT` where that depends on the data.
+    ``defaults`` returns the keys that may be set, such as the fields of a model's configuration, with their effective
+    defaults: ``NO_DEFAULT`` where the data decide.
     """
     return field(default_factory=dict, metadata={"further_keys": defaults})
 
@@ -199,7 +124,7 @@ def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) 
     return {name: value for name, value in values.items() if name in own} | {collecting[0].name: further}
 
 
-def shown_settings(part: Any) -> dict[str, Any]:
+def shown_settings(part: object) -> dict[str, Any]:
     """Return the settings of an object as a report shows them: further keys next to the others."""
     if not dataclasses.is_dataclass(part):
         return {name: value for name, value in vars(part).items() if not name.startswith("_")}
@@ -210,11 +135,12 @@ def shown_settings(part: Any) -> dict[str, Any]:
     return shown
 
 
-def _fields(target: Any) -> list[dataclasses.Field[Any]]:
+def _fields(target: object) -> list[dataclasses.Field[Any]]:
     return [one for one in dataclasses.fields(target) if one.init] if dataclasses.is_dataclass(target) else []
 
 
 def _settings_of_arguments(target: type) -> GroupSchema:
+    from portico.arguments import argument_rules
     from portico.deprecated import RENAMED
 
     rules, docs = argument_rules(target), documentation(target)
@@ -242,7 +168,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
     known: dict[str, Setting] = {}
     is_open = False
     for function in _constructors(target):
-        if function is None:  # a class of torch, which takes none of our keys
+        if function is None:  # a class of torch, which takes no keys of ours
             return GroupSchema(known)
         signature = inspect.signature(function)
         hints = _hints(function)
@@ -256,7 +182,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
 
 
 def _constructors(target: Callable[..., Any]) -> list[Any]:
-    """Return the constructors that ``**kwargs`` pass through, in order; ``None`` for one of torch."""
+    """Return the constructors that ``**kwargs`` pass through, in order; ``None`` for a constructor of torch."""
     if not inspect.isclass(target):
         return [target]
     owners = [owner for owner in target.__mro__[:-1] if "__init__" in vars(owner)]
@@ -281,7 +207,8 @@ def _default_of(one: dataclasses.Field[Any]) -> Any:
 def documentation(target: Any) -> dict[str, str]:
     """Return one line for each field or argument, from the nearest class that documents it.
 
-    There it is the docstring below the field, else the argument's entry under ``Args:``, else the field's ``help``.
+    The class documents it by the docstring below the field, else by an entry under ``Args:``, else by the field's
+    ``help``.
     """
     docs: dict[str, str] = {}
     for owner in reversed(target.__mro__[:-1]) if inspect.isclass(target) else [target]:
@@ -316,34 +243,41 @@ def _one_line(text: str) -> str:
     return re.split(r"(?<=[.;]) ", plain, maxsplit=1)[0].rstrip(".;")
 
 
-# ------------------------------------------------------------------------------------ the settings of an experiment
+# ---- The settings of an experiment ----
 
 
 @dataclass(frozen=True)
 class KnownGroup:
-    """A group of an experiment: the dotted path of the class that it builds, and all keys that it may have."""
+    """A group of an experiment."""
 
     target: str
+    """Dotted path of the class that the group builds."""
     settings: GroupSchema
 
-    def values(self, given: Any) -> dict[str, Any]:
-        """Return what was set of the group, without the class."""
+    def values(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the values that were set in the group, without the class."""
         return {key: value for key, value in (given or {}).items() if key != TARGET}
 
 
 @dataclass(frozen=True)
 class ExperimentSchema:
-    """All that may be set of an experiment whose groups build certain classes, without these classes."""
+    """All settings of an experiment whose groups build certain classes."""
 
-    modes: Sequence[str]  # values of `mode`
-    fields: Sequence[str]  # that stand in the root of the configuration
+    modes: Sequence[str]
+    """Values of ``mode``."""
+    fields: Sequence[str]
+    """Keys in the root of the configuration."""
     groups: Mapping[str, KnownGroup]
 
     def check(self, settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Refuse settings that do not exist, and values that cannot be used, before any work.
+        """Refuse settings that do not exist and values that cannot be used.
 
-        ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The
-        ``InputError`` names all unknown keys with the nearest known ones, or the first value that cannot be used.
+        Args:
+            settings: Settings by group.
+            further: Keys that the caller reads, by group; a group without keys is not checked.
+
+        Raises:
+            InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
         """
         unknown: dict[str, Any] = {}
         for name, keys in (further or {}).items():
@@ -364,18 +298,19 @@ class ExperimentSchema:
             check_values(name, one.values(settings.get(name)), rules)
 
     def names(self, further: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-        """Return all keys that may be set, with their groups; ``further`` is that of :meth:`check`."""
+        """Return all keys that may be set, with their groups; ``further`` is as in :meth:`check`."""
         keys = {**{name: one.settings.known for name, one in self.groups.items()}, **(further or {})}
         return [*(f"{name}.{key}" for name, known in keys.items() for key in known), *sorted({*self.fields, *keys})]
 
-    def all_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings with every key of their groups: with what holds where it is left out, or null."""
-        complete = dict(settings)
-        for name, one in self.groups.items():
-            defaults = {key: each.shown_default for key, each in one.settings.known.items()}
-            plain = {key: plain_value(value) if is_plain(value) else None for key, value in defaults.items()}
-            complete[name] = {**plain, **(settings.get(name) or {})}
-        return complete
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """Return every key of each group with its effective default; null where that is not a plain value."""
+        return {
+            name: {
+                key: plain_value(each.shown_default) if is_plain(each.shown_default) else None
+                for key, each in one.settings.known.items()
+            }
+            for name, one in self.groups.items()
+        }
 
     def help(self, settings: Mapping[str, Any]) -> str:
         """Return a line for each setting: its key, its value or default, and what it means."""
@@ -389,108 +324,41 @@ class ExperimentSchema:
         return "\n".join(lines)
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether a value is one that YAML has."""
+def is_plain(value: object) -> bool:
+    """Return whether a value can be written in YAML."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def plain_value(value: Any) -> Any:
-    """Return a value as YAML has it: no tuples, and no members of an enumeration."""
+def plain_value(value: object) -> Any:
+    """Return a value as a YAML value: no tuples, and no members of an enumeration."""
     if isinstance(value, tuple | list):
         return [plain_value(item) for item in value]
     return str(value) if isinstance(value, str) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is NO_DEFAULT:
         return "="
     value = plain_value(value)
-    return f"={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+    if value is None:
+        return "=null"
+    return f"={str(value).lower() if isinstance(value, bool) else value}"
 
 
-# ------------------------------------------------------------------------------------ names that were meant
+# ---- Names that were meant ----
 
-# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part, else
-# by the part before. Of several answers the first that the experiment has counts: that of Hugging Face's trainer, then
-# that of AllenNLP's, or for IPUs.
-FIRST_GUESSES: Mapping[str, str | tuple[str, ...]] = {
-    "strategy": ("strategy.strategy", "strategy=<file>"),
-    "precision": ("strategy.precision", "args.fp16"),
-    **dict.fromkeys(("accelerator", "device", "use_cuda"), ("strategy.accelerator", "experiment=mrc strategy=<file>")),
-    **dict.fromkeys(("devices", "gpus", "num_gpus", "n_gpu"), ("strategy.devices", "strategy.replication_factor")),
-    "num_nodes": ("strategy.num_nodes", "strategy.replication_factor"),
-    **{name: (f"args.{name}", "strategy.precision") for name in ("fp16", "bf16")},
-    "seed": "args.seed",
-    "max_steps": ("args.max_steps", "trainer.num_epochs, which counts epochs"),
-    "weight_decay": ("args.weight_decay", "trainer.optimizer.weight_decay"),
-    **dict.fromkeys(("checkpoint", "resume", "resume_from_checkpoint"), "args.resume_from_checkpoint"),
-    "ckpt_path": (
-        "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
-        "args.resume_from_checkpoint to continue a training, or args.weights with mode=evaluate",
-    ),
-    **dict.fromkeys(
-        ("epochs", "max_epochs", "num_epochs", "num_train_epochs"), ("args.num_train_epochs", "trainer.num_epochs")
-    ),
-    **dict.fromkeys(("lr", "learning_rate"), ("args.learning_rate", "trainer.optimizer.lr")),
-    **dict.fromkeys(("batch_size", "train_batch_size"), ("args.per_device_train_batch_size", "data.batch_size")),
-    **dict.fromkeys(("eval_batch_size", "val_batch_size"), ("args.per_device_eval_batch_size", "data.batch_size")),
-    **dict.fromkeys(("optimizer", "optim"), ("args.optim", "trainer.optimizer.type")),
-    **dict.fromkeys(("scheduler", "lr_scheduler"), ("args.lr_scheduler_type", "trainer.learning_rate_scheduler.type")),
-    **dict.fromkeys(
-        ("warmup", "warmup_ratio", "warmup_steps", "num_warmup_steps"),
-        ("args.warmup_steps", "trainer.learning_rate_scheduler.warmup_steps"),
-    ),
-    **dict.fromkeys(
-        ("num_workers", "dataloader_num_workers"), ("args.dataloader_num_workers", "data._target_=<class>")
-    ),
-    **dict.fromkeys(("early_stopping", "patience"), ("trainer.patience", "callbacks=early_stopping")),
-    **dict.fromkeys(("log_dir", "root_dir", "default_root_dir", "output_dir"), "paths.output_dir"),
-    **dict.fromkeys(
-        ("max_length", "max_seq_length"),
-        (
-            *("task.max_seq_length", "preprocess.max_seq_length"),
-            *("task.max_source_length", "preprocess.max_source_length", "task.block_size"),
-        ),
-    ),
-    **dict.fromkeys(
-        ("model_name", "model_name_or_path", "model.name", "model_path", "pretrained_model_name_or_path"),
-        ("model.name_or_path", "model._target_=<class>"),
-    ),
-    "dropout": ("model.dropout", "model.hidden_dropout_prob", "model.resid_pdrop", "model.dropout_rate"),
-    **dict.fromkeys(("dataset", "dataset_name", "data.name"), ("data.dataset_name", "data._target_=<class>")),
-    **dict.fromkeys(("data_dir", "train_file"), ("data.train_file", "data._target_=<class>")),
-    **dict.fromkeys(("data.test_file", "test_file", "predict_file"), "data.predict_file"),
-    **dict.fromkeys(("val_file", "validation_file"), "data.validation_file"),
-    **dict.fromkeys(("test", "eval", "evaluate"), "mode=evaluate"),
-    "train": "mode=train, mode=evaluate or mode=predict",
-    **{"predict": "mode=predict", "print": "print_config"},
-    **{name: f"logger={name}" for name in ("wandb", "tensorboard", "mlflow", "csv")},
-    "accumulate_grad_batches": ("args.gradient_accumulation_steps", "trainer.num_gradient_accumulation_steps"),
-    "check_val_every_n_epoch": "args.eval_strategy",
-    "compile": "args.torch_compile",
-    "deterministic": "args.full_determinism",
-    "experiment_name": "name",
-    "extras.print_config": "print_config",
-    "fast_dev_run": "debug=default",
-    "gradient_clip_val": ("args.max_grad_norm", "trainer.grad_norm"),
-    "hparams_search": "sweep=<file>",
-    "limit_train_batches": ("data.max_train_samples", "data.num_train"),
-    "limit_val_batches": ("data.max_eval_samples", "data.num_validation"),
-    "log_every_n_steps": "args.logging_steps",
-    "metric.name": "metric=<file>",
-    "monitor": ("args.metric_for_best_model", "trainer.validation_metric"),
-    "optimized_metric": "objective.metric",
-    "pin_memory": "args.dataloader_pin_memory",
-    "overfit_batches": "debug=overfit",
-    "profiler": ("trainer.lightning_kwargs.profiler", "debug=profiler"),
-    "task_name": "name",
-    "trainer.callbacks": "callbacks=<file>",
-    "trainer.logger": "logger=<file>",
-    "trainer.run": "trainer._target_",
-    "val_check_interval": "args.eval_steps",
-}
+
+@cache
+def first_guesses() -> Mapping[str, Sequence[str]]:
+    """Return what to use instead of the names that users of other tools type first."""
+    entries = yaml.safe_load(Path(__file__).with_name("first_guesses.yaml").read_text(encoding="utf-8"))
+    return {
+        name: [answers] if isinstance(answers, str) else answers
+        for names, answers in entries.items()
+        for name in names.split()
+    }
 
 
 def _exists(guess: str, known: Collection[str]) -> bool:
@@ -498,38 +366,22 @@ def _exists(guess: str, known: Collection[str]) -> bool:
     return all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess))
 
 
-# Of a longer list nobody would read the end; `--help` shows it.
-_MOST_LISTED = 20
-
-
 def suggestion(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence about an unknown key: the one that was probably meant, or known ones near it."""
+    """Return the end of a sentence about an unknown key: the key that was probably meant, or the nearest ones."""
     guess = _first_guess(unknown, known)
     return f"; use {guess}." if guess else nearest_names(unknown, known)
-
-
-def nearest_names(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence about an unknown name: known ones that are near or in its group."""
-    elsewhere = [name for name in known if "." in name and _leaf(name) == _leaf(unknown)]
-    nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
-    if nearest:
-        return f"; the nearest valid names are: {', '.join(nearest)}."
-    group = unknown.rpartition(".")[0]
-    of_group = [_leaf(name) for name in known if group and name.rpartition(".")[0] == group]
-    return f"; those of {group} are: {', '.join(of_group)}." if 0 < len(of_group) <= _MOST_LISTED else "."
 
 
 def _first_guess(unknown: str, known: Collection[str]) -> str | None:
     words = unknown.split(".")
     for name in (unknown, words[-1], *reversed(words[1:-1])):
-        guesses = FIRST_GUESSES.get(name, ())
-        for guess in (guesses,) if isinstance(guesses, str) else guesses:
+        for guess in first_guesses().get(name, ()):
             if guess != unknown and _exists(guess, known):
                 return guess
     return None
 
 
-def _refusal(name: str, value: Any, known: Collection[str]) -> str:
+def _refusal(name: str, value: object, known: Collection[str]) -> str:
     """Return the sentence about an unknown key; the guess may have been inside its ``value``: model.optimizer.lr."""
     inside = name
     while isinstance(value, Mapping) and len(value) == 1:
@@ -537,7 +389,3 @@ def _refusal(name: str, value: Any, known: Collection[str]) -> str:
         inside += f".{key}"
     name = inside if _first_guess(inside, known) else name
     return f"'{name}' is not a setting{suggestion(name, known)}"
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]

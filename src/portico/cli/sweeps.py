@@ -1,9 +1,7 @@
-"""The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``; also the command `portico-sweep`."""
+"""The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
-import argparse
 import json
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +19,13 @@ from rich.table import Table
 from typing_extensions import override
 
 from portico.cli.jobs import FAILED, FINISHED, JOB_FILE, KILLED, SweepJob, is_first_process
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError
 from portico.report.page import REPORT_PAGE, write_text
 from portico.report.sweep_page import sweep_page
 
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
 # Below, an importance would be noise.
 _FEWEST_JOBS = 4
-
-
-@ends_with_its_reader
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the report of a sweep again; on an error, print one paragraph to stderr and exit with code 1."""
-    parser = argparse.ArgumentParser(
-        description=f"Write {SWEEP_FILE} and {SWEEP_PAGE} of a sweep again and print the table of its runs: what "
-        "differs between them, what each reached, and how long it took.",
-    )
-    parser.add_argument("folder", type=Path, help="folder of a sweep, finished or running")
-    try:
-        report_sweep(parser.parse_args(arguments).folder)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
 
 
 def report_sweep(folder: Path) -> dict[str, Any]:
@@ -58,7 +41,7 @@ def report_sweep(folder: Path) -> dict[str, Any]:
 
 
 def read_jobs(folder: Path) -> list[SweepJob]:
-    """Return the jobs of a sweep by number; raise an `InputError` if the folder has none."""
+    """Return the jobs of a sweep by number; raise an ``InputError`` if the folder has none."""
     found = [SweepJob.read(path.parent) for path in folder.rglob(JOB_FILE)]
     jobs = sorted((job for job in found if job is not None), key=lambda job: (job.number, str(job.folder)))
     if not jobs:

@@ -1,1 +1,1 @@
-"""Run a script written for transformers under portico, prove that the numbers are the same, open one of its steps."""
+"""The commands: one module each, which starts without torch, and the modules that do their work."""

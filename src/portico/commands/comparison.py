@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from portico.commands.recorder import RECORD_FILE, hash_of
+import torch
+
+from portico.commands.record import RECORD_FILE
+from portico.commands.recording import hash_of
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
@@ -27,18 +29,15 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The first difference of two runs.
-
-    Attributes:
-        quantity: One of the values of `QUANTITIES`, or "initial weights", "log history", "events", "files" and others.
-        step: The optimizer step, 0 before the first.
-        tensor: The parameter that differs most, with the norm on each side.
-    """
+    """The first difference of two runs."""
 
     quantity: str
+    """One of the values of ``QUANTITIES``, or "initial weights", "log history", "events", "file ..." and others."""
     step: int
-    values: tuple[Any, Any]
+    """The optimizer step, 0 before the first."""
+    values: tuple[object, object]
     tensor: str = ""
+    """The parameter that differs most, with the norm on each side."""
 
     def __str__(self) -> str:
         where = f" at step {self.step}" if self.step else " before the first step"
@@ -135,7 +134,7 @@ def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDiffere
     yield from _of_files(first.folder / "output", second.folder / "output")
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, list) and isinstance(other, list):
@@ -145,11 +144,12 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _shown(key: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _shown(key: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[object, object]:
     one, other = mine[key], theirs[key]
     if key == "random":
         changed = [name for name in one if one[name] != other.get(name)]
-        return tuple(", ".join(f"{name} {_hex(each[name])}" for name in changed) for each in (one, other))  # type: ignore[return-value]
+        shown = [", ".join(f"{name} {_hex(each[name])}" for name in changed) for each in (one, other)]
+        return shown[0], shown[1]
     if key == "gradients":
         return mine["gradient_norm"], theirs["gradient_norm"]
     if key in ("batches", "weights_hash"):
@@ -158,7 +158,7 @@ def _shown(key: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tupl
     return values[0], values[1]
 
 
-def _hex(value: Any) -> str:
+def _hex(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_hex, value))
     return f"{value:08x}" if isinstance(value, int) else str(value)
@@ -178,7 +178,7 @@ def _largest(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _in_lists(quantity: str, first: Any, second: Any) -> Iterator[RunDifference]:
+def _in_lists(quantity: str, first: Iterable[object], second: Iterable[object]) -> Iterator[RunDifference]:
     one, other = list(first), list(second)
 
     def step(entry: Any) -> int:
@@ -193,7 +193,7 @@ def _in_lists(quantity: str, first: Any, second: Any) -> Iterator[RunDifference]
         yield RunDifference(quantity, step(more), (f"{len(one)} entries", f"{len(other)}, the next being {more}"))
 
 
-def untimed(value: Any) -> Any:
+def untimed(value: object) -> Any:
     """Return nested values without times and memory."""
     if isinstance(value, Mapping):
         return {key: untimed(item) for key, item in value.items() if not any(mark in key for mark in _TIMES)}
@@ -219,7 +219,7 @@ def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
 def _content(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         # The recorded process wrote it.
-        return hash_of(import_module("torch").load(path, map_location="cpu", weights_only=False))
+        return hash_of(torch.load(path, map_location="cpu", weights_only=False))
     if path.suffix == ".json":
         return untimed(json.loads(path.read_text(encoding="utf-8")))
     return path.read_bytes()

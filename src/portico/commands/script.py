@@ -1,97 +1,23 @@
-"""The command `portico run`: a script as Python would run it, with the trainer of transformers replaced."""
+"""Scripts of users, run as Python would run them."""
 
 import argparse
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
-from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from portico import __version__, replacement
-from portico.distributed.mpi import join_mpi
 from portico.errors import InputError
-from portico.registration import when_imported
 
 # Put first on the path of child processes: it holds `sitecustomize`, which Python imports when it starts.
 _SITE = Path(__file__).parent / "site"
-_EPILOG = """\
-Options of portico come before the script; everything after it is the script's own:
-
-  portico run train.py --learning_rate 1e-4
-  portico run --strategy ddp --devices 2 --precision bf16-mixed train.py --learning_rate 1e-4
-  torchrun --nproc-per-node 2 -m portico run -m my_package.train
-"""
-_HELP = {
-    "accelerator": "Lightning accelerator, such as cpu or cuda",
-    "strategy": "Lightning strategy, such as ddp",
-    "devices": "devices of this machine, one process each",
-    "num_nodes": "number of machines",
-    "precision": "Lightning precision, such as bf16-mixed",
-    "corrections": "deviations of transformers to correct, separated by commas, or all",
-    "callbacks": "callback of transformers or Lightning to add, such as package.Class; may be repeated",
-    "loggers": "Lightning logger to add: csv, tensorboard or package.Class; may be repeated",
-}
 # Frozen into Python, it has no file.
 _RUNPY = runpy.run_path.__code__.co_filename
-# What `accelerate launch --mixed_precision` sets, which transformers follows.
-_PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a script and exit as it does; exit with 1 and a sentence if there is no such script."""
-    parser = argparse.ArgumentParser(
-        prog="portico run",
-        usage="portico run [OPTIONS] SCRIPT.py [ARGUMENTS]\n       portico run [OPTIONS] -m MODULE [ARGUMENTS]",
-        description="Run a script with Trainer, TrainingArguments and their Seq2Seq variants replaced by portico's, "
-        "in the libraries that it imports too.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_run_options(parser)
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        script, own = Script.split(parser, given)
-        options = vars(parser.parse_args(own))
-        watch = TrainingWatch(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
-    try:
-        script.run()
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            raise
-    watch.report()
-
-
-def add_run_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """Add an option for each of `portico.install`."""
-    for one in fields(replacement.RunOptions):
-        if one.name in ("callbacks", "loggers"):
-            flag = "--logger" if one.name == "loggers" else "--callbacks"
-            parser.add_argument(
-                flag, dest=one.name, action="extend", nargs=1, default=[], metavar="NAME", help=_HELP[one.name]
-            )
-        else:
-            kinds: dict[str, Callable[[str], Any]] = {"num_nodes": int, "devices": _devices}
-            flag = f"--{one.name.replace('_', '-')}"
-            parser.add_argument(flag, type=kinds.get(one.name, str), metavar=one.name.upper(), help=_HELP[one.name])
-
-
-def _devices(value: str) -> int | str:
-    numbers = value.split(",")
-    if value != "auto" and not all(one.strip().lstrip("-").isdigit() for one in numbers if one or len(numbers) == 1):
-        raise argparse.ArgumentTypeError(f"'{value}' is not a number of devices; give one, '0,1' for some, or auto")
-    return int(value) if value.lstrip("-").isdigit() else value
 
 
 @dataclass(frozen=True)
@@ -210,73 +136,3 @@ def pass_on() -> None:
     """Let the processes started from here begin with the replacement."""
     path = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
-
-
-class TrainingWatch:
-    """Replaces the trainer for a script with options, says so, and says where the script trained without it."""
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        options = {name: value for name, value in given.items() if value not in (None, [])}
-        precision = _PRECISIONS.get(os.environ.get("ACCELERATE_MIXED_PRECISION", ""))
-        if precision is not None:
-            options.setdefault("precision", precision)
-        if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
-            join_mpi()
-        self._is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK"))
-        self._num_trainers = self._num_own_steps = 0
-        self._own_loop: str | None = None
-        replacement.install_on_demand(**options)
-        pass_on()
-        for part in (*options.get("callbacks", ()), *options.get("loggers", ())):
-            replacement.check_part(part)
-        replacement.when_replaced(self._count_trainers)
-        when_imported("torch", self._count_own_steps)
-
-    def report(self) -> None:
-        """Say what ran without Lightning."""
-        if self._num_trainers:
-            return
-        self._say("the script built no Trainer, so nothing ran in Lightning")
-        if self._own_loop is not None:
-            self._say(f"{self._own_loop} trained {self._num_own_steps} steps in a loop of its own")
-
-    def _say(self, sentence: str) -> None:
-        if self._is_first:
-            print(f"portico {__version__}: {sentence}.", file=sys.stderr)
-
-    def _count_trainers(self) -> None:
-        self._say(replacement.summary())
-        trainer: Any = import_module("portico.trainer").Trainer
-        construct = trainer.__init__
-
-        @wraps(construct)
-        def counted(*args: Any, **kwargs: Any) -> None:
-            self._num_trainers += 1
-            construct(*args, **kwargs)
-
-        trainer.__init__ = counted
-
-    def _count_own_steps(self) -> None:
-        def count(optimizer: Any, *_: Any) -> None:
-            if self._num_trainers:
-                return
-            self._num_own_steps += 1
-            if self._own_loop is None:
-                self._own_loop = _user_of_torch()
-
-        import_module("torch.optim.optimizer").register_optimizer_step_post_hook(count)
-
-
-def _user_of_torch() -> str:
-    """Return the nearest module on the stack that neither belongs to torch nor to accelerate, and its line."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name.partition(".")[0] not in ("torch", "accelerate", "contextlib", "functools"):
-            break
-        frame = frame.f_back
-    return f"{frame.f_globals.get('__name__')} ({frame.f_code.co_filename}:{frame.f_lineno})"
-
-
-if __name__ == "__main__":
-    main()

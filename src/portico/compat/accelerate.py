@@ -1,4 +1,4 @@
-"""The state that accelerate keeps for a whole process, set as the run is where accelerate is installed.
+"""Set the state that accelerate keeps for the process, where accelerate is installed, to describe the run.
 
 Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states themselves, and all of them
 read what an ``accelerate.Accelerator`` wrote when it was made. Portico makes none and needs none; it writes the same
@@ -7,7 +7,7 @@ facts. Every private name of accelerate is used here and nowhere else.
 
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -23,7 +23,12 @@ except ImportError:
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
-    from portico.distributed.loaders import DataLoaderShard
+
+class IteratedLoader(Protocol):
+    """A loader that knows its last batch."""
+
+    end_of_dataloader: bool
+    remainder: int
 
 
 def distributed_type(strategy: "Strategy") -> str:
@@ -114,7 +119,7 @@ _GRADIENTS: dict[str, Any] = {} if _accelerate is None else _accelerate.Gradient
 class GradientState:
     """Where the process is in an accumulation window and in its loaders, as in ``accelerate.state.GradientState``.
 
-    All instances share one state, which is that of accelerate where it is installed.
+    All instances share one state: accelerate's, where accelerate is installed.
 
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.
@@ -124,7 +129,7 @@ class GradientState:
 
     sync_gradients: bool
     plugin_kwargs: dict[str, Any]
-    _dataloader_references_ref: list[Any]
+    _dataloader_references_ref: list[weakref.ref[IteratedLoader] | None]
     is_xla_gradients_synced = False
     initialized = True
 
@@ -152,14 +157,13 @@ class GradientState:
         self.sync_gradients = sync_gradients
 
     @property
-    def dataloader_references(self) -> list[Any]:
+    def dataloader_references(self) -> list[IteratedLoader | None]:
         """``None``, then the loaders that are being iterated; the last one is the innermost."""
-        return [reference and reference() for reference in self._dataloader_references_ref]
+        return [None if reference is None else reference() for reference in self._dataloader_references_ref]
 
     @property
-    def active_dataloader(self) -> Any:
-        innermost = self._dataloader_references_ref[-1]
-        return innermost and innermost()
+    def active_dataloader(self) -> IteratedLoader | None:
+        return self.dataloader_references[-1]
 
     @property
     def in_dataloader(self) -> bool:
@@ -173,11 +177,11 @@ class GradientState:
     @property
     def remainder(self) -> int:
         loader = self.active_dataloader
-        return -1 if loader is None else int(loader.remainder)
+        return -1 if loader is None else loader.remainder
 
-    def _add_dataloader(self, loader: "DataLoaderShard") -> None:
+    def _add_dataloader(self, loader: IteratedLoader) -> None:
         self._dataloader_references_ref = [*self._dataloader_references_ref, weakref.ref(loader)]
 
-    def _remove_dataloader(self, loader: "DataLoaderShard") -> None:
+    def _remove_dataloader(self, loader: IteratedLoader) -> None:
         reference = weakref.ref(loader)
         self._dataloader_references_ref = [one for one in self._dataloader_references_ref if one != reference]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import safetensors.torch
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from portico.compat.accelerate import (
     GradientState,
@@ -24,10 +25,10 @@ from portico.compat.accelerate import (
     num_processes,
     share_precision,
 )
-from portico.compat.transformers import AcceleratorConfig, logger
+from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, logger
 from portico.compat.tree import map_tensors, pad_to_longest
 from portico.distributed.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
-from portico.distributed.model_parallel import clip_grad_norm_, is_spread, whole, without_reduction
+from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError
@@ -35,8 +36,8 @@ from portico.errors import InputError
 if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
     from lightning.pytorch.strategies import Strategy
+    from torch.distributed import ProcessGroup
 
-    from portico.arguments import TrainingArguments
     from portico.compat.annotations import Loader, Nested
 
 
@@ -45,7 +46,7 @@ _LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_s
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
 
-def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
+def accelerator_settings(args: HFTrainingArguments) -> dict[str, Any]:
     """Return every field of ``args.accelerator_config``, which is an object, a dict, a JSON file's path or None."""
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
@@ -76,7 +77,7 @@ def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> N
         raise InputError(f"{where} has no field {', '.join(unknown)}; it has {', '.join(known)}: use only those.")
 
 
-def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
+def dataloader_config(args: HFTrainingArguments) -> DataLoaderConfig:
     """Return how ``accelerator_config`` says that loaders are prepared."""
     settings = accelerator_settings(args)
     corrected = {"eval_duplicates", "train_duplicates"}.intersection(getattr(args, "corrections", None) or ())
@@ -84,11 +85,11 @@ def dataloader_config(args: "TrainingArguments") -> DataLoaderConfig:
     return DataLoaderConfig(data_seed=args.data_seed, counts_streams=bool(corrected), **loading)
 
 
-def apply_accelerator_settings(args: "TrainingArguments") -> None:
-    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run."""
+def apply_accelerator_settings(args: HFTrainingArguments, strategy: "Callable[[], Strategy]") -> None:
+    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts a run on ``strategy``."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
-    if settings["use_configured_state"] and (difference := difference_of_states(args.lightning_strategy)):
+    if settings["use_configured_state"] and (difference := difference_of_states(strategy())):
         raise InputError(
             "`accelerator_config={'use_configured_state': True}` keeps the state of an `Accelerator` made before, but "
             f"{difference}, since Lightning places the run; leave it out, or set `strategy`, `devices`, `accelerator` "
@@ -145,7 +146,10 @@ REFUSED: Mapping[str, str] = {
     "unscale_gradients": "read the gradients in a callback's `on_pre_optimizer_step`, where they are unscaled",
 }
 
-_Function = Callable[..., Any]
+_Function = Callable[..., object]
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
 
@@ -158,7 +162,7 @@ class Accelerator:
     Attributes:
         dataloader_config: How loaders are prepared from now on; may be changed.
         optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
-        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning runs backward.
+        run_backward: What :meth:`backward` calls: ``torch.Tensor.backward`` outside a training run.
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
@@ -178,9 +182,8 @@ class Accelerator:
     def __init__(self, strategy: "Callable[[], Strategy]", dataloader_config: DataLoaderConfig | None = None) -> None:
         self._strategy = strategy
         self.dataloader_config = dataloader_config or DataLoaderConfig()
-        self._deferred: torch.Tensor | None = None
         self.flag_tensor: torch.Tensor | None = None
-        self.backward_now: Callable[..., None] | None = torch.Tensor.backward
+        self.run_backward: Callable[..., None] = torch.Tensor.backward
         self.optimizer_step_was_skipped = False
 
     def start(self, accumulation: Mapping[str, Any] | None) -> None:
@@ -191,7 +194,7 @@ class Accelerator:
         share_precision(self.mixed_precision)
         GradientState(accumulation or {})
 
-    # Processes
+    # ---- Processes ----
 
     @property
     def device(self) -> torch.device:
@@ -213,7 +216,7 @@ class Accelerator:
 
     @property
     def data_parallel_size(self) -> int:
-        """How many processes, or groups of processes that share each layer, train on examples of their own."""
+        """How many processes, or groups of processes that share each layer, train on different examples."""
         strategy = self._strategy()
         return num_processes(strategy) // int(getattr(strategy, "tensor_parallel_size", 1))
 
@@ -235,12 +238,12 @@ class Accelerator:
     def is_last_process(self) -> bool:
         return self.process_index == self.num_processes - 1
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
+    def print(self, *args: object, **kwargs: Any) -> None:
         """Print on the first process of each machine."""
         if self.is_local_main_process:
             print(*args, **kwargs)
 
-    # Waiting
+    # ---- Waiting ----
 
     def wait_for_everyone(self) -> None:
         self._connected().barrier("wait_for_everyone")
@@ -253,13 +256,13 @@ class Accelerator:
         """Let the first process of each machine run the block before the others."""
         return first_process_first(self._connected(), is_first=self.is_local_main_process)
 
-    def end_training(self, group: Any = None) -> None:
+    def end_training(self, group: "ProcessGroup | None" = None) -> None:
         """Destroy the process group. Call at the end of a script."""
         disconnect()
 
     destroy_process_group = end_training
 
-    # Results of several processes
+    # ---- Results of several processes ----
 
     def from_first_process(self, data: "Nested") -> Any:
         """Return the first process's ``data``, any object that pickles, on every process."""
@@ -282,7 +285,8 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy, once = self._connected(), slice(None, None, self._tensor_parallel_size)
+        strategy = self._connected()
+        once = slice(None, None, self._tensor_parallel_size)
         return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item))[once].flatten(0, 1), tensor)
 
     def gather_object(self, data: "Nested") -> Any:
@@ -294,7 +298,7 @@ class Accelerator:
         torch.distributed.all_gather_object(gathered, data)
         return [item for items in gathered[:: self._tensor_parallel_size] for item in items]
 
-    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+    def gather_for_metrics(self, input_data: "Nested", use_gather_object: bool = False) -> Any:
         """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
 
         Args:
@@ -350,7 +354,8 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy, copies = self._connected(), self._tensor_parallel_size if reduction == "sum" else 1
+        strategy = self._connected()
+        copies = self._tensor_parallel_size if reduction == "sum" else 1
         reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
         return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
@@ -358,8 +363,8 @@ class Accelerator:
     def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
         """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch.
 
-        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: that of the
-        last epoch cuts what is gathered after the training.
+        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: the loader
+        of the last epoch cuts what is gathered after the training.
         """
         self.gradient_state._add_dataloader(loader)
         yield
@@ -378,11 +383,11 @@ class Accelerator:
             f"{REFUSED.get(name, _ELSEWHERE)}."
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # As under accelerate, they hold for the loaders that are prepared from then on.
         object.__setattr__(self.dataloader_config if name in _LOADING else self, name, value)
 
-    # What accelerate keeps in other objects
+    # ---- What accelerate keeps in other objects ----
 
     @property
     def state(self) -> "Accelerator":
@@ -442,15 +447,15 @@ class Accelerator:
     def scaler(self) -> Any:
         return getattr(self.precision_plugin, "scaler", None)
 
-    def on_main_process(self, function: _Function) -> _Function:
+    def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Make ``function`` run on the first process of all only."""
         return _only_where(lambda: self.is_main_process, function)
 
-    def on_local_main_process(self, function: _Function) -> _Function:
+    def on_local_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Make ``function`` run on the first process of each machine only."""
         return _only_where(lambda: self.is_local_main_process, function)
 
-    def on_last_process(self, function: _Function) -> _Function:
+    def on_last_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Make ``function`` run on the last process only."""
         return _only_where(lambda: self.is_last_process, function)
 
@@ -460,14 +465,16 @@ class Accelerator:
             return functools.partial(self.on_process, process_index=process_index)
         return _only_where(lambda: self.process_index == process_index, function)
 
-    def on_local_process(self, function: _Function | None = None, local_process_index: int | None = None) -> Any:
+    def on_local_process(
+        self, function: Callable[..., object] | None = None, local_process_index: int | None = None
+    ) -> Any:
         """Make ``function`` run on the process ``local_process_index`` of each machine only."""
         if function is None:
             return functools.partial(self.on_local_process, local_process_index=local_process_index)
         return _only_where(lambda: self.local_process_index == local_process_index, function)
 
     @contextmanager
-    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+    def split_between_processes(self, inputs: T, apply_padding: bool = False) -> Iterator[T]:
         """Yield this process's part of a sequence, a tensor, a ``datasets.Dataset`` or a dict of them.
 
         The first processes get one more where the division leaves a remainder; with ``apply_padding`` the others
@@ -497,7 +504,7 @@ class Accelerator:
         self.flag_tensor = torch.tensor(1, device=self.device)
 
     def check_trigger(self) -> bool:
-        """Return whether any process has called :meth:`set_trigger` since the last time; to be called on all."""
+        """Return whether any process has called :meth:`set_trigger` since the last check. All processes call this."""
         own = torch.tensor(0, device=self.device) if self.flag_tensor is None else self.flag_tensor
         self.flag_tensor = None
         return bool(self.reduce(own) > 0)
@@ -510,21 +517,21 @@ class Accelerator:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the weights; the first process gets those of a spread model whole, on the CPU, the others none."""
+        """Return the weights; of a sharded model: all on the CPU of the first process, none on others."""
         state = dict(model.state_dict())
-        if not is_spread(model):
+        if not is_sharded(model):
             return state
         gathered: dict[str, Any] = {}
         for name, tensor in state.items():
-            full = whole(tensor.detach())
+            full = full_tensor(tensor.detach())
             if self.is_main_process:
                 gathered[name] = full.cpu()
         return gathered
 
-    def save(self, obj: Any, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
+    def save(self, obj: object, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
         """Write ``obj`` to the file ``f``, from one process; with ``safe_serialization`` it holds weights by name."""
         if self.is_main_process and safe_serialization:
-            safetensors.torch.save_file(obj, f, metadata={"format": "pt"})
+            safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), f, metadata={"format": "pt"})
         elif self.is_main_process:
             torch.save(obj, f)
 
@@ -533,31 +540,12 @@ class Accelerator:
         """Lightning's precision of the run."""
         return self._strategy().precision_plugin
 
-    # Gradients
+    # ---- Gradients ----
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss``: deferred to Lightning in a run; at once outside, or in an overridden step."""
-        if self.gradient_accumulation_steps != 1:
-            loss = loss / self.gradient_accumulation_steps
-        if self.backward_now is not None:
-            self.backward_now(loss, **kwargs)
-        elif self._deferred is not None:
-            raise RuntimeError(
-                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
-                "subclass to run several backward passes."
-            )
-        else:
-            self._deferred = loss
-
-    def take_deferred_loss(self) -> torch.Tensor:
-        """Hand the loss of the last :meth:`backward` to Lightning, which runs backward through the strategy."""
-        loss, self._deferred = self._deferred, None
-        if loss is None:
-            raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
-                "`self.accelerator.backward(loss)` in it."
-            )
-        return loss
+        """Run backward on ``loss``; in a training run as :class:`portico.loop.module.BackwardPass` says."""
+        num_steps = self.gradient_state.num_steps
+        self.run_backward(loss if num_steps == 1 else loss / num_steps, **kwargs)
 
     def clip_grad_norm_(
         self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2
@@ -572,16 +560,16 @@ class Accelerator:
         Returns:
             A ``float32`` scalar: the norm over all parameters, also where processes share them.
         """
-        spread = getattr(self._strategy(), "model", None)
-        if isinstance(spread, FullyShardedDataParallel):
-            # Each process has a part of the gradients; their norm is that of all parts.
-            return spread.clip_grad_norm_(max_norm, norm_type)
+        model = getattr(self._strategy(), "model", None)
+        if isinstance(model, FullyShardedDataParallel):
+            # Each process has only a part of the gradients.
+            return model.clip_grad_norm_(max_norm, norm_type)
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(issubclass(kind, DTensor) for kind in set(map(type, parameters))):
             return clip_grad_norm_(parameters, max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
-    def maybe_context_parallel(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+    def maybe_context_parallel(self, *args: object, **kwargs: object) -> AbstractContextManager[None]:
         """Return an empty context: no strategy of Lightning splits a sequence."""
         return nullcontext()
 
@@ -595,9 +583,9 @@ class Accelerator:
         """Return the forward context of the run's precision."""
         return self.precision_plugin.forward_context()
 
-    # Models and data
+    # ---- Models and data ----
 
-    def prepare(self, *objects: Any, **kwargs: Any) -> Any:
+    def prepare(self, *objects: object, **kwargs: object) -> Any:
         """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
         config = replace(
             self.dataloader_config,
@@ -607,44 +595,44 @@ class Accelerator:
             broadcast=self.from_first_process,
             gather=self.gather_object,
         )
-        prepared = [prepare_data_loader(item, config) for item in objects]
+        prepared = [prepare_data_loader(one, config) if isinstance(one, DataLoader) else one for one in objects]
         for loader in prepared:
             if isinstance(loader, DataLoaderShard):
                 loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
-    def prepare_data_loader(self, data_loader: "Loader", *args: Any, **kwargs: Any) -> Any:
+    def prepare_data_loader(self, data_loader: "Loader", *args: object, **kwargs: object) -> Any:
         return self.prepare(data_loader)
 
-    def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
+    def prepare_optimizer(self, optimizer: T, device_placement: bool | None = None) -> T:
         """Return ``optimizer``: the strategy prepares it."""
         return optimizer
 
-    def prepare_scheduler(self, scheduler: Any) -> Any:
+    def prepare_scheduler(self, scheduler: T) -> T:
         """Return ``scheduler``: the trainer steps it."""
         return scheduler
 
     def skip_first_batches(self, dataloader: "Loader", num_batches: int = 0) -> Any:
         return skip_first_batches(dataloader, num_batches)
 
-    def prepare_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+    def prepare_model(self, model: nn.Module, **kwargs: object) -> nn.Module:
         """Return ``model``: the strategy prepares it."""
         return model
 
-    def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    def unwrap_model(self, model: nn.Module, *args: object, **kwargs: object) -> nn.Module:
         """Return the model inside distributed or compiled wrappers."""
         while True:
-            # Wrappers are known by their kind: a user's own model may call any part of itself `module`.
+            # Wrappers are known by their class: a user's model may have a part with the name `module`.
             inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
             if not isinstance(inner, nn.Module):
                 return model
             model = inner
 
     def verify_device_map(self, model: nn.Module) -> bool:
-        """Return whether ``from_pretrained(device_map=...)`` spread a part of ``model`` over several devices."""
+        """Return whether ``from_pretrained(device_map=...)`` placed parts of ``model`` on several devices."""
         return any(len(getattr(module, "hf_device_map", None) or ()) > 1 for module in model.modules())
 
-    def free_memory(self, *objects: Any) -> list[None]:
+    def free_memory(self, *objects: object) -> list[None]:
         """Return ``None`` in place of each object; the strategy releases its own memory when a run ends."""
         return [None] * len(objects)
 
@@ -659,9 +647,9 @@ def _all_tensors(data: "Nested") -> bool:
     return False
 
 
-def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:
+def _only_where(is_here: Callable[[], bool], function: Callable[P, R]) -> Callable[P, R | None]:
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R | None:
         return function(*args, **kwargs) if is_here() else None
 
     return run

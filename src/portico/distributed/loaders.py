@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 from tqdm.auto import tqdm
 
+from portico import observers
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
@@ -27,8 +28,16 @@ if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
-    *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
-    *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
+    "num_workers",
+    "persistent_workers",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "generator",
+    "in_order",
 )
 _END = object()
 # Indices of a random order that are numbers of Python at a time.
@@ -39,7 +48,7 @@ class SeedableRandomSampler(RandomSampler):
     """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
 
     This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name). The seed is by
-    default that of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
+    default the seed of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
     """
 
     def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
@@ -72,9 +81,11 @@ class SeedableRandomSampler(RandomSampler):
 class SkipBatchSampler(BatchSampler):
     """A batch sampler without its first batches: their indices are drawn, but their data not loaded."""
 
+    batch_size: Any  # an int, or ``None`` where the sampler has no fixed size
+
     def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
-        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.num_processes = getattr(batch_sampler, "num_processes", 1)
         self.split_batches = getattr(batch_sampler, "split_batches", False)
         self.num_batches = num_batches
@@ -172,6 +183,13 @@ class DataLoaderShard(DataLoader[Any]):
             progress.close()
             self.epoch += 1
 
+    @property
+    def _index_sampler(self) -> Iterable[Any]:
+        # torch's loader has no public place where indices pass in this process; workers load them elsewhere.
+        sampler: Iterable[Any] = super()._index_sampler
+        is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
+        return _ObservedIndices(self, sampler) if is_observed else sampler
+
     def _positioned(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches, and note after each where the stream stands."""
         source = self._seekable() if self.num_positions_kept else None
@@ -185,7 +203,9 @@ class DataLoaderShard(DataLoader[Any]):
     def _seekable(self) -> Any:
         """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
         # The state of a dataset in worker processes is there, and only a loader that asks them knows it.
-        source = self.stateful if self.stateful is not None else None if self.num_workers else self.dataset
+        source: object = self.stateful
+        if source is None and not self.num_workers:
+            source = self.dataset
         is_stream = isinstance(self.dataset, IterableDataset) and _keeps_state(source)
         return source if is_stream and not _forgets_examples(self.dataset) else None
 
@@ -203,7 +223,7 @@ class DataLoaderShard(DataLoader[Any]):
         """Return this process's part of a fetched batch, on its device."""
         data = self.dataset
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
-            # Workers count in processes of their own.
+            # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
         return self._on_device(batch)
 
@@ -213,7 +233,24 @@ class DataLoaderShard(DataLoader[Any]):
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
-def given_batch_size(data: Any) -> int | None:
+@dataclass(frozen=True)
+class _ObservedIndices:
+    """The indices of a loader's batches; observers are told when they are drawn."""
+
+    loader: DataLoaderShard
+    indices: Iterable[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        for drawn in self.indices:
+            for observer in observers.active:
+                observer.on_indices_drawn(self.loader, drawn)
+            yield drawn
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.indices))
+
+
+def given_batch_size(data: object) -> int | None:
     """Return the batch size of ``data`` if it is a loader that the user made, and knows it."""
     if not isinstance(data, DataLoader):
         return None
@@ -225,7 +262,7 @@ def _keeps_state(source: object) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
-def _forgets_examples(dataset: Any) -> bool:
+def _forgets_examples(dataset: object) -> bool:
     """Return whether a stream of the ``datasets`` library shuffles in a buffer, which its state leaves out.
 
     The library documents so (``IterableDataset.state_dict``), and has no public name for it.
@@ -304,7 +341,7 @@ def _options_of(loader: "Loader") -> dict[str, Any]:
 
 
 class StreamShardsLoader(DataLoaderShard):
-    """Each process reads files of its own of a stream, until one has no more; accelerate would wait for that one.
+    """Each process reads different files of a stream, until one has no more; accelerate would wait for that one.
 
     Attributes:
         must_be_even: Whether all processes must have equally many examples, as to gather what a model predicts.
@@ -378,7 +415,8 @@ class DataLoaderDispatcher(DataLoaderShard):
                 yield _concatenated(collected)
 
     def _prepared(self, batch: "Batch", is_last: bool) -> Any:
-        config, count = self.config, self.config.num_processes
+        config = self.config
+        count = config.num_processes
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
@@ -398,7 +436,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
 
 
-def _in_plain_containers(batch: Any) -> Any:
+def _in_plain_containers(batch: "Nested") -> Any:
     """Return ``batch`` on the CPU, in dicts and lists: checkpoints are read without the classes of collators."""
     if isinstance(batch, torch.Tensor):
         return batch.cpu()
@@ -423,12 +461,13 @@ def _concatenated(batches: list[Any]) -> Any:
             ) from error
     if isinstance(first, Mapping):
         columns = {key: _concatenated([batch[key] for batch in batches]) for key in first}
-        return type(first)(columns)  # type: ignore[call-arg]
+        mapping: Any = type(first)
+        return mapping(columns)
     if isinstance(first, list | tuple):
         values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
     raise TypeError(
-        f"A batch holds a {type(first).__name__}, which cannot be joined with that of the next process; let the "
+        f"A batch holds a {type(first).__name__}, which cannot be joined with the next process's; let the "
         "collator return tensors, or set `dispatch_batches=False` in `accelerator_config`."
     )
 
@@ -441,7 +480,8 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
     batches: Any = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
-    count, batch_size = config.num_processes, loader.batch_size or getattr(batches, "batch_size", None)
+    count = config.num_processes
+    batch_size = loader.batch_size or getattr(batches, "batch_size", None)
     if config.split_batches and (batch_size is None or batch_size % count):
         raise InputError(
             f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
@@ -483,7 +523,7 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
 
 
 def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
-    """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
+    """Return the examples that this process reads; if they have indices, the sampler chooses among all."""
     dataset: Examples = loader.dataset
     if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
         return dataset
@@ -493,7 +533,7 @@ def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     return IterableDatasetShard(dataset, config, batch_size=loader.batch_size or 1, drop_last=loader.drop_last)
 
 
-def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
+def _shared_generator(loader: "Loader", batches: object, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator from which all processes must draw the same order."""
     if config.num_processes == 1:
         return None

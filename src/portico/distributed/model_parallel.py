@@ -1,14 +1,14 @@
-"""Models that are spread over processes: sharded by torch's ``fully_shard`` (FSDP2), split by a ``tp_plan``, or both.
+"""Models that are sharded over processes: by torch's ``fully_shard`` (FSDP2), by a ``tp_plan``, or both.
 
 The processes form a mesh of replicas x shards x tensor-parallel ranks. Processes that differ in the last coordinate
-train on the same examples; all others train on examples of their own.
+train on the same examples; all others train on different examples.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -35,8 +35,10 @@ from portico.distributed.processes import limit_collectives
 from portico.errors import InputError
 
 _AXES = ("replicate", "shard", "tensor")
-_LAYERS, _BY_SIZE, _WHOLE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"
-WRAP_POLICIES = (_LAYERS, _BY_SIZE, _WHOLE)
+_BY_LAYER = "TRANSFORMER_BASED_WRAP"
+_BY_SIZE = "SIZE_BASED_WRAP"
+_AS_ONE = "NO_WRAP"
+WRAP_POLICIES = (_BY_LAYER, _BY_SIZE, _AS_ONE)
 # The mesh of each shape, with the process group it was made in: a mesh makes further groups, which live as long.
 _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 
@@ -45,7 +47,7 @@ _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 class Sharding:
     """What ``fsdp_config`` says of a model's shards; names and defaults are transformers'."""
 
-    auto_wrap_policy: str = _LAYERS
+    auto_wrap_policy: str = _BY_LAYER
     transformer_layer_cls_to_wrap: frozenset[str] = frozenset()
     """Names of the layer classes that are gathered one at a time; by default the model's ``_no_split_modules``."""
     min_num_params: int = 0
@@ -60,7 +62,7 @@ class Sharding:
             InputError: If the model has none of the layer classes that are named.
         """
         inner = [module for module in model.modules() if module is not model]
-        if self.auto_wrap_policy == _WHOLE:
+        if self.auto_wrap_policy == _AS_ONE:
             return []
         if self.auto_wrap_policy == _BY_SIZE:
             sizes = {module: sum(parameter.numel() for parameter in module.parameters()) for module in inner}
@@ -80,7 +82,7 @@ class Sharding:
 
 
 class ShardedStrategy(MeshStrategy):
-    """Lightning's ``ModelParallelStrategy`` that spreads the user's model in place, as ``fsdp`` or a ``tp_plan`` says.
+    """Lightning's ``ModelParallelStrategy`` that shards the user's model in place, as ``fsdp`` or a ``tp_plan`` says.
 
     Args:
         sharding: How the model is sharded.
@@ -98,12 +100,12 @@ class ShardedStrategy(MeshStrategy):
         *,
         replicas: int = 1,
         shards: int | None = None,
-        tensor_parallel_size: int | str = 1,
+        tensor_parallel_size: int | Literal["auto"] = 1,
         sync_each_batch: bool = False,
         is_alone_refused: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)  # type: ignore[arg-type]
+        super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
         self.sync_each_batch = sync_each_batch
         self._replicas, self._shards, self._is_alone_refused = replicas, shards, is_alone_refused
@@ -141,33 +143,35 @@ class ShardedStrategy(MeshStrategy):
 
     @override
     def make_mesh(self) -> DeviceMesh:
-        key, world = (self.root_device.type, *self.mesh_shape), dist.group.WORLD
+        world = dist.group.WORLD
+        key = (self.root_device.type, *self.mesh_shape)
         if key not in _meshes or _meshes[key][0] is not world:
             _meshes[key] = world, init_device_mesh(self.root_device.type, self.mesh_shape, mesh_dim_names=_AXES)
         return _meshes[key][1]
 
-    def spread(self, model: nn.Module, optimizer: Any = None) -> None:
-        """Spread ``model`` over the processes, in place, unless it is; ``optimizer`` gets the new parameters.
+    def shard_model(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Shard ``model`` in place, unless it is sharded; ``optimizer`` gets the new parameters.
 
-        All processes get the weights of the first, layer by layer, so that none needs room for more than its shards
-        and the largest layer; the others may have made theirs on the meta device. Where the first has too, the
-        weights are left empty, to be loaded.
+        All processes get the weights of the first, layer by layer, so that none needs memory for more than its shards
+        and the largest layer; the other processes may have made the model on the meta device. If the model of the
+        first process is on the meta device too, the weights stay empty, to be loaded.
         """
-        if not is_spread(model):
-            self._spread(model, optimizer)
-        # Also those that transformers made while loading.
+        if not is_sharded(model):
+            self._split_and_shard(model, optimizer)
+        # Also the meshes that transformers made while loading.
         meshes = [mesh for mesh in by_mesh(model.parameters()) if mesh is not None]
         limit_collectives((one for mesh in meshes for one in mesh.get_all_groups()), process_group_timeout(self))
 
-    def _spread(self, model: nn.Module, optimizer: Any) -> None:
+    def _split_and_shard(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         old = dict(model.named_parameters())
-        mesh, has_values = self.make_mesh(), self.broadcast(not is_empty(model))
+        mesh = self.make_mesh()
+        has_values = self.broadcast(not is_empty(model))
         if self.tensor_parallel_size > 1:
             _synchronise(model.modules(), self.root_device, has_values=has_values)
-            hf_compat.split_layers(model, mesh["tensor"])  # type: ignore[arg-type]  # `check_model` has seen its plan
+            hf_compat.split_layers(cast(PreTrainedModel, model), mesh["tensor"])  # `check_model` has seen its plan
         if prod(self.mesh_shape[:2]) > 1 or self.tensor_parallel_size == 1:
             shards = mesh["replicate", "shard"] if self.mesh_shape[0] > 1 else mesh["shard"]
-            self._shard(model, shards, has_values=has_values)
+            self._fully_shard(model, shards, has_values=has_values)
         if isinstance(base := hf_compat.unwrap_peft_model(model), PreTrainedModel):
             base.tie_weights(recompute_mapping=False)
         new = dict(model.named_parameters())
@@ -176,8 +180,9 @@ class ShardedStrategy(MeshStrategy):
             for group in optimizer.param_groups:
                 group["params"] = [renewed.get(parameter, parameter) for parameter in group["params"]]
 
-    def _shard(self, model: nn.Module, mesh: DeviceMesh, *, has_values: bool) -> None:
-        sharding, device = self.sharding, self.root_device
+    def _fully_shard(self, model: nn.Module, mesh: DeviceMesh, *, has_values: bool) -> None:
+        sharding = self.sharding
+        device = self.root_device
         layers = sharding.layers(model)
         policies: dict[str, Any] = {
             "mesh": mesh,
@@ -206,7 +211,7 @@ class ShardedStrategy(MeshStrategy):
         module: Any = self.lightning_module
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
-        module.spread_model(self)
+        module.shard_model(self)
         self.precision_plugin.convert_module(module)
         if not self.sharding.cpu_offload:
             self.model_to_device()
@@ -219,7 +224,7 @@ class ShardedStrategy(MeshStrategy):
     def on_validation_end(self) -> None:
         module: Any = self.lightning_module
         # No backward pass does so.
-        free_whole_weights(module.model)
+        free_full_weights(module.model)
 
     on_test_end = on_validation_end
 
@@ -236,7 +241,7 @@ class ShardedStrategy(MeshStrategy):
 
 @contextmanager
 def without_reduction(model: FSDPModule) -> Iterator[None]:
-    """Inside the block, add up whole gradients in each process instead of reducing them to shards."""
+    """Inside the block, add up full gradients in each process instead of reducing them to shards."""
     model.set_requires_gradient_sync(False)
     try:
         yield
@@ -246,22 +251,22 @@ def without_reduction(model: FSDPModule) -> Iterator[None]:
 
 @contextmanager
 def gathered_root(model: nn.Module) -> Iterator[None]:
-    """Inside the block, have the weights whole that belong to no layer which is gathered by itself."""
+    """Inside the block, gather the weights that belong to no layer which is gathered by itself."""
     if isinstance(model, FSDPModule):
         model.unshard()
     try:
         yield
     finally:
-        free_whole_weights(model)
+        free_full_weights(model)
 
 
-def is_spread(model: nn.Module) -> bool:
-    """Return whether a part of ``model`` is spread over processes."""
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether ``model``, or a part of it, is sharded over processes."""
     return isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def free_whole_weights(model: nn.Module) -> None:
-    """Free what a forward pass has gathered and kept, so that the parameters are the shards again."""
+def free_full_weights(model: nn.Module) -> None:
+    """Free the full weights that a forward pass has gathered and kept, so that the parameters are shards again."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -272,13 +277,13 @@ def is_empty(model: nn.Module) -> bool:
     return any(parameter.is_meta for parameter in model.parameters())
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor``, gathered if it is spread; to be called on all processes."""
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, gathered if it is sharded. All processes call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
-    """Sort ``tensors`` by the mesh they are spread over, ``None`` for whole ones: kernels take tensors of one."""
+    """Group ``tensors`` by the mesh that shards them, ``None`` if none does: a kernel takes tensors of one mesh."""
     sorted_: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
         sorted_.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
@@ -286,14 +291,15 @@ def by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
 
 
 def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_type: float = 2) -> torch.Tensor:
-    """Clip the gradients of parameters that may be spread; return the norm of all, the same on every process."""
+    """Clip the gradients of parameters, sharded or not; return their total norm, the same on every process."""
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    kinds = list(by_mesh(parameters).values())
-    norms = [
-        whole(nn.utils.get_total_norm([one.grad for one in same if one.grad is not None], norm_type)) for same in kinds
-    ]
+    meshes = list(by_mesh(parameters).values())
+    norms = []
+    for same in meshes:
+        gradients = [parameter.grad for parameter in same if parameter.grad is not None]
+        norms.append(full_tensor(nn.utils.get_total_norm(gradients, norm_type)))
     norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), norm_type)
-    for same in kinds:
+    for same in meshes:
         nn.utils.clip_grads_with_norm_(same, max_norm, norm)
     return norm
 
@@ -301,10 +307,10 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_ty
 def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> None:
     """Raise ``InputError`` if ``model`` cannot be trained as ``strategy`` says, with these batches."""
     if not isinstance(strategy, ShardedStrategy):
-        if is_spread(model):
+        if is_sharded(model):
             raise InputError(
-                f"The weights of {type(model).__name__} are spread over processes already, by an earlier trainer, and "
-                f"{type(strategy).__name__} trains whole ones; set `fsdp=True` as there, or load the model again."
+                f"The weights of {type(model).__name__} are sharded already, by an earlier trainer, and "
+                f"{type(strategy).__name__} trains full weights; set `fsdp=True` as there, or load the model again."
             )
         return
     if not even_batches:
@@ -312,7 +318,7 @@ def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> No
             "`accelerator_config={'even_batches': False}` gives some processes fewer batches, but those that share a "
             "model run each batch together, and would wait forever; leave it out."
         )
-    if is_spread(model):
+    if is_sharded(model):
         return
     if strategy.tensor_parallel_size > 1 and hf_compat.unwrap_peft_model(model) is not model:
         raise InputError(
@@ -345,7 +351,7 @@ def _check_heads(model: nn.Module, size: int) -> None:
 
 
 def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_values: bool) -> None:
-    """Give the own parameters and buffers of ``modules`` to all processes as the first one has them, on ``device``.
+    """Give all processes the first one's parameters and buffers of ``modules``, without submodules, on ``device``.
 
     They are put on the meta device if the first process has no values.
     """

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -15,20 +15,16 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn
 
 from portico.compat.lightning import quiet_lightning
-from portico.compat.transformers import is_in_notebook
+from portico.compat.transformers import HFTrainingArguments, is_in_notebook
 from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
-
-if TYPE_CHECKING:
-    from portico.arguments import TrainingArguments
-
 
 # Where each process drives one device; IPUs of a process are replicas.
 _PROCESS_PER_DEVICE = ("auto", "cpu", "cuda", "gpu")
 
 
-def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
+def lightning_placement(args: HFTrainingArguments) -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
     ``args`` are of either library; the fields that portico adds may be missing.
@@ -44,7 +40,7 @@ def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
     }
 
 
-def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> dict[str, Any]:
+def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> dict[str, Any]:
     """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
     The model, if known, decides on defaults of the strategy.
@@ -63,7 +59,7 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     return {**placement, "strategy": strategy}
 
 
-def cluster_plugins(args: "TrainingArguments", plugins: Sequence[Any] = ()) -> list[Any]:
+def cluster_plugins(args: HFTrainingArguments, plugins: Sequence[Any] = ()) -> list[Any]:
     """Return the plugins of a run, with the environment of its processes where Lightning would not find it.
 
     It finds torchrun and the tasks of SLURM. Ray's machines may have different numbers of workers, and a batch script
@@ -126,7 +122,7 @@ def _num_devices(placement: Mapping[str, Any]) -> int:
     return devices if isinstance(devices, int) else len(devices)
 
 
-def resolve_strategy(args: "TrainingArguments") -> Strategy:
+def resolve_strategy(args: HFTrainingArguments) -> Strategy:
     """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
     placement = lightning_placement(args)
     parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -144,7 +140,7 @@ def resolve_strategy(args: "TrainingArguments") -> Strategy:
     return placed.strategy
 
 
-def _precision(args: "TrainingArguments") -> str:
+def _precision(args: HFTrainingArguments) -> str:
     if args.bf16:
         return "bf16-mixed"
     if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):

@@ -7,20 +7,20 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
+from portico.compat.transformers import HFTrainingArguments
 from portico.compat.tree import map_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
-    from portico.arguments import TrainingArguments
 
-
+P = ParamSpec("P")
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _CASTS = "_casts_to_mixed_precision"
 
@@ -37,7 +37,7 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
     if not isinstance(plugin, MixedPrecision) or hasattr(plain_forward, _CASTS):
         yield
         return
-    own = model.__dict__.get("forward")
+    replaced = model.__dict__.get("forward")
     # A bound method is rebound by a deep copy of the model; a closure would call the original.
     casting = _casting(getattr(plain_forward, "__func__", plain_forward), plugin)
     model.forward = MethodType(casting, model) if hasattr(plain_forward, "__func__") else casting
@@ -45,13 +45,13 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         yield
     finally:
         del model.forward
-        if own is not None:
-            model.forward = own
+        if replaced is not None:
+            model.forward = replaced
 
 
-def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..., Any]:
+def _casting(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:
     @functools.wraps(forward)
-    def cast(*args: Any, **kwargs: Any) -> Any:
+    def cast(*args: P.args, **kwargs: P.kwargs) -> Any:
         # Lightning's context disables the cache and casts a weight at each use, so gradients of a weight used twice
         # are summed in another precision. The cache is cleared after the forward, since weights may change.
         with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):
@@ -63,7 +63,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
     return cast
 
 
-def full_evaluation_dtype(args: "TrainingArguments") -> torch.dtype | None:
+def full_evaluation_dtype(args: HFTrainingArguments) -> torch.dtype | None:
     """Return the precision of evaluations under ``bf16_full_eval`` or ``fp16_full_eval``, ``None`` without them."""
     if args.fp16_full_eval:
         return torch.float16

@@ -1,7 +1,5 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
-import atexit
-import gc
 import math
 import multiprocessing
 import os
@@ -17,11 +15,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import wraps
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -45,13 +43,11 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
     from torch.distributed import ProcessGroup
 
-    from portico.trainer import Trainer
-
 
 # Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
-_lost_children = False  # whether a run that failed has ended those of this process
+_lost_children = False  # whether a run that failed has killed the processes that this one started
 # Lightning sets these for the processes that it starts, and in the one that starts them.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
@@ -108,19 +104,13 @@ def connect(strategy: "Strategy") -> None:
                 strategy.setup_environment()
         else:
             strategy.setup_environment()
-    _end_quickly()
     share_processes(strategy)
-
-
-def _end_quickly() -> None:
-    """Leave out the last garbage collection of this process: it takes a second, for which other processes may wait."""
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
 
 
 def _refuse_second_start(strategy: "Strategy") -> None:
     """Raise ``InputRuntimeError`` if new processes, which run the script from its start, would miss an earlier run."""
-    if _lost_children and not strategy.cluster_environment.creates_processes_externally:  # type: ignore[attr-defined]
+    environment = getattr(strategy, "cluster_environment", None)
+    if _lost_children and environment is not None and not environment.creates_processes_externally:
         raise InputRuntimeError(
             "The processes of an earlier run with `strategy='ddp'` ended when it failed, and new ones would run the "
             "script from its start; train in a new process, start the script with `torchrun`, or set "
@@ -156,16 +146,16 @@ def limit_collectives(groups: "Iterable[ProcessGroup | None]", timeout: timedelt
 
 
 def _join_restarted(strategy: "Strategy") -> None:
-    """Initialise the process group of processes that torchrun has started again, under keys of their own.
+    """Initialise the process group of processes that torchrun has restarted, under new keys of its store.
 
-    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of the processes that are gone:
-    those of the next attempt try to connect to them. On several machines torchrun counts the restarts of each, and the
-    store may be another one for each, so that only torchrun's own setting helps.
+    Torch 2.13 keeps the store of torchrun's rendezvous, and with it the addresses of processes that have ended, to
+    which the restarted processes try to connect. On several machines torchrun counts the restarts of each machine, and
+    each may have another store, so that only a setting of torchrun helps.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
-    attempt, machines = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE")
-    if machines != "1":
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ.get("GROUP_WORLD_SIZE") != "1":
         if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
             logger.warning(
                 "`--max-restarts` of torchrun cannot restart processes on several machines as it is: torch gives them "
@@ -175,9 +165,10 @@ def _join_restarted(strategy: "Strategy") -> None:
     if attempt == "0":
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address, timeout = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), process_group_timeout(strategy)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    timeout = process_group_timeout(strategy)
     connect_to: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # public, but not in its `__all__`
-    store = connect_to(*address, world_size, is_master=False, timeout=timeout)
+    store = connect_to(host, port, world_size, is_master=False, timeout=timeout)
     backend = getattr(strategy, "process_group_backend", None)
     torch.distributed.init_process_group(
         backend or torch.distributed.get_default_backend_for_device(strategy.root_device),
@@ -191,14 +182,16 @@ def _join_restarted(strategy: "Strategy") -> None:
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
     """End this process if one that it started fails before all are connected, or when this one hangs.
 
-    It would wait for long to connect, and a hang cannot be interrupted by an exception.
+    It would wait long to connect, and an exception does not interrupt a hang.
     """
     _children.extend(children)
-    # Lightning's own observer has this list. It kills this process, without a word, even if it handles the failure.
+    # Lightning's observer reads this list: it would kill this process without a message, even if that handles the
+    # failure.
     children.clear()
 
     def watch() -> None:
-        failed_at, is_connected = math.inf, False
+        failed_at = math.inf
+        is_connected = False
         while codes := [child.poll() for child in list(_children)]:
             is_connected = is_connected or torch.distributed.is_initialized()
             ended = [rank for rank, code in enumerate(codes, start=1) if code or not (is_connected or code is None)]
@@ -279,9 +272,9 @@ def disconnect() -> None:
 def kill_children_on_error() -> Iterator[None]:
     """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    The process group and the environment are then as before they were started. Processes that another one started,
-    such as torchrun, are left to it, but woken if they are stopped. Only the outermost of nested blocks does so: the
-    code in it may handle an error that all processes raise.
+    The process group and the environment are restored. Processes that a launcher such as torchrun started are left
+    to it, but resumed if they are stopped. Only the outermost of nested blocks does this: code in it may handle an
+    error that all processes raise.
 
     Raises:
         RuntimeError: In place of a broken connection, if a process that this one started ended first.
@@ -296,7 +289,7 @@ def kill_children_on_error() -> Iterator[None]:
     except BaseException as error:
         loses_connection = _LOST_CONNECTION.search(str(error)) is not None
         is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
-        # The parent of the first process under "ddp" is a shell, and that of an orphan the first of the system.
+        # Under "ddp" the parent of the first process is a shell; the parent of an orphan has the id 1.
         is_launched = is_connected and not _children and os.getppid() > 1
         if is_launched and (loses_connection or _TIMED_OUT.search(str(error))):
             _wake_stopped_processes()
@@ -320,48 +313,38 @@ _TIMED_OUT = re.compile(r"Timed out waiting \d+ms|Application timeout caused pai
 
 
 def _wake_stopped_processes() -> None:
-    """Let stopped processes of the launcher run on, such as a sibling or its data loader workers, to heed its SIGTERM.
+    """Resume stopped processes of the launcher, such as a sibling or its data loader workers, to handle its SIGTERM.
 
-    torchrun waits for 30 s before it kills what does not.
+    torchrun waits for 30 s before it kills a process that does not.
     """
-    processes = _system_processes()
-    for process in _descendants(os.getppid(), processes):
-        if processes[process][0] == "T":
-            with suppress(OSError):
-                os.kill(process, signal.SIGCONT)
+    for process in psutil.Process(os.getppid()).children(recursive=True):
+        with suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED:
+                process.resume()
 
 
-def _system_processes() -> dict[int, tuple[str, int, int]]:
-    """Return state, parent and session of all processes by their ids; none on other systems than Linux."""
-    found = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent, _, session = status.read_text().rpartition(")")[2].split()[:4]
-            found[int(status.parent.name)] = state, int(parent), int(session)
-    return found
+def _family(pid: int) -> list[psutil.Process]:
+    """Return the process and its descendants in the same session, such as data loader workers; descendants first.
 
-
-def _descendants(process: int, processes: dict[int, tuple[str, int, int]]) -> list[int]:
-    found = [process]
-    for ancestor in found:
-        found.extend(other for other, (_, parent, _) in processes.items() if parent == ancestor)
-    return found[1:]
-
-
-def _family(process: int) -> set[int]:
-    """Return ``process`` and what it has started in its session, such as data loader workers.
-
-    Processes in a session of their own, such as those of experiment trackers, are meant to outlive their parent.
+    Processes in another session, such as the services of experiment trackers, are meant to outlive their parent.
     """
-    processes = _system_processes()
-    session = processes[process][2] if process in processes else None
-    return {process} | {other for other in _descendants(process, processes) if processes[other][2] == session}
+    try:
+        process = psutil.Process(pid)
+        return [one for one in process.children(recursive=True) if _session(one.pid) == _session(pid)] + [process]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _kill(processes: Iterable[int]) -> None:
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
-        with suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _ended_child() -> tuple[int, int] | None:
@@ -425,87 +408,59 @@ def first_process_first(strategy: "Strategy", *, is_first: bool) -> Iterator[Non
             strategy.barrier("first_process_first")
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-F = TypeVar("F", bound="Trainer")
+# ---- Workers that a strategy launches for each call ----
+
+T = TypeVar("T")
 
 _inside_worker = False
 
 
 def inside_worker() -> bool:
-    """Return whether this process is a worker launched by :func:`run_in_workers`."""
+    """Return whether this process is a worker launched by :func:`call_in_workers`."""
     return _inside_worker
 
 
-def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
-    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
+    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first one.
 
-    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
-    changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
+    An error in a worker is raised here. The processes must be launched for each call (:func:`launches_workers`), and
+    ``call`` and its result must pickle; files and tensors of the result are written into a temporary folder.
     """
-
-    @wraps(method)
-    def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
-        if "lightning_trainer" not in trainer.__dict__:
-            # This one was pickled, for example into a trial of Ray Tune.
-            trainer._use_lightning_trainer()
-        if not launches_workers(trainer.lightning_trainer.strategy):
-            return method(trainer, *args, **kwargs)
-        return _run_in_workers(trainer, run, args, kwargs)
-
-    # mypy compares the name of the first argument, which is never passed by keyword.
-    return run  # type: ignore[return-value]
-
-
-def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    _end_quickly()
-    strategy: Any = trainer.lightning_trainer.strategy
-    call: Any = (trainer, run, args, kwargs)
-    if not forks_workers(strategy):
-        # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
-        call = pickle.dumps(call)
+    # Typed `_Launcher`; a strategy that launches workers has one with these two.
+    launcher: Any = strategy.launcher
+    # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
+    sent = call if forks_workers(strategy) else pickle.dumps(call)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = {name: os.environ.get(name) for name in _VARIABLES}
         try:
-            with _ending_together(strategy.launcher, folder) as ended:
-                strategy.launcher.launch(_work, call, name)
+            with _ending_together(launcher, folder) as ended:
+                launcher.launch(_work, sent, name)
         except ProcessException as failed:
-            error, origin = _cause(strategy.launcher.procs, folder, ended)
+            error, origin = _cause(launcher.procs, folder, ended)
             raise failed if error is None else error from origin
         except KeyboardInterrupt:
-            for worker in strategy.launcher.procs:
+            for worker in launcher.procs:
                 _kill(_family(worker.pid))
             raise
         finally:
             _restore_variables(before)
         # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
-        result, attributes, weights = torch.load(folder / "outcome", weights_only=False)
-    trainer.__dict__.update(attributes)
-    if weights is None:
-        # A hyperparameter search released the model of its last trial.
-        trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
-    else:
-        trainer.model.load_state_dict(weights)
+        result: T = torch.load(folder / "result", weights_only=False)
     return result
 
 
-def _work(call: bytes | tuple[Any, ...], outcome: str) -> None:
+def _work(call: bytes | Callable[[], object], name: str) -> None:
     global _inside_worker
     _inside_worker = True
-    folder, rank = Path(outcome), os.environ["LOCAL_RANK"]
+    folder = Path(name)
+    rank = os.environ["LOCAL_RANK"]
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
-        trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
         with kill_children_on_error():
-            trainer._enter_worker()
-            result = run(trainer, *args, **kwargs)
-            if trainer.args.process_index == 0:
-                attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
-                state = trainer.model.state_dict() if trainer.model is not None else None
-                weights = state and {name: tensor.cpu() for name, tensor in state.items()}
-                torch.save((result, attributes, weights), folder / "outcome")
-            trainer.accelerator.wait_for_everyone()
+            result = pickle.loads(call)() if isinstance(call, bytes) else call()
+            if rank == "0":
+                torch.save(result, folder / "result")
     except (Exception, SystemExit) as error:
         (folder / f"incomplete-{rank}").write_bytes(_pickled(error, rank))
         (folder / f"incomplete-{rank}").rename(folder / f"error-{rank}")
@@ -528,8 +483,9 @@ def _pickled(error: BaseException, rank: str) -> bytes:
     return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
 
 
-# Seconds after which workers that are left get an interrupt, which shuts down loggers and semaphores, and are killed.
-_INTERRUPTED_AFTER, _KILLED_AFTER = 1.0, 5.0
+# Seconds from a failure until the other workers are interrupted, which shuts down loggers and semaphores, and killed.
+_INTERRUPTED_AFTER = 1.0
+_KILLED_AFTER = 5.0
 
 
 def _end_with(parent: int) -> None:
@@ -551,7 +507,7 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
     """
     launcher.procs = []
     ended: set[int] = set()
-    family: set[int] = set()
+    family: set[psutil.Process] = set()
     is_over = threading.Event()
 
     def watch() -> None:
@@ -563,7 +519,8 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
             raised = {index for index in workers if (folder / f"error-{index}").exists()}
             if raised or len(running | finished) < len(workers):
                 failed_at = min(failed_at, time.monotonic())
-                family.update(*(_family(workers[index].pid) for index in running))
+                for index in running:
+                    family.update(_family(workers[index].pid))
             if time.monotonic() > failed_at + _INTERRUPTED_AFTER:
                 for index in running - raised - finished - ended:
                     for signum in (signal.SIGCONT, signal.SIGINT):
@@ -580,8 +537,9 @@ def _ending_together(launcher: Any, folder: Path) -> Iterator[set[int]]:
     finally:
         is_over.set()
         watcher.join()
-        # What a worker has left behind that ended by torch's SIGTERM.
-        _kill(family.difference(worker.pid for worker in launcher.procs))
+        # Descendants of a worker that torch ended by SIGTERM.
+        workers = {worker.pid for worker in launcher.procs}
+        _kill(process for process in family if process.pid not in workers)
 
 
 def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:
@@ -590,8 +548,8 @@ def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseExcep
     errors = [pickle.loads(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
     timed_out = [found for found in errors if _TIMED_OUT.search(str(found[0]))]
-    if own := [found for found in errors if found not in lost + timed_out]:
-        return own[0]
+    if causes := [found for found in errors if found not in lost + timed_out]:
+        return causes[0]
     for index, worker in enumerate(workers):
         left_word = any((folder / f"{word}-{index}").exists() for word in ("error", "finished"))
         # Torch sends SIGTERM to those that are left.

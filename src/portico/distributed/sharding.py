@@ -1,10 +1,10 @@
 """Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch.utils.data import BatchSampler
@@ -14,8 +14,10 @@ from portico.compat import transformers as hf_compat
 if TYPE_CHECKING:
     from portico.compat.annotations import Examples
 
+T = TypeVar("T")
 
-def _own(data: Any) -> Any:
+
+def _own(data: T) -> T:
     # No lambda: a trainer is pickled for workers that a strategy spawns.
     return data
 
@@ -24,28 +26,41 @@ def _own(data: Any) -> Any:
 class DataLoaderConfig:
     """How to prepare a loader for this process; a loader keeps the configuration it was prepared with."""
 
-    device: torch.device | None = None  # where batches are moved
-    num_processes: int = 1  # that share the batches
+    device: torch.device | None = None
+    """Where batches are moved; by default nowhere."""
+    num_processes: int = 1
+    """How many processes share the batches."""
     process_index: int = 0
-    broadcast: Callable[[Any], Any] = _own  # returns the first process's object in all
-    gather: Callable[[list[Any]], list[Any]] = _own  # returns the lists of all processes as one
-    data_seed: int | None = None  # of the order; None: that of torch's global generator when a loader is prepared
-    split_batches: bool = False  # over the processes, instead of giving them batches in turn
-    dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices
-    even_batches: bool = True  # complete the last round of batches with examples from the start
-    use_seedable_sampler: bool = True  # draw the random order from a seed and the epoch
-    non_blocking: bool = False  # do not wait for copies to the device
-    counts_streams: bool = False  # tell which examples only complete the end of a stream that all processes read
+    broadcast: Callable[[Any], Any] = _own
+    """Returns the first process's object in all processes."""
+    gather: Callable[[list[Any]], list[Any]] = _own
+    """Returns the lists of all processes as one."""
+    data_seed: int | None = None
+    """Seed of the order; by default the seed of torch's global generator when a loader is prepared."""
+    split_batches: bool = False
+    """Split each batch over the processes, instead of giving them batches in turn."""
+    dispatch_batches: bool | None = None
+    """Read data on the first process only; by default if they have no indices."""
+    even_batches: bool = True
+    """Complete the last round of batches with examples from the start."""
+    use_seedable_sampler: bool = True
+    """Draw the random order from a seed and the epoch."""
+    non_blocking: bool = False
+    """Do not wait for copies to the device."""
+    counts_streams: bool = False
+    """Count the examples that only complete the end of a stream that all processes read."""
 
 
 class BatchSamplerShard(BatchSampler):
     """The batches of one process: a part of every one in ``batch_sampler``, or every ``num_processes``-th of them."""
 
+    batch_size: Any  # an int, or ``None`` where the sampler has no fixed size
+
     def __init__(self, batch_sampler: BatchSampler, config: DataLoaderConfig) -> None:
         self.batch_sampler, self.config = batch_sampler, config
         self.num_processes, self.process_index = config.num_processes, config.process_index
         self.split_batches = config.split_batches
-        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
 
     def __len__(self) -> int:
@@ -104,8 +119,8 @@ class BatchSamplerShard(BatchSampler):
 class IterableDatasetShard(hf_compat.IterableDatasetShard):
     """The examples of one process, of a dataset without indices that every process reads in full.
 
-    ``batch_size`` is that of one process; if batches are split, of all. Examples that fill no batch are completed with
-    those of the first batch, or dropped with ``drop_last``.
+    ``batch_size`` counts the examples of one process, or of all processes if batches are split. A last, partial batch
+    is completed with examples of the first batch, or dropped with ``drop_last``.
     """
 
     def __init__(
@@ -117,7 +132,7 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
         self._given_batch_size = batch_size
 
     def __len__(self) -> int:
-        # accelerate counts batches that are split as if each process got a whole one.
-        num_examples = len(self.dataset)  # type: ignore[arg-type]  # raises if it has no length
+        # accelerate counts batches that are split as if each process got a full batch.
+        num_examples = len(cast(Sized, self.dataset))  # raises if it has no length
         rounds = num_examples / (self._given_batch_size * self.num_processes)
         return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self._given_batch_size

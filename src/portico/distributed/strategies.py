@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -23,14 +23,11 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
-from portico.compat.transformers import logger
+from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
 from portico.errors import InputError
-
-if TYPE_CHECKING:
-    from portico.arguments import TrainingArguments
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
 # Training arguments by the option of `DistributedDataParallel` that they are.
@@ -91,7 +88,7 @@ class ModelDDPStrategy(DDPStrategy):
         super().teardown()
 
 
-def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None = None) -> ModelDDPStrategy | None:
+def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None = None) -> ModelDDPStrategy | None:
     """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
 
     The name may have Lightning's ending ``"_find_unused_parameters_true"`` or ``"..._false"``; the ``ddp_*`` arguments
@@ -102,7 +99,9 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
         return None
     find_unused = args.ddp_find_unused_parameters
     if find_unused is None:
-        find_unused = unused == "true" if unused else not _recomputes_activations(args, model)
+        find_unused = unused == "true"
+        if not unused:
+            find_unused = not _recomputes_activations(args, model)
     given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ModelDDPStrategy(
@@ -115,8 +114,8 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
     )
 
 
-def refuse_ddp_arguments(strategy: Strategy, args: "TrainingArguments") -> None:
-    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which has its own options."""
+def refuse_ddp_arguments(strategy: Strategy, args: HFTrainingArguments) -> None:
+    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which ignores them."""
     names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
     fields = [name for name in names if getattr(args, name) is not None]
     if fields and isinstance(strategy, DDPStrategy):
@@ -126,7 +125,7 @@ def refuse_ddp_arguments(strategy: Strategy, args: "TrainingArguments") -> None:
         )
 
 
-def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) -> bool:
+def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) -> bool:
     # `find_unused_parameters` breaks activation checkpointing (transformers 5.23 switches it off for the same reason);
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
@@ -144,8 +143,13 @@ _SWITCHES = ("cpu_offload", "activation_checkpointing")
 # Files are written one way, and the weights of the first process are sent to the others, in any case.
 _SETTLED = ("cpu_ram_efficient_loading", "state_dict_type", "version")
 _KNOWN = {
-    *(*_SWITCHES, *_SETTLED, *_FSDP1_ONLY, "reshard_after_forward"),
-    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap"),
+    *_SWITCHES,
+    *_SETTLED,
+    *_FSDP1_ONLY,
+    "auto_wrap_policy",
+    "min_num_params",
+    "reshard_after_forward",
+    "transformer_layer_cls_to_wrap",
 }
 # As `accelerate config` and its plugin name them.
 _NAMES_OF_ACCELERATE = {
@@ -229,7 +233,11 @@ def _normalised(
         if name in config:
             raise InputError(f"`fsdp_config` sets {name} twice, once as {given}; leave one out.")
         config[name] = value
-    words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
+    words: Sequence[str] = ()
+    if isinstance(fsdp, str):
+        words = fsdp.split()
+    elif fsdp is not None and not isinstance(fsdp, bool):
+        words = fsdp
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _WORDS:
             config.setdefault("reshard_after_forward", word)
@@ -264,8 +272,8 @@ _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _PARALLELISM = (*_SIZES, "cp_backend", "sp_backend", "tp_handler", "cp_handler", "sp_handler")
 
 
-def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy that spreads the model as the arguments say, or as it is; ``None`` to keep it whole.
+def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) -> Strategy | None:
+    """Return the strategy that shards the model as the arguments say, or as it was loaded; ``None`` for none.
 
     Contradictions, and what cannot run here, are refused.
     """
@@ -277,31 +285,37 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     if names and strategy is not None and not (by_name and names == ["fsdp"]):
         names.append("strategy")
     if len(names) > 1:
-        both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
-        raise InputError(
-            f"{both if {'fsdp', 'deepspeed'} <= {*names} else ''}{' and '.join(f'`{name}`' for name in names)} each "
-            "choose a strategy; set one of them."
-        )
+        both = ""
+        if {"fsdp", "deepspeed"} <= set(names):
+            both = "Using --fsdp xxx together with --deepspeed is not possible, deactivate one of those flags. "
+        named = " and ".join(f"`{name}`" for name in names)
+        raise InputError(f"{both}{named} each choose a strategy; set one of them.")
     if names == ["deepspeed"]:
         return _deepspeed_strategy(args)
     sizes = _mesh_sizes(args, model)
-    spreads = args.parallelism_config is not None and sizes is not None and max(sizes[1] or 1, sizes[2]) > 1
-    if spreads and strategy not in (None, "auto", "fsdp"):
+    is_sharded = args.parallelism_config is not None and sizes is not None and max(sizes[1] or 1, sizes[2]) > 1
+    if is_sharded and strategy not in (None, "auto", "fsdp"):
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
-        raise InputError(f"`parallelism_config` spreads the model, and `strategy` is {name!r}; set one of them.")
+        raise InputError(f"`parallelism_config` shards the model, and `strategy` is {name!r}; set one of them.")
     if type(strategy) is ModelParallelStrategy:
         return _fsdp_strategy(args, Sharding(), **mesh_options(strategy))
     shards = bool(names) or by_name
     if not shards and (sizes is None or isinstance(strategy, Strategy)):
         return None
-    sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config) if shards else (Sharding(), False)
+    sharding = Sharding()
+    copies_per_machine = False
+    if shards:
+        sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config)
     if sharding.activation_checkpointing and args.gradient_checkpointing:
         raise InputError(
             "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` would recompute each layer "
             "twice; leave out `gradient_checkpointing`."
         )
     if sizes is None:
-        replicas = getattr(args, "num_nodes", None) or (launched_processes() or (1, 1))[1] if copies_per_machine else 1
+        replicas = 1
+        if copies_per_machine:
+            _, launched_machines = launched_processes() or (1, 1)
+            replicas = getattr(args, "num_nodes", None) or launched_machines
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
     replicas, num_shards, tensor = sizes
     if not shards:
@@ -312,12 +326,12 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
 
 
 def _fsdp_strategy(
-    args: "TrainingArguments", sharding: Sharding, *, is_alone_refused: bool = False, **options: Any
+    args: HFTrainingArguments, sharding: Sharding, *, is_alone_refused: bool = False, **options: Any
 ) -> ShardedStrategy:
     if args.optim == "adafactor":
         raise InputError(
-            "`optim='adafactor'` keeps moments for rows and columns of whole weights, and the model is spread over "
-            "processes; set an optimizer of torch, such as 'adamw_torch' or 'sgd'."
+            "`optim='adafactor'` keeps moments for rows and columns of full weights, and the model is sharded; "
+            "set an optimizer of torch, such as 'adamw_torch' or 'sgd'."
         )
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ShardedStrategy(
@@ -328,10 +342,10 @@ def _fsdp_strategy(
     )
 
 
-def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int, int | None, int] | None:
+def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int, int | None, int] | None:
     """Return replicas, shards and tensor-parallel ranks that the arguments or the model set, ``None`` if neither does.
 
-    The model has them if ``from_pretrained(distributed_config=...)`` has spread it.
+    The model has them if ``from_pretrained(distributed_config=...)`` has sharded it.
     """
     loaded = getattr(getattr(model, "config", None), "distributed_config", None)
     if getattr(model, "is_distributed_loading_by_transformers", False) and loaded is not None:
@@ -372,8 +386,8 @@ def _mesh_sizes(args: "TrainingArguments", model: nn.Module | None) -> tuple[int
     return given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), given.get("tp_size") or 1
 
 
-def refuse_other_replicas(strategy: Strategy, args: "TrainingArguments") -> None:
-    """Raise ``InputError`` if the arguments ask for another number of whole models than ``strategy`` has processes.
+def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None:
+    """Raise ``InputError`` if the arguments ask for another number of replicas than ``strategy`` has processes.
 
     A sharded strategy compares its mesh itself.
     """
@@ -386,13 +400,13 @@ def refuse_other_replicas(strategy: Strategy, args: "TrainingArguments") -> None
         )
 
 
-def _deepspeed_strategy(args: "TrainingArguments") -> DeepSpeedStrategy:
+def _deepspeed_strategy(args: HFTrainingArguments) -> DeepSpeedStrategy:
     accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
     if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
         raise InputError(
             "`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA devices, and the run is placed on "
             f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
-            "out, or set `fsdp=True` to spread the model without it."
+            "out, or set `fsdp=True` to shard the model without it."
         )
     if find_spec("deepspeed") is None:
         raise InputError(
@@ -422,12 +436,14 @@ def refuse_own_backward(strategy: "Strategy") -> None:
         )
 
 
-def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
+def deepspeed_config(args: HFTrainingArguments) -> dict[str, Any]:
     """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
 
     Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
     """
-    config = read_settings("deepspeed", args.deepspeed)  # type: ignore[arg-type]  # transformers declares one form
+    config = read_settings(
+        "deepspeed", cast("str | Mapping[str, Any]", args.deepspeed)
+    )  # transformers declares one form
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(

@@ -18,8 +18,7 @@ from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from portico.cli.settings import nearest_names
-from portico.errors import InputError
+from portico.errors import InputError, nearest_names
 
 logger = logging.getLogger(__name__)
 

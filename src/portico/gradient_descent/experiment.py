@@ -5,7 +5,7 @@ import logging
 import pickle
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,9 +78,9 @@ class DescentArguments:
     """Allow the folder to hold a run, which is continued."""
 
 
-def _trainer_settings(trainer_class: type) -> GroupSchema:
+def _trainer_settings(trainer_class: Callable[..., object]) -> GroupSchema:
     """Return the arguments that AllenNLP builds a trainer with, and the ``type`` that names a registered one."""
-    maker = getattr(trainer_class, "from_partial_objects", trainer_class)
+    maker: Callable[..., object] = getattr(trainer_class, "from_partial_objects", trainer_class)
     docs = documentation(trainer_class)
     decided = {*_BY_THE_EXPERIMENT, *Placement.__dataclass_fields__}
     known = schema_of(trainer_class).known

@@ -56,7 +56,7 @@ from typing_extensions import override
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import set_rng_states
-from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
+from portico.checkpoint.writer import exportable_callbacks
 from portico.compat.lightning import continue_from, end_epoch_after
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.gradient_descent.arguments import check_world_size
@@ -412,12 +412,12 @@ class LoopTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     @property
-    def _runs_own_backward(self) -> bool:
+    def runs_backward_in_step(self) -> bool:
         return bool(self.gd_trainer.backward_callbacks)
 
-    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
-            super()._backward_now(loss, **kwargs)
+            super().run_backward(loss, **kwargs)
 
     # ---- Evaluation ----
 
@@ -435,7 +435,7 @@ class LoopTrainer(Trainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         self.validation = ValidationSession(self, dataloader, **options)
         return self.validation
 
@@ -508,7 +508,7 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
         },
         **trainer.progress.state_dict(),
     }
-    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": gradient_scaler(loop)}
+    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": loop.accelerator.scaler}
     return state | {name: part.state_dict() for name, part in optional.items() if part is not None}
 
 
@@ -595,7 +595,9 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
     candidates: Iterable[Any] = {
         "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
         "hugging_face": [
-            one for one in exportable_callbacks(trainer.loop) if isinstance(one, transformers.TrainerCallback)
+            one
+            for one in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
+            if isinstance(one, transformers.TrainerCallback)
         ],
         "lightning": trainer.loop._lightning_parts["callbacks"],
     }[library]

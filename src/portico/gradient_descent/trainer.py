@@ -16,7 +16,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from portico.arguments import TrainingArguments
-from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.arguments import (
     check_counts,
     check_limits,
@@ -327,7 +326,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         """Begin the run, once model and optimizer are on their device."""
         if self.moving_average is not None:
             self.moving_average.move_to_parameters()
-        scaler = gradient_scaler(self.loop)
+        scaler = self.loop.accelerator.scaler
         if scaler is not None and self.restored is not None and self.restored["scaler"] is not None:
             scaler.load_state_dict(self.restored["scaler"])
         if self.restored is not None and self.progress.batches_in_epoch_completed > 0:

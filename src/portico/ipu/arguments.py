@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import Rule
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
+from portico.rules import Rule
 
 logger = logging.getLogger(__name__)
 

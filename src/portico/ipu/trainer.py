@@ -259,7 +259,7 @@ class IPUMixin(_MixedInto):
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
-            loader = self.datamodule.build_loader(
+            loader = self._build_loader(
                 dataset,
                 description=description,
                 batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,
@@ -287,8 +287,8 @@ class IPUMixin(_MixedInto):
         self.state.train_batch_size = self.args.train_batch_size
         return resume_point
 
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        session = super()._evaluation_session(dataloader, **options)
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        session = super().evaluation_session(dataloader, **options)
         # The loss of a batch counts once for each of its rows.
         session.batch_size = self.combined_eval_batch_size
         return session

@@ -10,54 +10,26 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from portico.arguments import correction_names
 from portico.compat.transformers import find_batch_size, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.sharding import IterableDatasetShard
-from portico.errors import InputError, InputRuntimeError
-from portico.loop.module import count_labels
+from portico.errors import InputRuntimeError
+from portico.loop.outputs import count_labels
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
+    from portico.loop.hooks import TrainerHooks
     from portico.plan import RunPlan
-    from portico.trainer import Trainer
 
-CORRECTIONS: Mapping[str, str] = {
-    "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
-    "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
-    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
-    "train_loss": "the final `train_loss` is that of all processes",
-    "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
-    "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
-    "nan_losses": "a loss that is NaN or infinite is logged as it is",
-    "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
-    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
-}
-
-
-def correction_names(value: str | Sequence[str] | None) -> list[str]:
-    """Return the names in ``TrainingArguments.corrections``: a list, a string with commas, ``"all"`` or ``None``.
-
-    Raises:
-        InputError: If a name is unknown.
-    """
-    given = value.split(",") if isinstance(value, str) else list(value or [])
-    names = [str(name).strip() for name in given]
-    for name in names:
-        if name not in CORRECTIONS and name != "all":
-            nearest = get_close_matches(name, [*CORRECTIONS, "all"], n=1, cutoff=0)[0]
-            raise InputError(
-                f"Unknown name {name!r} in `corrections`; the nearest is {nearest!r}, and all are "
-                f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
-            )
-    return [name for name in CORRECTIONS if name in names or "all" in names]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -86,7 +58,7 @@ class Corrections:
         trainer: Its arguments name the corrections.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: "TrainerHooks") -> None:
         self._trainer = trainer
         self._names = frozenset(correction_names(trainer.args.corrections))
         self._warned: set[str] = set()
@@ -99,6 +71,11 @@ class Corrections:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    @property
+    def correct_evaluations(self) -> bool:
+        """Whether the loss of an evaluation is corrected."""
+        return not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
 
     def is_first(self, watch: str) -> bool:
         """Return whether this is the first time that ``watch`` begins, and note that it does."""
@@ -114,20 +91,34 @@ class Corrections:
 
     # The loss of a batch
 
-    def applied(
-        self, share: BatchShare | None, *, num_summed: int = 1, inputs: Any = None
-    ) -> AbstractContextManager[Any]:
-        """Compute a loss: a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them."""
-        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+    def applied(self, share: BatchShare | None, *, inputs: "Batch") -> AbstractContextManager["Batch"]:
+        """Compute the loss of an evaluated batch inside: a mean for ``share``, or without one as transformers."""
+        if share is self.share is None and (self._has_watched or self._is_alone(1)):
             return nullcontext(inputs)
-        return self._applied(share, num_summed, inputs)
+        return self._applied(share, 1, inputs)
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
         return num_batches == 1 and self._trainer.accelerator.data_parallel_size == 1
 
+    def counting(
+        self, num_items: "NumItems", share: BatchShare | None, *, num_summed: int = 1
+    ) -> AbstractContextManager["NumItems"]:
+        """Compute a training loss inside; the context is the count to compute it with.
+
+        The loss is a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them.
+        """
+        if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
+            return nullcontext(num_items)
+        return self._counting(num_items, share, num_summed)
+
     @contextmanager
-    def _applied(self, share: BatchShare | None, num_summed: int, inputs: Any) -> Iterator[Any]:
+    def _counting(self, num_items: "NumItems", share: BatchShare | None, num_summed: int) -> Iterator["NumItems"]:
+        with self._applied(share, num_summed, None):
+            yield self.count_for_loss(num_items, num_summed=num_summed)
+
+    @contextmanager
+    def _applied(self, share: BatchShare | None, num_summed: int, inputs: _T) -> Iterator[_T]:
         before, self.share, self._watched, self._factor = self.share, share, None, 1
         try:
             yield inputs
@@ -221,13 +212,13 @@ class Corrections:
         """Return the number of labels in a batch, or of examples if it has none that can be counted."""
         count, device = None, self._trainer.args.device
         if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
-            count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
+            count = count_labels([batch], shifts_labels=self._trainer.loss_shifts_labels)
         return torch.as_tensor(num_examples if count is None else count, dtype=torch.float32, device=device)
 
     @property
     def filters_losses(self) -> bool:
         """Whether losses that are NaN or infinite are left out of the logs."""
-        return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self
+        return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self._names
 
     def filters(self, loss: torch.Tensor) -> bool:
         """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
@@ -294,23 +285,30 @@ class EvaluationLoss:
     Args:
         trainer: The trainer that evaluates.
         loader: Batches of the evaluation.
+        watches: Whether to compare the mean with that over all labels, for a warning.
     """
 
-    def __init__(self, trainer: "Trainer", loader: "Loader") -> None:
+    def __init__(self, trainer: "TrainerHooks", loader: "Loader", *, watches: bool) -> None:
         self._trainer = trainer
         self._loader = loader
-        names = ("loss_scale", "eval_duplicates", "eval_batch_means")
-        self._is_corrected = any(name in trainer.corrections for name in names)
-        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
-        self._watches = trainer.accelerator.data_parallel_size == 1 and trainer.corrections.is_first(
-            "eval_batch_means"
-        )
+        self._watches = watches
+        self._is_corrected = trainer.corrections.correct_evaluations
         self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None
         self._batches: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # loss, items and examples of each
         self._watched = [0.0, 0.0]  # sums of loss x items, and of items
+
+    @classmethod
+    def needed_by(cls, trainer: "TrainerHooks", loader: "Loader") -> "EvaluationLoss | None":
+        """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
+        # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
+        is_alone = trainer.accelerator.data_parallel_size == 1
+        watches = is_alone and trainer.corrections.is_first("eval_batch_means")
+        if is_alone and not watches and not trainer.corrections.correct_evaluations:
+            return None
+        return cls(trainer, loader, watches=watches)
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Compute the loss of a batch inside; the context is its examples without those that only complete it."""

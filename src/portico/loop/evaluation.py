@@ -12,23 +12,23 @@ from transformers import EvalPrediction
 
 from portico.compat.lightning import (
     can_nest_evaluation,
-    exit_on_sigterm,
     keep_gradients,
     quiet_lightning,
     run_nested_evaluation,
 )
 from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
-from portico.data.datamodule import EvaluationFeed
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
+from portico.distributed.signals import exit_on_sigterm
 from portico.errors import InputTypeError
 from portico.loop.corrections import EvaluationLoss
+from portico.loop.datamodule import EvaluationFeed
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 
 @dataclass(eq=False, repr=False)
@@ -40,7 +40,7 @@ class EvaluationSession:
     The fields after ``trainer`` are the arguments of ``Trainer.evaluation_loop``.
     """
 
-    trainer: "Trainer"
+    trainer: "TrainerHooks"
     loader: "Loader"
     _: KW_ONLY
     description: str
@@ -63,10 +63,14 @@ class EvaluationSession:
         # Whether the loader says how many losses of a full batch count for the last, smaller one, as prepared ones do.
         self.repeats_losses = True
         self.output: EvalLoopOutput | None = None
-        self.mean_loss = EvaluationLoss(trainer, self.loader)
-        self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
-        nested = trainer.module.evaluation is not None
-        self.batch_metrics = batch_metrics(trainer, nested=nested)
+        self.mean_loss = EvaluationLoss.needed_by(trainer, self.loader)
+        self.losses = self._arrays()
+        self.logits = self._arrays()
+        self.labels = self._arrays()
+        self.inputs = self._arrays()
+        self.batch_metrics = None
+        if trainer.compute_metrics is not None:
+            self.batch_metrics = batch_metrics(trainer, nested=trainer.module.evaluation is not None)
         # The losses of a batch need no memory if only the buffer, which copies them, sees them.
         self._views_losses = (
             self.batch_metrics is None
@@ -102,11 +106,14 @@ class EvaluationSession:
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
             self.batch_size = (self.batch_size or size) if self.repeats_losses else size
-        with self.mean_loss.of_batch(inputs) as own_inputs:
+        mean_loss = self.mean_loss
+        with nullcontext(inputs) if mean_loss is None else mean_loss.of_batch(inputs) as own_inputs:
             loss, logits, labels = trainer.prediction_step(
                 self.model, own_inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
             )
-        self.keep(loss, self.mean_loss.completed(logits), self.mean_loss.completed(labels), inputs)
+        if mean_loss is not None:
+            logits, labels = mean_loss.completed(logits), mean_loss.completed(labels)
+        self.keep(loss, logits, labels, inputs)
         if not self.is_silent:
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
@@ -144,7 +151,8 @@ class EvaluationSession:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
         if loss is None:
             return None
-        self.mean_loss.add(loss)
+        if self.mean_loss is not None:
+            self.mean_loss.add(loss)
         # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
         repeat = loss.expand if self._views_losses and not loss.dim() else loss.repeat
         gathered: torch.Tensor = self.trainer.gather_function(repeat(self.batch_size))
@@ -156,7 +164,8 @@ class EvaluationSession:
         labels, inputs = self.labels.result(), self.inputs.result()
         metrics = denumpify_detensorize(dict(self.compute_metrics(logits, labels, losses, inputs)))
         if losses is not None:
-            metrics[f"{self.metric_key_prefix}_loss"] = self.mean_loss.mean(self._mean_loss(losses))
+            mean = self._mean_loss(losses)
+            metrics[f"{self.metric_key_prefix}_loss"] = mean if self.mean_loss is None else self.mean_loss.mean(mean)
         self.output = EvalLoopOutput(
             predictions=logits, label_ids=labels, metrics=self._prefixed(metrics), num_samples=self.num_samples()
         )
@@ -227,7 +236,7 @@ class LoopEvaluation:
     another. The metrics of several are named after them; ``prefix`` is ``"eval"`` or ``"test"``.
     """
 
-    def __init__(self, trainer: "Trainer", loaders: Any, *, prefix: str) -> None:
+    def __init__(self, trainer: "TrainerHooks", loaders: Any, *, prefix: str) -> None:
         self.trainer = trainer
         self.prefix = prefix
         self.is_sanity_check = trainer.lightning_trainer.sanity_checking
@@ -256,9 +265,9 @@ class LoopEvaluation:
             feed, trainer = self._feeds[self._num_begun], self.trainer
             # Post-processing needs the whole set, and the trainer's.
             is_whole = feed.renew is not None and not self.is_sanity_check
-            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._scores_logits)
-            with trainer._evaluating_own_data(feed.name) if is_whole else nullcontext():
-                self._session = trainer._evaluation_session(
+            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer.scores_logits)
+            with trainer.evaluating_own_data(feed.name) if is_whole else nullcontext():
+                self._session = trainer.evaluation_session(
                     feed.loader,
                     description="Evaluation",
                     prediction_loss_only=None if has_metrics else True,

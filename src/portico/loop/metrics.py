@@ -18,7 +18,7 @@ from portico.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Nested
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
 
 _TORCH_METRICS = (Metric, MetricCollection, dict)
 
@@ -184,7 +184,7 @@ def _described(data: "Nested") -> str:
     return str(described)
 
 
-def batch_metrics(trainer: "Trainer", *, nested: bool) -> BatchedComputeMetrics | TorchMetrics | None:
+def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of the trainer's metrics; ``None`` for a function of all predictions at once.
 
     An evaluation ``nested`` inside another one needs its own counts.
@@ -193,7 +193,7 @@ def batch_metrics(trainer: "Trainer", *, nested: bool) -> BatchedComputeMetrics 
     if isinstance(compute_metrics, _TORCH_METRICS):
         # What `preprocess_logits_for_metrics` returns is not shifted: it may have aligned it with the labels.
         is_causal = _head(trainer) in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        shifts = (is_causal or trainer._loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
+        shifts = (is_causal or trainer.loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
         return TorchMetrics(compute_metrics, own=nested, shifts_labels=shifts)
     if trainer.args.batch_eval_metrics and callable(compute_metrics):
         return BatchedComputeMetrics(compute_metrics)
@@ -203,7 +203,7 @@ def batch_metrics(trainer: "Trainer", *, nested: bool) -> BatchedComputeMetrics 
 # ---- Checks before training ----
 
 
-def check_metrics(trainer: "Trainer") -> None:
+def check_metrics(trainer: "TrainerHooks") -> None:
     """Refuse metrics that cannot be called, or that contradict the training arguments or the model."""
     compute_metrics, args = trainer.compute_metrics, trainer.args
     if compute_metrics is None:
@@ -222,7 +222,7 @@ def check_metrics(trainer: "Trainer") -> None:
                 "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
                 "`include_for_metrics` out, or give a function."
             )
-        if trainer._scores_logits:
+        if trainer.scores_logits:
             for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
                 _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):
@@ -239,7 +239,7 @@ def check_metrics(trainer: "Trainer") -> None:
         )
 
 
-def _check_torch_metric(metric: Metric, trainer: "Trainer") -> None:
+def _check_torch_metric(metric: Metric, trainer: "TrainerHooks") -> None:
     """Refuse a metric that cannot be updated with the logits and labels of the model."""
     name, form = type(metric).__name__, _form(metric)
     try:
@@ -282,11 +282,11 @@ _TOKEN_HEADS = re.compile("For(TokenClassification|MaskedLM|CausalLM|Conditional
 _LABEL_HEADS = re.compile("For(Token|Sequence|Image|Audio|Video)Classification$")
 
 
-def _head(trainer: "Trainer") -> str:
+def _head(trainer: "TrainerHooks") -> str:
     return type(hf_compat.unwrap_peft_model(trainer.model)).__name__
 
 
-def _check_classes(metric: Metric, form: str, trainer: "Trainer") -> None:
+def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
     """Refuse a metric of another number of classes, or of another kind, than the head of the model."""
     config: Any = getattr(trainer.model, "config", None)
     head, name, num_classes = _head(trainer), type(metric).__name__, getattr(metric, "num_classes", None)

@@ -1,15 +1,15 @@
-"""Setting up a trainer: traits of the model, changes that arguments make to it, and built-in callbacks."""
+"""Setting up a trainer: traits of the model and changes to it, built-in callbacks, and running out of memory."""
 
 import inspect
 import json
-import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import nn
 from transformers import (
     DataCollatorWithPadding,
@@ -28,7 +28,9 @@ from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
-    from portico.trainer import Trainer
+    from portico.loop.hooks import TrainerHooks
+
+Result = TypeVar("Result")
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
@@ -44,7 +46,7 @@ def loss_shifts_labels(model: nn.Module) -> bool:
     return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
-def is_spread(model: nn.Module, device: torch.device) -> bool:
+def has_device_map(model: nn.Module, device: torch.device) -> bool:
     """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
     layers: Any = getattr(model, "hf_device_map", None) or {}
     devices = {place for place in layers.values() if place not in ("cpu", "disk")}
@@ -172,15 +174,7 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
         )
 
 
-def apply_log_level(args: "TrainingArguments") -> None:
-    """Apply ``log_level`` to transformers and, unless it is ``"passive"``, to portico."""
-    level = args.get_process_log_level()
-    transformers.logging.set_verbosity(level)
-    if args.log_level != "passive":
-        logging.getLogger("portico").setLevel(level)
-
-
-def default_callbacks(trainer: "Trainer") -> list[Any]:
+def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:
@@ -207,3 +201,48 @@ def default_callbacks(trainer: "Trainer") -> list[Any]:
 def progress_callback() -> type[TrainerCallback]:
     """Return the progress bar of transformers: a table in a notebook, a line in a terminal."""
     return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback
+
+
+# ---- Memory ----
+
+# Messages of torch's allocators (CUDA, ROCm and XPU share the first) and of cuDNN, as in accelerate's
+# `should_reduce_batch_size`.
+_OUT_OF_MEMORY = (
+    " out of memory.",
+    "MPS backend out of memory",
+    "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+    "DefaultCPUAllocator: can't allocate memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return (
+        isinstance(error, RuntimeError)
+        and len(error.args) == 1
+        and any(words in str(error.args[0]) for words in _OUT_OF_MEMORY)
+    )
+
+
+def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) -> Result:
+    """Call ``train`` with ``batch_size`` examples, and again with a tenth less each time that memory runs out."""
+    while batch_size > 0:
+        release_memory()
+        try:
+            return train(batch_size)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # As accelerate's `find_executable_batch_size`, which transformers' trainer uses.
+        batch_size = int(batch_size * 0.9)
+    raise RuntimeError(
+        "No executable batch size found, reached zero. Even one example does not fit the memory; set "
+        "`activation_checkpointing=True`, shorten the examples, or take a smaller model."
+    )
+
+
+def release_memory() -> None:
+    """Release unused memory of the host and the device."""
+    # A failed attempt leaves activations in reference cycles; Lightning collects them, on every device.
+    garbage_collection_cuda()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

@@ -3,7 +3,7 @@
 :mod:`portico.loop.run` has a table of which hook does what; they are here in the order in which Lightning calls them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
@@ -12,11 +12,18 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import Strategy
 from torch import nn
 
+from portico import observers
+from portico.checkpoint.weights import materialize
 from portico.compat import lightning as lightning_compat
-from portico.compat.transformers import logger, nested_detach
+from portico.distributed.accelerator import Accelerator
+from portico.distributed.model_parallel import ShardedStrategy, is_empty
+from portico.distributed.processes import connect
 from portico.errors import InputError
+from portico.loop.evaluation import EvaluationSession, LoopEvaluation
+from portico.loop.lean import FastModule, step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
 from portico.optim import scheduler_config
 
@@ -24,16 +31,15 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from portico.compat.annotations import Batch, Nested, NumItems, ProcessingClass
-    from portico.loop.evaluation import EvaluationSession, LoopEvaluation
+    from portico.compat.annotations import Batch
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.run import TrainingRun
-    from portico.trainer import Trainer
 
 
 _MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
 
 
-class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
+class TrainerModule(FastModule, pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
     A ``lightning.Trainer`` of the user's runs it too (:mod:`portico.loop.plain_trainer`), and
@@ -44,12 +50,12 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         trainer: The trainer whose methods are called; without one the module only computes ``module(**inputs)``.
     """
 
-    def __init__(self, model: nn.Module | None = None, trainer: "Trainer | None" = None) -> None:
+    def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
         super().__init__()
         if model is None and trainer is not None:
             model = trainer.model
         self.model: Any = model
-        self.hf_trainer: Trainer = trainer  # type: ignore[assignment]  # None: only `forward` can be called
+        self.hf_trainer: TrainerHooks = trainer  # type: ignore[assignment]  # None: only `forward` can be called
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
@@ -83,9 +89,18 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     def cpu(self) -> Self:
         return self if self._stays_on_device else super().cpu()
 
-    def spread_model(self, strategy: Any) -> None:
-        """Spread the model as ``strategy`` does; called for each run, before the optimizer is made."""
-        self.hf_trainer._spread_model(strategy)
+    def shard_model(self, strategy: Strategy, *, materializes: bool = True) -> None:
+        """Shard the model, if ``strategy`` does so, before its weights are loaded or its optimizer is made.
+
+        A model on the meta device gets the weights of the folder that its configuration names, if it ``materializes``.
+        """
+        if not isinstance(strategy, ShardedStrategy):
+            return
+        connect(strategy)
+        model = self.hf_trainer.model
+        strategy.shard_model(model, self.hf_trainer.optimizer)
+        if materializes and is_empty(model):
+            materialize(model)
 
     @property
     def closes_window(self) -> bool:
@@ -108,7 +123,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
                 "This module was loaded without a trainer, so it has no data, loss or optimizer, and only computes "
                 "`module(**inputs)`; load it with `TrainerModule.load_from_checkpoint(path, trainer=trainer)`."
             )
-        return self.hf_trainer._plain_trainer_callbacks(self)
+        return self.hf_trainer.lightning_callbacks_of(self)
 
     def train_dataloader(self) -> Any:
         return self.hf_trainer.datamodule.train_dataloader()
@@ -131,26 +146,28 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
+        self.hf_trainer.renew_optimizer_and_scheduler(self._training_run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
-        lightning_compat.skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
-        self._training_run.restore()
+        run = self._training_run
+        lightning_compat.skip_lightning_backward(self.trainer, run.backward.inside_step)
+        run.restore()
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
-        """Call the trainer's ``training_step`` and return the loss for Lightning's backward pass.
-
-        If a subclass overrides ``training_step``, backward has run already and the detached loss is returned.
-        """
+        """Call the trainer's ``training_step``, and return the loss that Lightning differentiates unless it did."""
         run = self._training_run
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        for observer in observers.active:
+            observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
+        with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
-        if self.hf_trainer._runs_own_backward:
+        for observer in observers.active:
+            observer.on_training_step_end(self.hf_trainer, self.hf_trainer.model_wrapped, loss)
+        if run.backward.inside_step:
             run.add_loss(loss, batch)
             return loss
-        run.pending_backward = (loss, batch)
-        return self.hf_trainer.accelerator.take_deferred_loss()
+        run.step_to_count = (loss, batch)
+        return run.backward.take_loss()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass; an optimizer that updates weights during it runs it itself."""
@@ -161,10 +178,10 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
             super().backward(loss, *args, **kwargs)
 
     def on_after_backward(self) -> None:
-        if not self.hf_trainer._runs_own_backward:
-            run = self._training_run
-            assert run.pending_backward is not None, "a training step came before"
-            run.add_loss(*run.pending_backward)
+        # `None` if backward ran inside a step, which has not returned its loss yet.
+        run = self._training_run
+        if run.step_to_count is not None:
+            run.add_loss(*run.step_to_count)
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         scaler = self.hf_trainer.accelerator.scaler
@@ -187,11 +204,11 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         run = self._training_run
         # Lightning also steps on the last batch of a stream, even inside a window, where Hugging Face does not.
-        if not run.ends_window(batch_idx):
+        if not run.makes_step:
             optimizer_closure()
             return
         steppable: Any = _ClosureFirst(optimizer.optimizer)
-        lightning_compat.step_optimizer(self.trainer, steppable, optimizer_closure)
+        step_optimizer(self.trainer, steppable, optimizer_closure)
         accelerator = self.hf_trainer.accelerator
         accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.scaler is not None
         run.after_optimizer_step()
@@ -218,17 +235,17 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         if self.evaluation is None:
-            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.val_dataloaders, "eval")
+            self._own_evaluation = LoopEvaluation(self.hf_trainer, self.trainer.val_dataloaders, prefix="eval")
 
     def on_test_epoch_start(self) -> None:
         if self.evaluation is None:
-            self._own_evaluation = self.hf_trainer._begin_loop_evaluation(self.trainer.test_dataloaders, "test")
+            self._own_evaluation = LoopEvaluation(self.hf_trainer, self.trainer.test_dataloaders, prefix="test")
 
     def validation_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> None:
         if self._own_evaluation is not None and self._own_evaluation.is_innermost:
             self._own_evaluation.begin_loader(dataloader_idx)
         assert self.evaluation is not None
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     # A prediction runs in Lightning's test loop (`portico.compat.lightning.run_nested_evaluation` says why).
@@ -237,7 +254,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     def predict_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the logits of a batch, as ``preprocess_logits_for_metrics`` makes them."""
         trainer = self.hf_trainer
-        with lightning_compat.without_autocast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             _, logits, labels = trainer.prediction_step(self.model, batch, prediction_loss_only=False)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -263,7 +280,7 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
         self._own_evaluation = None
         if not own.is_sanity_check:
             epoch = {} if trainer.state.epoch is None else {"epoch": trainer.state.epoch}
-            trainer._record({**metrics, **epoch})
+            trainer.record_logs({**metrics, **epoch})
             event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
             trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
             if not self.trainer.barebones:
@@ -292,6 +309,69 @@ class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     on_test_model_train = on_validation_model_train
 
 
+class BackwardPass:
+    """What ``accelerator.backward(loss)`` does during one training run.
+
+    Hugging Face's ``training_step`` calls it and finds the gradients afterwards; Lightning's returns a loss, which
+    Lightning differentiates. Which of the two holds is decided once, when the run is set up:
+
+    - In the trainer's own ``training_step`` the call is the last line, so the loss is kept, the step returns it, and
+      Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP).
+    - A ``training_step`` that a subclass overrides may use the gradients in its next line. Backward runs inside the
+      call, as often as it is called, and Lightning skips its own pass.
+
+    Outside a run ``accelerator.backward(loss)`` is ``loss.backward()``.
+
+    Args:
+        run_backward: Runs backward on a loss through the strategy.
+        inside_step: Whether backward runs inside ``training_step``.
+    """
+
+    def __init__(self, run_backward: Callable[..., None], *, inside_step: bool) -> None:
+        self.inside_step = inside_step
+        self._run_backward = run_backward
+        self._kept_loss: torch.Tensor | None = None
+
+    @contextmanager
+    def serving(self, accelerator: Accelerator) -> Iterator[None]:
+        """Be what ``accelerator.backward`` calls during the block."""
+        before, accelerator.run_backward = accelerator.run_backward, self
+        try:
+            yield
+        finally:
+            accelerator.run_backward = before
+
+    def __call__(self, loss: torch.Tensor, **kwargs: object) -> None:
+        if self.inside_step:
+            self._run_backward(loss, **kwargs)
+        elif self._kept_loss is not None:
+            raise RuntimeError(
+                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
+                "subclass to run several backward passes."
+            )
+        else:
+            self._kept_loss = loss
+
+    def take_loss(self) -> torch.Tensor:
+        """Return the loss of the step that just ended, for Lightning to differentiate."""
+        loss, self._kept_loss = self._kept_loss, None
+        if loss is None:
+            raise RuntimeError(
+                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate; call "
+                "`self.accelerator.backward(loss)` in it."
+            )
+        return loss
+
+
+def _of_optimizer(name: str) -> property:
+    """Return a property that reads, sets and deletes the attribute ``name`` of the wrapped optimizer."""
+    return property(
+        lambda self: getattr(self._optimizer, name),
+        lambda self, value: setattr(self._optimizer, name, value),
+        lambda self: delattr(self._optimizer, name),
+    )
+
+
 class _ClosureFirst:
     """An optimizer that runs the closure, then takes a plain step.
 
@@ -304,7 +384,8 @@ class _ClosureFirst:
     """
 
     # A gradient scaler sets what a fused optimizer is to divide by, and deletes it after the step.
-    _OF_SCALER = ("grad_scale", "found_inf")
+    grad_scale = _of_optimizer("grad_scale")
+    found_inf = _of_optimizer("found_inf")
 
     def __init__(self, optimizer: "Optimizer") -> None:
         self._optimizer = optimizer
@@ -314,107 +395,8 @@ class _ClosureFirst:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OF_SCALER:
-            setattr(self._optimizer, name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._optimizer, name)
-
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         result = closure() if closure is not None else None
         self.has_stepped = True
         self._optimizer.step(**kwargs)
         return result
-
-
-# ---- One batch: its labels and tokens before the model, the loss and the logits after it ----
-
-
-def set_training(model: nn.Module) -> None:
-    """Call ``model.train()``, unless every module is in training mode and none defines what that means.
-
-    The look takes a tenth of the time of the call, which sets an attribute of each module at every step.
-    """
-    modules: list[nn.Module | None] = [model]
-    plain = nn.Module.train
-    for module in modules:
-        if module is None:
-            continue
-        state = module.__dict__
-        if not state.get("training") or "train" in state or type(module).train is not plain:
-            model.train()
-            return
-        if children := state["_modules"]:
-            modules += children.values()
-
-
-def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItems":
-    """Return the number of label positions in an accumulation window that a loss counts, an int64 scalar.
-
-    It is ``None`` for labels that are not tensors, such as the boxes of object detection. A causal loss
-    (``shifts_labels``) never predicts the first position.
-    """
-
-    def scored(batch: "Batch") -> torch.Tensor:
-        labels: torch.Tensor = batch["shift_labels"] if "shift_labels" in batch else batch["labels"]
-        return labels[..., 1:] if shifts_labels and "shift_labels" not in batch else labels
-
-    try:
-        return sum(scored(batch).ne(-100).sum() for batch in batches)
-    except (TypeError, AttributeError):
-        return None
-
-
-def count_tokens(
-    batch: "Batch", main_input: str, processing_class: "ProcessingClass | None", *, padding: bool
-) -> torch.Tensor:
-    """Return the number of tokens in the input ``main_input`` of a batch, a scalar; ``padding`` may count or not.
-
-    ``processing_class`` knows the padding token, for batches without an ``attention_mask``.
-    """
-    if not padding:
-        if "attention_mask" in batch:
-            return torch.as_tensor(batch["attention_mask"].sum())
-        pad_token_id = getattr(processing_class, "pad_token_id", None)
-        if pad_token_id is not None:
-            return torch.as_tensor((batch[main_input] != pad_token_id).sum())
-        logger.warning(
-            "Could not determine method to count non-padding tokens, falling back to counting all tokens. The batch "
-            "has no `attention_mask`; give the trainer a `processing_class` with a `pad_token_id`."
-        )
-    return torch.tensor(batch[main_input].numel())
-
-
-def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
-    """Return the loss that a model computed, ``loss`` or the first of a tuple; raise ``ValueError`` without one."""
-    if isinstance(outputs, dict) and "loss" not in outputs:
-        raise ValueError(
-            "The model did not return a loss from the inputs, only the following keys: "
-            f"{','.join(outputs)}. For reference, the inputs it received are {','.join(inputs)}. Give it labels under "
-            "the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or override "
-            "`compute_loss`."
-        )
-    loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-    return loss
-
-
-def logits_of(outputs: "Nested", ignored: list[str], *, skip_first: bool) -> Any:
-    """Return everything a model returned but the outputs named in ``ignored``; detached.
-
-    ``skip_first`` leaves out the first entry of a tuple, which is the loss.
-    """
-    if isinstance(outputs, dict):
-        outputs = tuple(value for key, value in outputs.items() if key not in ignored)
-    elif skip_first:
-        outputs = outputs[1:]
-    logits = nested_detach(outputs)
-    return logits[0] if len(logits) == 1 else logits
-
-
-def labels_of(inputs: "Batch", names: list[str]) -> Any:
-    """Return the detached labels of a batch: a tuple where the model takes several."""
-    labels = nested_detach(tuple(inputs.get(name) for name in names))
-    return labels[0] if len(labels) == 1 else labels

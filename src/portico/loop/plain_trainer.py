@@ -15,10 +15,10 @@ import lightning.pytorch as pl
 
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger
-from portico.data.datamodule import TrainFeed
 from portico.distributed.precision import autocast_forward
 from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
+from portico.loop.datamodule import TrainFeed
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.run import EventBridge
 from portico.plan import RunPlan
@@ -26,8 +26,8 @@ from portico.plan import RunPlan
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import Loader
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.module import TrainerModule
-    from portico.trainer import Trainer
 
 # What Lightning's trainer says instead, and the value that asks for nothing.
 _DECIDED_BY_LIGHTNING = {
@@ -45,7 +45,7 @@ class PlainTrainerBridge(EventBridge):
     ``TrainerModule.configure_callbacks`` adds it; its hooks enclose those of the module.
     """
 
-    def __init__(self, module: "TrainerModule", trainer: "Trainer") -> None:
+    def __init__(self, module: "TrainerModule", trainer: "TrainerHooks") -> None:
         self.module, self.hf_trainer = module, trainer
         self._contexts = ExitStack()
 
@@ -71,7 +71,7 @@ class PlainTrainerBridge(EventBridge):
 
     def _prepare_fit(self, pl_trainer: pl.Trainer) -> None:
         trainer, args = self.hf_trainer, self.hf_trainer.args
-        if trainer._runs_own_backward:
+        if trainer.runs_backward_in_step:
             refuse_own_backward(pl_trainer.strategy)
         _check_settings(pl_trainer, args)
         self._set(pl_trainer, "accumulate_grad_batches", args.gradient_accumulation_steps)
@@ -82,8 +82,9 @@ class PlainTrainerBridge(EventBridge):
         given = lightning_compat.given_train_loader(pl_trainer)
         loader = trainer.get_train_dataloader() if given is None else _prepared(given, trainer)
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
-        self.run = trainer._set_up_run(plan, loader)
+        self.run = trainer.set_up_run(plan, loader)
         self.run.is_lightnings = True
+        self._contexts.enter_context(self.run.backward.serving(trainer.accelerator))
         self.module.run = trainer.datamodule.run = self.run
         if given is not None:
             lightning_compat.use_train_loader(pl_trainer, TrainFeed(plan.steps_in_epoch, self.run.batches))
@@ -119,7 +120,7 @@ def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
     pl_trainer.callbacks = [one for one in pl_trainer.callbacks if one is not bridge]  # type: ignore[attr-defined]
 
 
-def _check_backend(pl_trainer: pl.Trainer, trainer: "Trainer") -> None:
+def _check_backend(pl_trainer: pl.Trainer, trainer: "TrainerHooks") -> None:
     """Refuse to run the model of a backend, which its strategy runs elsewhere than torch, under another strategy."""
     own, given = trainer.lightning_trainer.strategy, pl_trainer.strategy
     is_of_backend = type(own).__module__.startswith("portico.") and not isinstance(own, ModelDDPStrategy)
@@ -131,7 +132,7 @@ def _check_backend(pl_trainer: pl.Trainer, trainer: "Trainer") -> None:
 
 
 @contextmanager
-def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Trainer") -> Iterator[None]:
+def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "TrainerHooks") -> Iterator[None]:
     """Let ``trainer`` work on the devices and processes of ``pl_trainer``, with ``module``, during the block."""
     own = trainer.lightning_trainer
     trainer.module = module
@@ -143,19 +144,18 @@ def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Traine
     finally:
         _use(trainer, own)
         # Lightning's `Strategy.teardown` moves the module to the CPU.
-        trainer._place_model()
+        trainer.place_model()
 
 
-def _use(trainer: "Trainer", pl_trainer: pl.Trainer) -> None:
+def _use(trainer: "TrainerHooks", pl_trainer: pl.Trainer) -> None:
     trainer.lightning_trainer = pl_trainer
     trainer.args.lightning_strategy = pl_trainer.strategy
     trainer.create_accelerator_and_postprocess()
 
 
 @contextmanager
-def _training(trainer: "Trainer") -> Iterator[None]:
+def _training(trainer: "TrainerHooks") -> Iterator[None]:
     trainer.is_in_train = True
-    trainer.accelerator.backward_now = trainer._backward_now if trainer._runs_own_backward else None
     try:
         with prepared_for_training(trainer.model, trainer.args):
             yield
@@ -179,7 +179,7 @@ def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
             )
 
 
-def _prepared(given: Any, trainer: "Trainer") -> Any:
+def _prepared(given: Any, trainer: "TrainerHooks") -> Any:
     if isinstance(given, list | tuple | dict):
         raise InputError(
             f"`lightning.Trainer.fit` got a {type(given).__name__} of loaders to train on; give one loader, or "
@@ -188,7 +188,7 @@ def _prepared(given: Any, trainer: "Trainer") -> Any:
     return trainer.accelerator.prepare(given)
 
 
-def _plan_of(pl_trainer: pl.Trainer, trainer: "Trainer", loader: "Loader") -> tuple[RunPlan, bool]:
+def _plan_of(pl_trainer: pl.Trainer, trainer: "TrainerHooks", loader: "Loader") -> tuple[RunPlan, bool]:
     """Return the plan of a fit, and whether Lightning's trainer limits it: else the training arguments do."""
     args = trainer.args
     epochs, steps = -1 if pl_trainer.max_epochs is None else pl_trainer.max_epochs, pl_trainer.max_steps

@@ -87,22 +87,25 @@ from portico.checkpoint.resume import (
     save_stream_position,
     set_rng_states,
 )
-from portico.checkpoint.writer import export_callbacks, exportable_callbacks, reserve_copies
+from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.distributed.loaders import DataLoaderShard, skip_first_batches
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
+from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm, stop_between_batches
 from portico.errors import InputError
+from portico.loop.lean import NullProfiler, use_lean_loops
+from portico.loop.module import BackwardPass
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import Batch, Loader, NumItems, Trial
     from portico.loop.corrections import BatchShare
+    from portico.loop.hooks import TrainerHooks
     from portico.loop.module import TrainerModule
-    from portico.trainer import Trainer
 
 
 _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
@@ -163,7 +166,7 @@ class TrainingRun:
     does what ``transformers.Trainer`` does there and fires its event.
     """
 
-    trainer: "Trainer"
+    trainer: "TrainerHooks"
     _: KW_ONLY
     loader: "Loader"
     plan: RunPlan
@@ -174,11 +177,13 @@ class TrainingRun:
     is_lightnings: bool = False  # whether the user's `lightning.Trainer` decides when to validate and save
 
     def __post_init__(self) -> None:
+        self.device = self.trainer.args.device
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
-        self.tr_loss = torch.tensor(0.0, device=self.trainer.args.device)
+        self.tr_loss = torch.tensor(0.0, device=self.device)
         self.epoch_loader: Any = self.loader  # of the current epoch; of a resumed one its rest
         self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
+        self.is_trial = False  # whether only a few batches are tried out (`fast_dev_run`)
         self.globalstep_last_logged = self.initial_global_step = 0
         self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
@@ -187,8 +192,11 @@ class TrainingRun:
         self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
         self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
         self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
+        self.makes_step = False  # whether the optimizer steps after the current batch
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
-        self.pending_backward: tuple[torch.Tensor, Batch] | None = None  # loss and inputs of the current batch
+        self.backward = BackwardPass(self.trainer.run_backward, inside_step=self.trainer.runs_backward_in_step)
+        # Loss and inputs of a batch until its backward pass is done.
+        self.step_to_count: tuple[torch.Tensor, Batch] | None = None
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
@@ -198,11 +206,11 @@ class TrainingRun:
         """Continue where a checkpoint of Lightning was written; Lightning restores optimizer, schedule and loops."""
         trainer, plan = self.trainer, self.plan
         saved = lightning_checkpoint.get(_CHECKPOINT_KEY, {})
-        trainer.state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
-        trainer.state.global_step = lightning_checkpoint["global_step"]
-        trainer.state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
-        trainer.state.compute_steps(trainer.args, plan.max_steps)
-        trainer._load_callback_state()
+        state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
+        state.global_step = lightning_checkpoint["global_step"]
+        state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
+        state.compute_steps(trainer.args, plan.max_steps)
+        trainer.adopt_state(state)
         self.rng_states = saved.get("rng_states")
         self.resume_point = ResumePoint.after(
             trainer.state.global_step,
@@ -214,7 +222,8 @@ class TrainingRun:
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning holds of the run, in plain values and tensors."""
-        export_callbacks(self.trainer)
+        trainer = self.trainer
+        export_callback_states(trainer.callback_handler, trainer.control, trainer.state)
         saved: dict[str, Any] = {"state": asdict(self.trainer.state)}
         if self.trainer.args.world_size == 1:
             # Each process has its own, and Lightning writes what the first one returns.
@@ -225,8 +234,7 @@ class TrainingRun:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is None:
             return
-        self.trainer._load_optimizer_and_scheduler(self.checkpoint)
-        self.trainer._load_scaler(self.checkpoint)
+        self.trainer.restore_optimizer(self.checkpoint)
         lightning_compat.continue_from(
             self.trainer.lightning_trainer,
             epoch=self.resume_point.epoch,
@@ -238,6 +246,7 @@ class TrainingRun:
     def begin(self) -> None:
         trainer = self.trainer
         self.start_time = time.time()
+        self.is_trial = lightning_compat.is_fast_dev_run(trainer.lightning_trainer)
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         self.globalstep_last_logged = self.initial_global_step = trainer.state.global_step
         trainer.model.zero_grad()
@@ -271,10 +280,10 @@ class TrainingRun:
         batches = iter(loader)
         for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
             window, self.num_items_in_batch = trainer.get_batch_samples(
-                batches, plan.num_batches_in_window(update_step), trainer.args.device
+                batches, plan.num_batches_in_window(update_step), self.device
             )
             trainer.current_gradient_accumulation_steps = len(window)
-            is_summed = trainer._is_scaled_for_accumulation(self.num_items_in_batch)
+            is_summed = trainer.sums_losses(self.num_items_in_batch)
             window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
             if 0 < len(window) < plan.num_batches_in_window(update_step) and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
@@ -331,13 +340,10 @@ class TrainingRun:
         if self.steps_on_leftover:
             lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
-    def ends_window(self, batch_idx: int) -> bool:
-        """Return whether batch ``batch_idx`` of the epoch is followed by an optimizer step."""
-        return self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
-
     def begin_batch(self, batch_idx: int) -> None:
         self.num_batches_seen = batch_idx + 1
-        self.trainer.accelerator.sync_gradients = self.ends_window(batch_idx)
+        self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
+        self.trainer.accelerator.sync_gradients = self.makes_step
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
             self._fire("on_step_begin")
 
@@ -352,14 +358,13 @@ class TrainingRun:
             self.tr_loss += loss
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
-        self.pending_backward = None
+        self.step_to_count = None
 
     def before_optimizer_step(self) -> None:
         trainer = self.trainer
-        trainer.corrections.stop_if_diverged()
-        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
-        norm = trainer._clip_grad_norm(trainer.model) if trainer.args.max_grad_norm > 0 else None
-        self.grad_norm = trainer._get_grad_norm(trainer.model, grad_norm=norm)
+        if trainer.args.stop_on_nan:
+            trainer.corrections.stop_if_diverged()
+        self.grad_norm = trainer.clip_gradients()
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
@@ -370,7 +375,7 @@ class TrainingRun:
     def end_batch(self, batch_idx: int) -> None:
         """End a batch; the last of a window ends a step, which may log, evaluate and save."""
         trainer = self.trainer
-        if not self.ends_window(batch_idx):
+        if not self.makes_step:
             self._fire("on_substep_end")
             return
         # transformers 5.23 `_run_epoch` zeroes after the step, so callbacks of `on_step_end` see no gradients.
@@ -380,7 +385,7 @@ class TrainingRun:
         self._fire("on_step_end")
         self._log_save_evaluate()
         if trainer.state.global_step == self.initial_global_step + 1:
-            reserve_copies(trainer)
+            reserve_copies(trainer.checkpoint_parts())
 
     def end_epoch(self) -> None:
         """End the epoch; an epoch without a batch ends the run."""
@@ -419,8 +424,8 @@ class TrainingRun:
         trainer = self.trainer
         if self.is_lightnings:
             trainer.control.should_evaluate = trainer.control.should_save = False
-        elif lightning_compat.is_fast_dev_run(trainer.lightning_trainer):
-            # Every part of a run once, whatever the strategies say.
+        elif self.is_trial:
+            # Run every part once, regardless of the strategies.
             trainer.control.should_evaluate = ends_epoch and trainer.eval_dataset is not None
         trainer._maybe_log_save_evaluate(
             self.tr_loss,
@@ -438,16 +443,16 @@ class TrainingRun:
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def fresh_state(trainer: "Trainer") -> TrainerState:
+def fresh_state(trainer: "TrainerHooks") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),
-        stateful_callbacks=exportable_callbacks(trainer),
+        stateful_callbacks=exportable_callbacks(trainer.callback_handler, trainer.control),
     )
 
 
-def log_overridden_arguments(trainer: "Trainer") -> None:
+def log_overridden_arguments(trainer: "TrainerHooks") -> None:
     """Log which training arguments are overridden by others, or by the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
@@ -459,9 +464,11 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
         )
 
 
-def log_training_start(trainer: "Trainer", plan: RunPlan, resume_point: ResumePoint | None) -> None:
+def log_training_start(
+    trainer: "TrainerHooks", plan: RunPlan, resume_point: ResumePoint | None, *, batch_size: int
+) -> None:
     """Log the counts of a training run, and where a resumed one continues."""
-    args, batch_size = trainer.args, trainer._train_batch_size
+    args = trainer.args
     num_parameters = get_model_param_count(trainer.model_wrapped, trainable_only=True)
     lines = [
         "***** Running training *****",
@@ -502,7 +509,7 @@ def build_lightning_trainer(
     are the user's arguments, of which :func:`~portico.validation.check_lightning_kwargs` leaves those used here.
     """
     options: dict[str, Any] = {
-        "profiler": lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
+        "profiler": NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
         # A sanity check runs the evaluation loader, which takes time, and reads a stream from its start.
         "num_sanity_val_steps": 0,
         "enable_model_summary": False,
@@ -533,7 +540,7 @@ def build_lightning_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             **options,
         )
-    lightning_compat.use_lean_loops(trainer)
+    use_lean_loops(trainer)
     if lightning_compat.is_fast_dev_run(trainer):
         # Lightning would end the run by batches, and validate at its end.
         trainer.fit_loop.epoch_loop.max_steps, trainer.check_val_every_n_epoch = -1, sys.maxsize
@@ -541,9 +548,9 @@ def build_lightning_trainer(
     if inside_worker():
         lightning_compat.drop_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
-        lightning_compat.disable_sigterm_handler(trainer)
+        disable_sigterm_handler(trainer)
     else:
-        lightning_compat.stop_between_batches(trainer, on_sigterm=kill_children)
+        stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
 
 
@@ -568,7 +575,7 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
             kill_children_on_error(),
             lightning_compat.quiet_lightning(),
             autocast_forward(module.model, strategy),
-            lightning_compat.exit_on_sigterm(pl_trainer),
+            exit_on_sigterm(pl_trainer),
         ):
             begin_call(strategy, "train")
             pl_trainer.fit(module, datamodule=datamodule)

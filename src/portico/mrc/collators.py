@@ -32,10 +32,10 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
 
 @dataclass
 class ColumnCollator:
-    """Makes the batches of ``collator`` from the columns of a `FeatureSet`, many times as fast as from its rows.
+    """Makes the batches of ``collator`` from the columns of a ``FeatureSet``, many times as fast as from its rows.
 
-    Of other rows, and of columns that are no numbers, ``collator`` makes them itself. The default collator of
-    transformers and ``DataCollatorWithPadding``, unless it pads to something else than the longest row, are known.
+    For other rows and non-numeric columns, it calls ``collator``. Two collators can be replaced: the default collator
+    of transformers, and ``DataCollatorWithPadding`` if it pads to the longest row.
     """
 
     collator: Collator
@@ -66,7 +66,8 @@ class ColumnCollator:
         if self.collator is default_data_collator:
             # Rows of several lengths are an error, which is the collator's to tell.
             return rows.padded({}) if len(np.unique(rows.lengths)) == 1 else None
-        tokenizer: Any = self.collator.tokenizer  # type: ignore[attr-defined]
+        padding_collator: Any = self.collator
+        tokenizer = padding_collator.tokenizer
         if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
             return None
         padding = {
@@ -77,8 +78,8 @@ class ColumnCollator:
         return rows.padded(padding, on_the_left=tokenizer.padding_side == "left")
 
 
-def by_columns(features: Any, collator: Collator) -> tuple[Any, Collator]:
-    """Return features and collator that make the same batches faster, or the given ones."""
+def by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
+    """Return features and a collator that make the same batches faster, or the arguments if there is no faster way."""
     if not isinstance(features, FeatureSet):
         return features, collator
     if ColumnCollator.knows(collator):

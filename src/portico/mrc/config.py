@@ -1,22 +1,22 @@
 """The groups of a reading comprehension experiment: one class each, whose fields are the keys of the group.
 
-A class of the user's own takes the place of one of these (``data._target_=my_package.MyData``) with these methods:
+You can replace each class with your own (``data._target_=my_package.MyData``), which needs these methods:
 
 * ``data``: ``load()`` returns ``(train, validation)``, two lists of records with ``id``, ``question``, ``context`` and
-  ``answers``; or a list of such pairs, one for each source.
-* ``model``: ``load(texts, preprocess)`` returns ``(model, tokenizer)``; ``texts`` are those to train a tokenizer on.
-* ``preprocess``: ``trainer_parts(sources, model, tokenizer)`` returns what the trainer is given: ``train_dataset``,
+  ``answers``; or a list of pairs, one for each source.
+* ``model``: ``load(texts, preprocess)`` returns ``(model, tokenizer)``; a new tokenizer is trained on ``texts``.
+* ``preprocess``: ``trainer_parts(sources, model, tokenizer)`` returns arguments of the trainer: ``train_dataset``,
   ``eval_dataset``, ``eval_examples``, ``data_collator``.
 * ``postprocess``: ``build(model, tokenizer, version_2_with_negative)`` returns the ``post_process_function``.
-* ``metric``: called with what the post-processing returned, it returns metrics by name; any ``compute_metrics``, or a
-  ``torchmetrics.Metric``.
+* ``metric``: any ``compute_metrics``, or a ``torchmetrics.Metric``; called with the result of the post-processing, it
+  returns metrics by name.
 """
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
 
@@ -67,15 +67,15 @@ class MRCData:
     predict_file: str | None = None
     """Questions that mode=predict answers."""
     dataset_name: str | None = None
-    """A dataset of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    """A dataset of the hub, instead of files; needs the package datasets and a connection or a cached copy."""
     dataset_config_name: str | None = None
-    """Its configuration."""
+    """Configuration of the dataset."""
     train_split: str = "train"
-    """Its split to train on."""
+    """Split of the dataset to train on."""
     validation_split: str = "validation"
-    """Its split to evaluate on."""
+    """Split of the dataset to evaluate on."""
     format: str | None = None
-    """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
+    """Format of the records, one of FORMATS in portico.mrc.datasets; null: detected from the first record."""
     skip_invalid: bool = False
     """Leave unusable records out, with a warning, instead of stopping."""
     max_gzip_ratio: float = setting(MAX_GZIP_RATIO, least=1, is_finite=False)
@@ -85,16 +85,16 @@ class MRCData:
     num_validation: int = setting(1000, least=1)
     """Questions of the embedded corpus to evaluate on."""
     seed: int = 0
-    """Seed of the embedded corpus only; that of the training is args.seed."""
+    """Seed of the embedded corpus only; args.seed is the seed of the training."""
     max_train_samples: int | None = setting(None, least=1)
-    """Use only the first of them."""
+    """Train only on the first of the questions."""
     max_eval_samples: int | None = setting(None, least=1)
-    """Use only the first of them."""
+    """Evaluate only on the first of the questions."""
     sources: list[dict[str, Any]] | None = None
     """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
 
     def load(self) -> list[Source]:
-        """Return the examples of each source, or raise an `InputError` if settings, files or records are unusable."""
+        """Return the examples of each source; raises an ``InputError`` for unusable settings, files or records."""
         if self.sources is None:
             return [self._load()]
         if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
@@ -157,7 +157,8 @@ class MRCData:
 def load_sources(data: Any) -> list[Source]:
     """Return the examples of each source of an object with ``load()``, or of the keys of the group ``data``.
 
-    An `InputError` is raised if they cannot be loaded, or are not lists of records.
+    Raises:
+        InputError: If the examples cannot be loaded, or are not lists of records.
     """
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
@@ -177,13 +178,31 @@ def load_sources(data: Any) -> list[Source]:
 
 
 def load_examples(data: Mapping[str, Any]) -> Source:
-    """Return the examples of all sources together; for ``data`` and the errors see :func:`load_sources`."""
+    """Return the examples of all sources as one source; for ``data`` and the errors see :func:`load_sources`."""
     return pooled(load_sources(data))
 
 
 def pooled(sources: Sequence[Source]) -> Source:
-    """Return the examples of all sources as those of one."""
+    """Return the examples of all sources as one source."""
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
+
+
+class TokenizerSettings(Protocol):
+    """What a model reads of the group ``preprocess``."""
+
+    vocab_size: int
+
+
+class WindowSettings(TokenizerSettings, Protocol):
+    """What an extractive model reads of the group ``preprocess``."""
+
+    max_seq_length: int
+
+
+class PassageSettings(TokenizerSettings, Protocol):
+    """What a generative model reads of the group ``preprocess``."""
+
+    num_passages: int | None
 
 
 @dataclass(kw_only=True)
@@ -197,11 +216,11 @@ class EncoderModel:
     teacher: str | None = None
     """Folder or hub name of a trained model with the same tokenizer, from which this one learns."""
     distillation_loss: str | None = None
-    """How the two are compared."""
+    """How the scores of the two models are compared."""
     distillation_temperature: float | None = None
-    """Temperature of the scores of both."""
+    """Temperature of the scores of both models."""
     distillation_weight: float | None = None
-    """Weight of what is learned from the teacher."""
+    """Weight of the loss against the teacher."""
     attn_implementation: str | None = None
     """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
     config: Mapping[str, Any] = further_keys(
@@ -209,10 +228,11 @@ class EncoderModel:
     )
     """Field of BertConfig, of a new small BERT."""
 
-    def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
+    def load(self, texts: Iterable[str], preprocess: WindowSettings) -> tuple[Any, Any]:
         """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
-        An `InputError` is raised if there is no such model, or it does not take sequences this long.
+        Raises:
+            InputError: If the model cannot be loaded, or does not take sequences of ``preprocess.max_seq_length``.
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
@@ -238,7 +258,7 @@ class EncoderDecoderModel:
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, SMALL_T5))
     """Field of T5Config, of a new small T5."""
 
-    def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
+    def load(self, texts: Iterable[str], preprocess: PassageSettings) -> tuple[Any, Any]:
         """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
@@ -253,7 +273,7 @@ class EncoderDecoderModel:
 
 @dataclass(kw_only=True)
 class WindowPreprocessing:
-    """The group ``preprocess`` of extractive answers: a long passage is read in overlapping windows."""
+    """The group ``preprocess`` of extractive answers, which reads a long passage in overlapping windows."""
 
     max_seq_length: int = setting(192, least=1)
     """Tokens of a window, question and passage together."""
@@ -270,20 +290,21 @@ class WindowPreprocessing:
     negative_sampling_prob_when_no_answer: float = setting(1.0, least=0)
     """Share of the windows of questions without an answer that are trained on."""
     subsampling_seed: int = setting(0, least=0)
-    """Seed of that choice."""
+    """Seed of the choice of windows."""
     compat_label_bug: bool = False
-    """Repeat the label that transformers' example gives an answer in the last token of a window."""
+    """Reproduce how transformers' example labels an answer in the last token of a window."""
     packing: bool = False
     """Put the features of a batch into one row without padding."""
     vocab_size: int = setting(1600, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
     cache_dir: str | None = None
-    """Keep features in files of this folder, for sets larger than memory, and for other processes and runs."""
+    """Folder to store features in, for sets larger than memory and for reuse by other processes and runs."""
 
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
-        """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
+        """Return features, examples and collator as arguments of a trainer; lists if there are several sources.
 
-        An `InputError` is raised if a setting does not fit the model or the tokenizer.
+        Raises:
+            InputError: If a setting does not fit the model or the tokenizer.
         """
         with naming(PREPROCESS_KEYS):
             return self._trainer_parts(sources, model, tokenizer)
@@ -312,7 +333,7 @@ class WindowPreprocessing:
 
 
 PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPreprocessing)}
-"""What the command line calls the arguments of a featurizer."""
+"""The settings of the command line by the names of the featurizer's arguments."""
 
 
 @dataclass(kw_only=True)
@@ -329,7 +350,7 @@ class GenerativePreprocessing:
     """Pieces of the tokenizer that is trained on the corpus."""
 
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
-        """Return features, examples and collator as a trainer takes them, those of all sources together."""
+        """Return features, examples and collator of all sources together, as arguments of a trainer."""
         train, validation = pooled(sources)
         featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
         collator_class = DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator
@@ -352,28 +373,28 @@ class SpanAnswers:
     max_answer_length: int = setting(30, least=1)
     """Longest answer, in tokens."""
     null_score_diff_threshold: float | str = 0.0
-    """Higher: fewer questions are called unanswerable; best: sought on the evaluation set."""
+    """Higher values leave fewer questions unanswered; best: the best value for the evaluation set."""
     mode: Mode = "portico"
-    """Whose rules are followed."""
+    """Whose rules select the answers."""
     search: SpanSearch = "top"
     """exhaustive: the best of all spans, at several times the cost."""
     scorer_type: str = str(SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF.value)
     """What PrimeQA's mode ranks spans by."""
     calibrate: bool = True
-    """Store with the model what turns its scores into probabilities."""
+    """Store a calibration with the model, which turns scores into probabilities."""
 
     def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
-        """Return the post-processing; raises an `InputError` if the model's head does not give what the mode reads."""
+        """Return the post-processing; raises an ``InputError`` if the mode cannot read the outputs of the model."""
         options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 
 @dataclass(kw_only=True)
 class GeneratedAnswers:
-    """The group ``postprocess`` of generated answers: the tokens are the answer, there is nothing to set."""
+    """The group ``postprocess`` of generated answers, which has no settings: the generated tokens are the answer."""
 
     gives_spans: ClassVar[bool] = False
 
     def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> GeneratedAnswerProcessing:
-        """Return what decodes the tokens."""
+        """Return the post-processing, which decodes the tokens."""
         return GeneratedAnswerProcessing(tokenizer, version_2_with_negative=version_2_with_negative)

@@ -1,8 +1,6 @@
-"""The command `portico demo`: a page on this machine on which a trained reader answers questions."""
+"""A page on this machine on which a trained reader answers questions."""
 
-import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,27 +30,24 @@ class DemoExample(NamedTuple):
     questions: Sequence[str] = ()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve the page until Ctrl-C; on an error, print one paragraph to stderr and exit with code 1."""
-    parser = argparse.ArgumentParser(
-        prog="portico demo",
-        description="Serve a page on this machine: paste a text, ask, and see the answer highlighted, with its "
-        'probability, the other candidates, and why there is "no answer".',
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a run of +experiment=mrc, or a reader on the hub")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for any (default: %(default)s)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:<number> or ort (default: auto)")
-    given = parser.parse_args(arguments)
+def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
+    """Serve the page of a reader until Ctrl-C.
+
+    Args:
+        run: Folder of a run, or the name of a reader on the hub.
+        port: Port to listen on, 0 for any that is free.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:<number>`` or ``ort``.
+
+    Raises:
+        InputError: If the reader cannot be loaded, or the port cannot be used.
+    """
     try:
         # The port is taken first: loading a model takes longer.
-        with DemoServer(Path(given.run).name, given.port) as server:
-            server.reader = _load(given.run, given.device)
-            server.example = read_example(given.run)
-            print(f"{given.run} answers at {server.address} (Ctrl-C ends it)", flush=True)
+        with DemoServer(Path(run).name, port) as server:
+            server.reader = _load(run, device)
+            server.example = read_example(run)
+            print(f"{run} answers at {server.address} (Ctrl-C ends it)", flush=True)
             server.serve_forever()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
     except KeyboardInterrupt:
         print()
 
@@ -62,7 +57,9 @@ def _load(run: str, device: str) -> Reader:
     if folder.is_dir() and not (folder / "config.json").is_file():
         checkpoint = newest_complete(folder)
         instead = f"name its last checkpoint, {checkpoint}" if checkpoint else "name the folder of a finished run"
-        raise InputError(f"`RUN={run}` holds no model: there is no config.json, which a run writes last; {instead}.")
+        raise InputError(
+            f"`RUN={run}` contains no model (config.json, which a run writes last, is missing); {instead}."
+        )
     if not folder.exists() and folder.parent.name and folder.parent.is_dir():
         # Otherwise `outputs/typo` would be looked for on the hub.
         raise InputError(f"`RUN={run}` does not exist; name the folder of a finished run, or a reader on the hub.")
@@ -99,7 +96,9 @@ class DemoServer(ThreadingHTTPServer):
 
     def __init__(self, title: str, port: int) -> None:
         if not 0 <= port < 1 << 16:
-            raise InputError(f"`--port {port}` is no port; use one from 1 to 65535, or 0 for any that is free.")
+            raise InputError(
+                f"`--port {port}` is not a valid port; use one from 1 to 65535, or 0 for any that is free."
+            )
         self.title = title
         self._lock = Lock()
         try:
@@ -174,7 +173,7 @@ class DemoHandler(BaseHTTPRequestHandler):
             self._send_page(form, answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: what is asked is nobody's business."""
+        """Log no requests: questions are private."""
 
     def _is_refused(self) -> bool:
         """Refuse what other sites may make a browser send; return whether this was such a request.

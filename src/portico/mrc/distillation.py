@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForQuestionAnswering
+from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedModel
 
 from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.task_model import ModelForDownstreamTasks
@@ -25,8 +25,8 @@ class Distillation:
 
     Args:
         loss: ``"mse"``: the mean squared difference from the teacher's logits divided by the temperature, as in
-            PrimeQA. ``"kl"``: the divergence of the two distributions, both at the temperature, times its square (the
-            usual loss, arXiv:1503.02531).
+            PrimeQA. ``"kl"``: the divergence of the two distributions, both at the temperature, times the squared
+            temperature (the usual loss, arXiv:1503.02531).
         temperature: Above 1 it reduces the differences between the teacher's scores.
         weight: Share of this loss, between 0 and 1; the loss of the labels has the rest. With 1, as in PrimeQA, the
             labels are ignored.
@@ -75,7 +75,7 @@ class DistillationMixin(Trainer):
 
     Args:
         teacher: A model with the same tokens as the student; without one the loss is the usual one.
-        distillation: Loss against the teacher; by default that of PrimeQA.
+        distillation: Loss against the teacher; by default the loss of PrimeQA.
     """
 
     def __init__(
@@ -121,10 +121,11 @@ class DistillationMixin(Trainer):
             return teacher(**unlabelled)
 
 
-def load_teacher(model_path: str, config_path: str | None = None, *, student: Any) -> nn.Module:
-    """Load a teacher, under heads of the student's classes if the student has swappable heads.
+def load_teacher(model_path: str, config_path: str | None = None, *, student: PreTrainedModel) -> nn.Module:
+    """Load a teacher, with the head classes of the student if the student has exchangeable heads.
 
-    An `InputError` is raised if it cannot be loaded, or if its vocabulary differs in size from the student's.
+    Raises:
+        InputError: If the teacher cannot be loaded, or its vocabulary differs in size from the student's.
     """
     with loading_pretrained(
         f"The teacher `{model_path}` cannot be loaded",
@@ -147,7 +148,7 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: An
     return teacher.eval().requires_grad_(False)
 
 
-def teaching_parts(model: Mapping[str, Any], student: Any) -> dict[str, Any]:
+def teaching_parts(model: Mapping[str, Any], student: PreTrainedModel) -> dict[str, Any]:
     """Return the arguments of :class:`DistillationMixin` for a configured run; none without a teacher.
 
     ``model`` has the keys ``TEACHER_KEYS``: ``teacher``, a folder or a name, and options of :class:`Distillation`.

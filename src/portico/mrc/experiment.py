@@ -49,10 +49,11 @@ from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
+from portico.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-# What an evaluation reports next to the scores of its metric, and the names of what else a run reports.
+# Metrics of an evaluation that are not scores, and prefixes of the metrics of a training.
 _NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second")
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
@@ -82,7 +83,7 @@ class MRCExperiment(TrainerExperiment):
         return load_sources(self.data)
 
     def _sources_to_evaluate(self) -> list[Source]:
-        """Return the sources; who only evaluates need not name questions to train on."""
+        """Return the sources; an evaluation does not need questions to train on."""
         if getattr(self.data, "train_file", "") is None and getattr(self.data, "validation_file", None) is not None:
             self.data = replace(self.data, train_file=self.data.validation_file)
         return self.sources
@@ -92,8 +93,12 @@ class MRCExperiment(TrainerExperiment):
         """The examples of all sources."""
         return pooled(self.sources)
 
-    def make_trainer(self, args: Any, *, training: bool = True) -> Any:
-        """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
+    def make_trainer(self, args: Any, *, training: bool = True) -> MRCTrainer:
+        """Load the examples and the model, and return their trainer.
+
+        Raises:
+            InputError: If a setting, an example or the model cannot be used.
+        """
         if not training:
             self.sources = [Source(source.train[:1], source.validation) for source in self._sources_to_evaluate()]
         metric = self._prepared_metric
@@ -119,7 +124,7 @@ class MRCExperiment(TrainerExperiment):
         )
 
     def check_objective(self, name: str) -> None:
-        """Refuse an objective that the run will not report, as far as that is known before an evaluation."""
+        """Raise an ``InputError`` if the run will not report this objective, as far as the metric is known."""
         if not self._score_names or name.startswith(_OF_TRAINING):
             return
         names = [*self._score_names, *_NOT_OF_A_METRIC, "samples"]
@@ -138,25 +143,26 @@ class MRCExperiment(TrainerExperiment):
 
     @cached_property
     def _score_names(self) -> list[str]:
-        """What the metric reports of every source; none where only an evaluation can tell."""
+        """Names of the scores of every source; empty if only an evaluation can show them."""
         parts = (getattr(self.trainer, "func", self.trainer), type(self.preprocess), type(self.postprocess))
         if not all(part.__module__.startswith("portico.") for part in parts):
-            return []  # what the user's own class evaluates may have other scores
+            return []  # a class of the user may report other scores
         each = [self._baseline(source) for source in self.sources]
         return [name for name in each[0] if all(name in scores for scores in each)]
 
     def _baseline(self, source: Source, texts: Mapping[str, str] | None = None) -> dict[str, float]:
-        """Return the scores of these answers, or of no answer to any question."""
+        """Return the scores of these answers; ``None`` answers no question."""
         has_odds = self._version_2 and getattr(self.postprocess, "mode", None) != "primeqa"
         odds = float(texts is None) if has_odds else None
         return scores_of_texts(self._prepared_metric, source.validation, texts, no_answer_probability=odds)
 
-    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
-        """Write a page for each source of spans, and print the headline scores and where everything is."""
+    def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Write a page for each source of spans, and print the headline scores and the paths of the files."""
         folder = Path(trainer.args.output_dir)
         if not self._gives_spans:
             print_summary(metrics, title="Generated answers", files={"Everything": str(folder)}, seconds=seconds)
             return
+        assert isinstance(trainer, MRCTrainer), "only its answers are spans"
         title = "Machine reading comprehension"
         answered = [trainer.answered] if len(self.sources) == 1 else trainer.answered
         records = [
@@ -175,7 +181,7 @@ class MRCExperiment(TrainerExperiment):
             for source, one in zip(self.sources, answered, strict=True)
         ]
         if len(records) == 1:
-            pages = [record_run(folder, records[0])]  # so that the folder can be compared with those of other runs
+            pages = [record_run(folder, records[0])]  # makes the folder comparable with the folders of other runs
         else:
             pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
             for page, record in zip(pages, records, strict=True):
@@ -185,7 +191,7 @@ class MRCExperiment(TrainerExperiment):
         print_summary(metrics, title=title, files=files, seconds=seconds)
 
     def report_sections(self, trainer: Any) -> Mapping[str, str]:
-        """Return what the report shows next to the answers: HTML by heading."""
+        """Return further sections of the report: HTML by heading."""
         return {}
 
     @property
@@ -193,7 +199,7 @@ class MRCExperiment(TrainerExperiment):
         return getattr(self.postprocess, "gives_spans", True)
 
     def _trainer(self) -> Any:
-        """Return what makes the trainer: one for several sources, and for a teacher, where there are such."""
+        """Return the trainer class, or the multi-source one if there are several sources or a teacher."""
         named = {
             "data.sources": getattr(self.data, "sources", None),
             "model.teacher": getattr(self.model, "teacher", None),
@@ -210,7 +216,7 @@ class MRCExperiment(TrainerExperiment):
             )
         return partial(several, **getattr(self.trainer, "keywords", {}))
 
-    def _shown_settings(self, trainer: Any) -> dict[str, Mapping[str, Any]]:
+    def _shown_settings(self, trainer: MRCTrainer) -> dict[str, Mapping[str, Any]]:
         train, validation = self.examples
         shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
         shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
@@ -222,11 +228,14 @@ class MRCExperiment(TrainerExperiment):
     def predict(self) -> dict[str, float]:
         """Answer the questions of ``data.predict_file`` with ``model.name_or_path`` and write the answers.
 
-        Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
-        unless the settings say so. The result has the number of questions and the seconds that answering took. An
-        `InputError` is raised if a setting, the model or the file cannot be used.
+        The calibration stored with the model says whether and from which threshold "no answer" is predicted, unless
+        the settings do. Returns the number of questions and the time in seconds.
+
+        Raises:
+            InputError: If a setting, the model or the file cannot be used.
         """
-        name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
+        name = getattr(self.model, "name_or_path", None)
+        path = getattr(self.data, "predict_file", None)
         if name is None or path is None or (self._gives_spans and not isinstance(self.postprocess, SpanAnswers)):
             raise InputError(
                 "`mode=predict` answers questions with a trained model and a post-processing of portico, but "
@@ -250,7 +259,7 @@ class MRCExperiment(TrainerExperiment):
         return {"predict_samples": len(asked), "predict_runtime": round(seconds, 4)}
 
     def _found_spans(self, name: str, asked: Examples) -> list[dict[str, Any]] | None:
-        """Return the spans that answer the questions, in the first process; write all that is known of them."""
+        """Write the predictions, n-best lists and null odds; return the answers in the first process."""
         reader = load_trained_reader(name)
         check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
         fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
@@ -267,18 +276,20 @@ class MRCExperiment(TrainerExperiment):
         shown = ("start", "end", "context_index", "score", "probability")
         return [
             {
-                **{"id": question["id"], "question": question["question"], "answer": answer.text},
+                "id": question["id"],
+                "question": question["question"],
+                "answer": answer.text,
                 **{key: getattr(answer, key) for key in shown},
             }
             for question, answer in zip(examples, answers, strict=True)
         ]
 
     def _inference(self, reader: ModelAndTokenizer, args: Any) -> Inference:
-        """Return what runs a reader over features."""
+        """Return the trainer that runs a reader over features."""
         return Inference(reader, args)
 
     def _generated(self, asked: Examples) -> list[dict[str, Any]] | None:
-        """Return the answers that the model writes, in the first process."""
+        """Return the answers that the model generates, in the first process."""
         args = self.training_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
         model, tokenizer = self.model.load((), self.preprocess)
         questions: list[Any] = [{**one, "answers": {"text": [], "answer_start": []}} for one in asked]
@@ -300,7 +311,8 @@ class MRCExperiment(TrainerExperiment):
 
     def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
-        chosen, negatives = self.postprocess.null_score_diff_threshold, self.version_2_with_negative
+        chosen = self.postprocess.null_score_diff_threshold
+        negatives = self.version_2_with_negative
         answers = replace(
             self.postprocess,
             calibrate=False,
@@ -330,9 +342,11 @@ def prepared_metric(
 ) -> Any:
     """Return the ``compute_metrics`` for the examples that will be evaluated.
 
-    :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer" can be predicted, which
-    it cannot score; those of TyDi QA and Natural Questions get the annotations. ``has_spans`` is false for generated
-    answers. An `InputError` is raised if the metric cannot score such answers or one of the examples.
+    :class:`~portico.mrc.SquadV2` replaces :class:`~portico.mrc.SquadV1` if "no answer" can be predicted; the metrics
+    of TyDi QA and Natural Questions get the annotations. ``has_spans`` is false for generated answers.
+
+    Raises:
+        InputError: If the metric cannot score this kind of answers or one of the examples.
     """
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()
@@ -398,7 +412,7 @@ _ROWS = (
 
 
 def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
-    """Print the headline scores of an evaluation (``eval_...``), the time of the whole run and where its files are."""
+    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files."""
     scores = {}
     for row in _ROWS:
         value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)

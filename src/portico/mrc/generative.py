@@ -14,6 +14,8 @@ from transformers import (
     T5Config,
 )
 
+from portico.compat.annotations import Examples as Features
+from portico.compat.annotations import Loader, Nested
 from portico.compat.transformers import EvalLoopOutput
 from portico.errors import loading_pretrained
 from portico.loop.evaluation import EvaluationSession
@@ -42,14 +44,14 @@ class GenerativeFeaturizer:
     """Tokenises questions with their contexts, and answers.
 
     The input is ``question: ... context: ...``, cut at ``max_source_length`` tokens, as in transformers' example.
-    With ``num_passages`` there is one such input for each passage, padded to one length.
+    With ``num_passages`` there is one input for each passage, padded to the same length.
 
     Args:
         tokenizer: Tokenizer of the model.
         max_source_length: Longest input, in tokens.
         max_target_length: Longest answer, in tokens.
         num_passages: Passages of a question that fusion-in-decoder reads; ``None`` to read one string. Further
-            passages are left out, and a context of one string is cut into as many pieces of similar length.
+            passages are left out, and a context of one string is cut into this many pieces of similar length.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -137,14 +139,17 @@ class GeneratedAnswerProcessing:
     tokenizer: PreTrainedTokenizerBase
     version_2_with_negative: bool = False
 
-    def begin(self, examples: Examples, features: Any) -> "GeneratedAnswerStream":
+    def begin(self, examples: Examples, features: Sequence[Mapping[str, Any]]) -> "GeneratedAnswerStream":
         """Start an evaluation of the ``features`` of ``examples``."""
         return GeneratedAnswerStream(self, examples, features)
 
-    def __call__(self, examples: Examples, features: Any, output: Any, stage: str = "eval") -> EvalPrediction:
+    def __call__(
+        self, examples: Examples, features: Sequence[Mapping[str, Any]], output: EvalLoopOutput, stage: str = "eval"
+    ) -> EvalPrediction:
         """Post-process the tokens of a whole evaluation, as transformers' example calls it."""
         stream = self.begin(examples, features)
-        stream.update([output.predictions[: len(features)]], np.arange(len(features)))
+        tokens: Any = output.predictions
+        stream.update([tokens[: len(features)]], np.arange(len(features)))
         return stream.compute()
 
     def texts(self, tokens: Int64s) -> list[str]:
@@ -185,9 +190,12 @@ class GeneratedAnswerSession(AnswerSession):
 
     file_attributes: ClassVar = {"predictions": "predictions", "references": "label_ids"}
 
-    def whole_output(self, logits: Any, labels: Any, losses: Any) -> EvalLoopOutput:
+    def whole_output(self, logits: Nested | None, labels: Nested | None, losses: Nested | None) -> EvalLoopOutput:
         metrics = {} if losses is None else {f"{self.metric_key_prefix}_loss": float(np.mean(losses))}
-        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
+        predictions: Any = logits
+        return EvalLoopOutput(
+            predictions=predictions, label_ids=labels, metrics=metrics, num_samples=self.num_samples()
+        )
 
 
 class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `evaluate` takes examples
@@ -197,9 +205,9 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
     ``post_process_function``, writes them into ``args.output_dir`` (``eval_predictions.json`` and
     ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
 
-    For the arguments and ``answered`` see :class:`~portico.mrc.trainer.MRCTrainer`; all others are those of
+    For the arguments and ``answered`` see :class:`~portico.mrc.trainer.MRCTrainer` and
     :class:`~portico.seq2seq.Seq2SeqTrainer`. A ``post_process_function`` finds the generated tokens in
-    ``output.predictions``; :class:`GeneratedAnswerProcessing` is one that streams.
+    ``output.predictions``; :class:`GeneratedAnswerProcessing` streams.
     """
 
     args: Seq2SeqTrainingArguments
@@ -207,18 +215,19 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
 
     def predict(  # type: ignore[override]
         self,
-        predict_dataset: Any = None,
+        predict_dataset: Features | None = None,
         predict_examples: Examples | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         *,
-        test_dataset: Any = None,
+        test_dataset: Features | None = None,
         **gen_kwargs: Any,
     ) -> Any:
         """Answer the questions of a dataset; for the arguments see :meth:`portico.mrc.trainer.MRCTrainer.predict`.
 
-        Without features, the trainer's own are taken, with its examples; without examples, the tokens are returned.
-        ``gen_kwargs`` are keywords of ``generate`` for this prediction, which override the training arguments.
+        Without features, the evaluation features and examples of the trainer are used; with features but without
+        examples, the tokens are returned. ``gen_kwargs`` are keywords of ``generate`` for this prediction, which
+        override the training arguments.
 
         Returns:
             A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, its result.
@@ -229,8 +238,8 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
             features, examples = self.eval_dataset, self.eval_examples
         return self._predicted(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:
-            return super()._evaluation_session(dataloader, **options)
+            return super().evaluation_session(dataloader, **options)
         # Logits of an encoder-decoder are not answers: without generation there is only a loss.
         return EvaluationSession(self, dataloader, **{**options, "prediction_loss_only": True})

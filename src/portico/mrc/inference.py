@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from markupsafe import Markup
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.cli.settings import check_values, schema_of, setting
@@ -52,15 +52,15 @@ class Answer:
         text: The answer, ``""`` for none.
         start: Its first character in its context; ``None`` if it is not a span.
         end: The character after its last; ``None`` if it is not a span.
-        context_index: Index of its context among those of the question; ``None`` if it is not a span.
-        score: The score it was ranked by.
-        probability: Probability that it is correct; with those of all other candidates it adds up to at most 1.
+        context_index: Index of its context among the contexts of the question; ``None`` if it is not a span.
+        score: The score that the answer was ranked by.
+        probability: Probability that the answer is correct; the probabilities of all candidates add up to at most 1.
         answer_type: The type of the answer.
-        null_odds: Score of "no answer" minus that of the best span; ``None`` if "no answer" is not allowed.
+        null_odds: Score of "no answer" minus the score of the best span; ``None`` if "no answer" is not allowed.
         candidates: The best answers, best first, including "no answer" if it is allowed.
         question: The question.
-        contexts: Its contexts.
-        null_threshold: "No answer" is the answer where ``null_odds`` exceeds it; ``None`` if it cannot be.
+        contexts: The contexts of the question.
+        null_threshold: "No answer" is chosen if ``null_odds`` exceeds this; ``None`` if it is not allowed.
     """
 
     text: str
@@ -78,12 +78,12 @@ class Answer:
 
     @property
     def best_span(self) -> SpanAnswer | None:
-        """The best candidate that has a text, which "no answer" competes with."""
+        """The best candidate that has a text, the competitor of "no answer"."""
         return next((one for one in self.candidates if one.text), None)
 
     @property
     def reason(self) -> str:
-        """Why there is an answer or none, as a sentence: "" if nothing competed with "no answer"."""
+        """A sentence that says why the question was answered or not; ``""`` if "no answer" was not allowed."""
         is_choice = self.answer_type in (TargetType.NO_ANSWER, TargetType.SPAN_ANSWER)
         if not is_choice or self.null_odds is None or self.null_threshold is None:
             return ""
@@ -97,7 +97,7 @@ class Answer:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the contexts as values that JSON has; the type of the answer by its name."""
+        """Return all fields but the contexts as values of JSON, with the name of the answer type."""
         values = {name: value for name, value in asdict(self).items() if name != "contexts"}
         return {**values, "answer_type": self.answer_type.name.lower(), "candidates": list(values["candidates"])}
 
@@ -110,7 +110,7 @@ _KEPT_AROUND = 400
 
 
 def answer_html(answer: Answer) -> Markup:
-    """Return an answer highlighted in its context, with why it was given and all candidates; styled by answer.css."""
+    """Return HTML, styled by answer.css, with the answer highlighted in its context, its reason and all candidates."""
     span = answer.best_span
     count = len(answer.contexts)
     context = answer.contexts[span.context_index] if span and count else "".join(answer.contexts[:1])
@@ -120,7 +120,7 @@ def answer_html(answer: Answer) -> Markup:
     return render(
         "answer.html.j2",
         answer=answer,
-        # What is folded before the mark, what is shown there, what is marked, and the same after it.
+        # The text before the mark (folded, shown), the marked text, and the text after it (shown, folded).
         hidden_before=before[:-_KEPT_AROUND] if folded[0] else "",
         before=before[-_KEPT_AROUND:] if folded[0] else before,
         marked=context[start:end],
@@ -182,7 +182,7 @@ class ReaderSettings:
     search: SpanSearch = "top"
 
     def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed, after checking those; see also `check_window`."""
+        """Return the settings with some of them changed; raises an ``InputError`` for a wrong name or value."""
         rules = {name: one.rule for name, one in schema_of(ReaderSettings).known.items()}
         for name in settings:
             if name not in rules:
@@ -213,19 +213,29 @@ class Reader:
     """
 
     settings: ReaderSettings
-    """Those of every call that does not override them."""
+    """The settings of each call, unless the call overrides them."""
 
     def __init__(
-        self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
+        self,
+        model: str | Path | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        device: str | int = "auto",
+        batch_size: int = 32,
+        **settings: Any,
     ) -> None:
-        is_name = isinstance(model, str | Path)
-        if is_name and tokenizer is not None:
+        name = model if isinstance(model, str | Path) else None
+        if name is not None and tokenizer is not None:
             raise InputError(
                 f"`model={model}` brings its own tokenizer; leave `tokenizer` out, or give the model as an object."
             )
         _device_arguments(device)  # refuses it before a model is loaded
-        self._loaded = load_trained_reader(str(model), setting="model") if is_name else _checked(model, tokenizer)
-        self.calibration = AnswerCalibration.load(model) if is_name else None
+        if name is None:
+            self._loaded = _checked(model, tokenizer)
+            self.calibration = None
+        else:
+            self._loaded = load_trained_reader(str(name), setting="model")
+            self.calibration = AnswerCalibration.load(name)
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
         longest = self._loaded.max_length
         defaults = ReaderSettings(
@@ -249,7 +259,7 @@ class Reader:
     def answers(
         self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
     ) -> Answers:
-        """Answer many questions and return everything that is known of the answers, by identifier.
+        """Answer many questions, and return the answers with their spans, candidates and scores by identifier.
 
         Args:
             questions: The questions.
@@ -277,9 +287,9 @@ class Reader:
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
-        """Fit probabilities, and the threshold of "no answer" if that is allowed, to labelled questions.
+        """Fit probabilities, and the threshold of "no answer" if it is allowed, to labelled questions.
 
-        The result is used from now on; its ``save(folder)`` stores it with the model.
+        The reader uses the result from now on; call its ``save(folder)`` to store it with the model.
 
         Args:
             examples: SQuAD records.
@@ -287,7 +297,8 @@ class Reader:
         Raises:
             InputError: If they are not labelled, or the reader finds none of their answers.
         """
-        examples, kind = _as_list("examples", examples), f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
+        examples = _as_list("examples", examples)
+        kind = f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
         for number, example in enumerate(examples):
             missing = [key for key in _LABELLED_KEYS if not isinstance(example, Mapping) or key not in example]
             if missing:
@@ -345,7 +356,7 @@ class Reader:
         return outputs[0] if is_one else outputs
 
 
-def _checked(model: Any, tokenizer: Any) -> ModelAndTokenizer:
+def _checked(model: object, tokenizer: object) -> ModelAndTokenizer:
     if tokenizer is None:
         raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
     if not hasattr(model, "config"):
@@ -398,7 +409,8 @@ def question_windows(
 ) -> tuple[list[dict[str, Any]], FeatureSet]:
     """Return questions as examples with a list of contexts each, and the windows of all contexts.
 
-    An `InputError` is raised if one of them is not a string with text, or two questions have the same id.
+    Raises:
+        InputError: If a question or context is not a string with text, or two questions have the same id.
     """
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
@@ -420,19 +432,19 @@ def question_windows(
             ) from error
         if name in examples:
             raise InputError(
-                f"Question {number}: the id {shorten(key)} is that of another question too; give each its own."
+                f"Question {number}: another question has the same id {shorten(key)}; give each question its own id."
             )
         examples[name] = {"id": key, "question": question, "context": its_contexts}
     return list(examples.values()), featurizer.eval_features(list(examples.values()))
 
 
 class UnsavedAnswerSession(AnswerSession):
-    def _write(self, answered: Any, stage: str) -> None:
+    def _write(self, answered: object, stage: str) -> None:
         pass
 
 
 class Inference(MRCTrainer):
-    """Runs a trained model over features; it writes no files. ``parts`` are further arguments of the trainer."""
+    """Runs a trained model over features without writing files; ``parts`` are further arguments of the trainer."""
 
     _session_class = UnsavedAnswerSession
 
@@ -442,7 +454,7 @@ class Inference(MRCTrainer):
 
     @classmethod
     def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
-        """Return an inference on a device, which is named as in :class:`Reader`."""
+        """Return an inference on a device; :class:`Reader` lists the names of devices."""
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"`batch_size={batch_size}` cannot be used; set it to an integer of 1 or more.")
         # A trainer makes its output folder at once; inference writes nothing into it.
@@ -466,7 +478,9 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     allowed = "use auto, cpu, cuda, cuda:<number> or ort"
     if not isinstance(device, str | int):
         raise InputError(f"`device={device}` is unknown; {allowed}.")
-    name = ("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device
+    name = str(device)
+    if isinstance(device, int):
+        name = "cpu" if device < 0 else f"cuda:{device}"
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -476,7 +490,8 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     kind, _, number = name.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise InputError(f"`device={device}` is unknown; {allowed}.")
-    index, count = int(number or 0), torch.cuda.device_count()
+    index = int(number or 0)
+    count = torch.cuda.device_count()
     if index >= count:
         raise InputError(f"`device={device}` selects GPU {index}, but there are {count}; use cpu, or auto.")
     return {"accelerator": "gpu", "devices": [index]}

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
-from portico.deprecated import evaluation_loop_in_use
-from portico.distributed.processes import run_in_workers
+from portico.compat.annotations import DataCollator, EvalExamples, ProcessingClass
+from portico.compat.annotations import Examples as Features
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
-from portico.trainer import Trainer
+from portico.trainer import Trainer, run_in_workers
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
@@ -63,13 +63,19 @@ def _endless_order(source: range, generator: torch.Generator) -> Iterator[int]:
 
 
 class MultiSourceMixin(Trainer):
-    """Trains on a ``ConcatDataset``, or a list of datasets, in batches of one each; put it before a trainer."""
+    """Trains on a ``ConcatDataset`` or a list of datasets, each batch from one of them; put it before a trainer."""
 
-    def _init_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
+    def _init_data(
+        self,
+        data_collator: DataCollator | None,
+        train_dataset: Features | None,
+        eval_dataset: "EvalExamples | None",
+        processing_class: "ProcessingClass | None",
+    ) -> None:
         train_dataset, eval_dataset = _concatenated(train_dataset), _concatenated(eval_dataset)
         super()._init_data(data_collator, train_dataset, eval_dataset, processing_class)
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
+    def _get_train_sampler(self, train_dataset: Features | None = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if not isinstance(dataset, ConcatDataset):
             return super()._get_train_sampler(train_dataset)
@@ -83,7 +89,7 @@ class MultiSourceMixin(Trainer):
         return IndividualDomainBatchSampler(dataset, self._train_batch_size, seed)
 
 
-def _concatenated(datasets: Any) -> Any:
+def _concatenated(datasets: object) -> Any:
     """Return a list of datasets as one ``ConcatDataset``, and anything else unchanged."""
     if isinstance(datasets, ConcatDataset):
         sets: Sequence[Any] = datasets.datasets
@@ -100,13 +106,13 @@ def _concatenated(datasets: Any) -> Any:
     return ConcatDataset(sets) if sets is datasets else datasets
 
 
-def _is_dataset(part: Any) -> bool:
-    """Return whether an entry of a list is a dataset and not an example: a list of examples is a dataset too."""
+def _is_dataset(part: object) -> bool:
+    """Return whether an entry of a list is a dataset; a list of examples, which are mappings, is a dataset itself."""
     return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
-    """An ``MRCTrainer`` for several datasets, with batches of one dataset each, and optionally a teacher.
+    """An ``MRCTrainer`` for several datasets, each batch from one of them, and optionally a teacher.
 
     Evaluation answers each dataset separately: the files of number ``i`` end in ``_i``, its metrics are in
     ``eval_i_results.json``, and the mean of each metric is returned, logged and passed to the callbacks, once.
@@ -122,7 +128,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
     @run_in_workers
     def evaluate(  # type: ignore[override]
         self,
-        eval_dataset: Any = None,
+        eval_dataset: "EvalExamples | None" = None,
         eval_examples: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
@@ -143,11 +149,13 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             )
         # Not `super().evaluate` for each: that would log, and call the callbacks, once per dataset.
         self._memory_tracker.start()
-        each, answered = [], []
+        each = []
+        answered = []
         for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):
-            loader, started = self.get_eval_dataloader(part), time.time()
+            loader = self.get_eval_dataloader(part)
+            started = time.time()
             with self._answering(its_examples, part, file_suffix=f"_{number}"):
-                output = evaluation_loop_in_use(self)(
+                output = self._evaluation_loop_in_use(
                     loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
                 )
             each.append(self._with_speed(output, metric_key_prefix, started))

@@ -7,11 +7,11 @@ Shape suffixes: B features of a batch, N tokens of all of them, T tokens of the 
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -26,19 +26,31 @@ from portico.errors import InputError
 from portico.mrc.collators import PackingCollator
 from portico.mrc.models.loading import PLAIN_HEAD, head_of
 
-_ATTENTION, _ORDINARY_ATTENTION = "portico_packed", "sdpa"
+_ATTENTION = "portico_packed"
+_ORDINARY_ATTENTION = "sdpa"
 # Logit of tokens that a feature does not have: its exponential is 0 in every precision, its sums are finite.
 _NO_TOKEN = -10000.0
 _TOLERANCE = 1e-3
-_UNCOMPILED = "each packed batch has other lengths, and would be compiled again"
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def _uncompiled(function: FunctionT) -> FunctionT:
+    """Keep a function out of compiled graphs."""
+    reason = "each packed batch has other lengths, and would be compiled again"
+    disabled: FunctionT = torch.compiler.disable(function, reason=reason)
+    return disabled
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Start and end logits are returned as ``float [B, T]``, and the loss is that of the features without any padding.
-    Other batches, weights and ``forward`` are not affected. ``max_length`` is that of the longest feature. An
-    `InputError` is raised if this model cannot read packed batches.
+    The model then returns start and end logits as ``float [B, T]``, and the same loss as for the features without any
+    padding. Other batches, weights and ``forward`` are not affected. ``max_length`` is the length of the longest
+    feature, in tokens.
+
+    Raises:
+        InputError: If the model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:
@@ -95,20 +107,22 @@ def _check_same_logits(
 
 
 class _FeatureGroups:
-    """How many features of a packed row have each length, ascending; a compiler does not look into it."""
+    """The number of features of each length in a packed row, ascending; opaque to a compiler."""
 
     def __init__(self, lengths: list[int]) -> None:
         self.length_and_count = sorted(Counter(lengths).items())
 
 
 class _PackedForward:
-    """The hooks around one model's forward: the second needs what the first takes out of a batch."""
+    """The hooks around the forward pass of one model; the first keeps the parts of a batch that the second needs."""
 
     def __init__(self) -> None:
         self._batch: dict[str, Tensor] | None = None
 
-    @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    @_uncompiled
+    def before(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
         self._batch = None
         if "feature_lengths" not in kwargs:
             return None
@@ -124,13 +138,18 @@ class _PackedForward:
         groups = _FeatureGroups(kwargs["feature_lengths"].tolist())
         return args, {**kept, "feature_groups": groups, "return_dict": True}
 
-    @torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-    def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        batch, self._batch = self._batch, None
+    @_uncompiled
+    def after(
+        self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        batch = self._batch
+        self._batch = None
         if batch is None:
             return output
         start_logits, end_logits = (_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
-        loss, starts, ends = None, batch.get("start_positions"), batch.get("end_positions")
+        loss = None
+        starts = batch.get("start_positions")
+        ends = batch.get("end_positions")
         if starts is not None and ends is not None:
             loss = model.loss_function(start_logits, end_logits, starts, ends)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
@@ -147,7 +166,7 @@ def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _attention(
-    module: Any,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -155,7 +174,7 @@ def _attention(
     feature_groups: _FeatureGroups | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend within each feature of a packed row, ``[1, H, N, D]``; to other batches, transformers' own attention."""
+    """Attend within each feature of a packed row, ``[1, H, N, D]``; use transformers' attention for other batches."""
     if feature_groups is None:
         ordinary: Any = AttentionInterface()[_ORDINARY_ATTENTION]
         attended: tuple[Tensor, None] = ordinary(module, query, key, value, attention_mask, **options)
@@ -163,7 +182,7 @@ def _attention(
     return _attention_by_length(query, key, value, feature_groups, **options), None
 
 
-@torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
+@_uncompiled
 def _attention_by_length(
     query_1HND: Tensor,
     key_1HND: Tensor,

@@ -22,7 +22,8 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
             # The report shows the contexts of a question joined to one.
             offset = context_starts(contexts_of(example))[answers.context_indices[key]]
             span = offset + span[0], offset + span[1]
-        text, nbest = answers.predictions[key], answers.nbest[key]
+        text = answers.predictions[key]
+        nbest = answers.nbest[key]
         one = question_result(with_one_context(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
         results.append(one)
     return results
@@ -36,10 +37,14 @@ def question_result(
     nbest: Sequence[Mapping[str, Any]] | None,
     null_odds: float | None,
 ) -> QuestionResult:
-    """Join an example in SQuAD's flat form and its stored answer; ``None`` is for what was not stored.
+    """Join an example in SQuAD's flat form and its stored answer.
 
-    ``span`` are the characters ``[start, end)`` of ``text`` in the passage, ``nbest`` the candidates as in an n-best
-    file, and ``null_odds`` is the score of "no answer" minus that of the best span.
+    Args:
+        example: The example.
+        text: The answer.
+        span: The characters ``[start, end)`` of the answer in the passage; ``None`` if unknown.
+        nbest: The candidates in the form of an n-best file; ``None`` if they were not stored.
+        null_odds: The score of "no answer" minus the score of the best span; ``None`` if it was not stored.
     """
     golds = example["answers"]
     texts = golds["text"]

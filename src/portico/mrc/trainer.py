@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
 from transformers import EvalPrediction
 
-from portico.compat.transformers import PredictionOutput, has_length
+from portico.compat.annotations import Batch, DataCollator, EvalExamples, Loader, Nested
+from portico.compat.annotations import Examples as Features
+from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_length
 from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
@@ -24,9 +27,9 @@ from portico.trainer import Trainer
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AnswerSession(EvaluationSession):
-    """Post-processes during the evaluation if the post-processing can stream, else at its end.
+    """Post-processes during the evaluation if the post-processing can stream, otherwise at the end.
 
-    ``loader`` yields the features in their order, ``on_answered`` is called with the result, and the names of its
+    ``loader`` yields the features in order, ``on_answered`` is called with the result, and the names of the written
     files end in ``file_suffix``. For ``post_process_function`` see :class:`MRCTrainer`.
     """
 
@@ -54,7 +57,7 @@ class AnswerSession(EvaluationSession):
         self.batch_metrics = None
         self.keeps_arrays = True
 
-    def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+    def keep(self, loss: Tensor | None, logits: Nested | None, labels: Nested | None, inputs: Batch) -> None:
         if self._streamed is None:
             super().keep(loss, logits, labels, inputs)
             return
@@ -70,11 +73,14 @@ class AnswerSession(EvaluationSession):
         kept = [array[: self._num_kept - first] for array in rows]
         self._streamed.update(kept, np.arange(first, self._num_kept))
 
-    def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
+    def compute_metrics(
+        self, logits: Nested | None, labels: Nested | None, losses: Nested | None, inputs: Batch
+    ) -> Mapping[str, Any]:
         """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
         stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
         if self._streamed is not None:
-            answered, self._streamed = self._streamed.compute(), None  # which frees what it collected
+            answered = self._streamed.compute()
+            self._streamed = None  # frees the collected candidates
         else:
             stages = [stage] if stage == "predict" and takes_stage(self.post_process_function) else []
             output = self.whole_output(logits, labels, losses)
@@ -99,11 +105,11 @@ class AnswerSession(EvaluationSession):
         self._answer_metrics.update(scored)
         return self._answer_metrics.compute()
 
-    def whole_output(self, logits: Any, labels: Any, losses: Any) -> Any:
+    def whole_output(self, logits: Nested | None, labels: Nested | None, losses: Nested | None) -> object:
         """Return the argument of a post-processing that does not stream."""
         return logits
 
-    def _write(self, answered: Any, stage: str) -> None:
+    def _write(self, answered: object, stage: str) -> None:
         """Write answers with their ``write(folder, prefix)``, or as PrimeQA's files if they have its attributes."""
         folder = self.trainer.args.output_dir
         if hasattr(answered, "write"):
@@ -131,7 +137,7 @@ class MRCTrainer(Trainer):
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
     ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
     post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
-    the whole set. Arguments that are not listed are those of :class:`~portico.trainer.Trainer`.
+    the whole set. Further arguments are passed on to :class:`~portico.trainer.Trainer`.
 
     Args:
         eval_examples: The examples of ``eval_dataset``.
@@ -153,19 +159,20 @@ class MRCTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
-        eval_examples: Any = None,
-        eval_dataset: Any = None,
+        eval_examples: Examples | None = None,
+        eval_dataset: "EvalExamples | None" = None,
         post_process_function: Callable[..., Any] | None = None,
         legacy_metrics: bool = False,
         **kwargs: Any,
     ) -> None:
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
-        self._scores_logits = post_process_function is None
+        self.scores_logits = post_process_function is None
         self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
-        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+        kwargs["eval_dataset"] = eval_dataset
+        super().__init__(*args, **kwargs)
         limits = (self.lightning_trainer.limit_val_batches, self.lightning_trainer.limit_test_batches)
         if post_process_function is not None and any(isinstance(limit, int) or limit < 1 for limit in limits):
             raise InputError(
@@ -176,7 +183,7 @@ class MRCTrainer(Trainer):
 
     def evaluate(  # type: ignore[override]
         self,
-        eval_dataset: Any = None,
+        eval_dataset: "EvalExamples | None" = None,
         eval_examples: Examples | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
@@ -223,13 +230,13 @@ class MRCTrainer(Trainer):
 
     def predict(  # type: ignore[override]
         self,
-        predict_dataset: Any = None,
+        predict_dataset: Features | None = None,
         predict_examples: Examples | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         *,
-        test_dataset: Any = None,
-        eval_dataset: Any = None,
+        test_dataset: Features | None = None,
+        eval_dataset: Features | None = None,
         eval_examples: Examples | None = None,
     ) -> Any:
         """Answer the questions of a dataset.
@@ -262,12 +269,12 @@ class MRCTrainer(Trainer):
         if logs or not self.legacy_metrics:
             super().log(logs, start_time)
 
-    def _with_speed(self, output: Any, prefix: str, start_time: float) -> dict[str, float]:
+    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         if not self.legacy_metrics:
             return super()._with_speed(output, prefix, start_time)
-        return {name: value for name, value in output.metrics.items() if name != f"{prefix}_loss"}
+        return {name: value for name, value in (output.metrics or {}).items() if name != f"{prefix}_loss"}
 
-    def _init_model(self, model: Any, model_init: Any) -> None:
+    def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
         super()._init_model(model, model_init)
         # The labels are parameters of the head; transformers' `find_labels` only sees the signature of the model.
         if self._head_parameters() and self.args.label_names is None:
@@ -289,16 +296,16 @@ class MRCTrainer(Trainer):
         head = getattr(self.model, "task_head", None)
         return {} if head is None else inspect.signature(head.forward).parameters
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+    def _get_eval_sampler(self, eval_dataset: Features) -> Sampler[int] | None:
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
-    def _batched_alike(self, dataset: Any, data_collator: Any) -> tuple[Any, Any]:
+    def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
         return by_columns(dataset, data_collator)
 
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         if self._answering_options is None:
-            return super()._evaluation_session(dataloader, **options)
+            return super().evaluation_session(dataloader, **options)
         return self._session_class(
             self,
             dataloader,
@@ -309,7 +316,9 @@ class MRCTrainer(Trainer):
         )
 
     @contextmanager
-    def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
+    def _answering(
+        self, examples: Examples | None, features: Features | None, *, file_suffix: str = ""
+    ) -> Iterator[None]:
         """Let the evaluation in this context answer ``examples``, unless it only measures the loss."""
         options: dict[str, Any] | None = None
         if examples is not None and self.post_process_function is not None and not self.args.prediction_loss_only:
@@ -324,13 +333,13 @@ class MRCTrainer(Trainer):
         finally:
             self._answering_options = enclosing
 
-    def _evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
+    def evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
         features, examples = self.eval_dataset, self.eval_examples
         if isinstance(features, Mapping):
             features, examples = features[name], None if examples is None else examples[name]
         return self._answering(examples, features)
 
-    def _check_examples(self, examples: Any) -> None:
+    def _check_examples(self, examples: object) -> None:
         if examples is None and self.post_process_function is not None:
             raise InputError(
                 "There is a `post_process_function` but no examples to answer; give `eval_examples`, to the trainer "
@@ -339,8 +348,8 @@ class MRCTrainer(Trainer):
 
     def _predicted(
         self,
-        features: Any,
-        examples: Any,
+        features: Features | None,
+        examples: Examples | None,
         ignore_keys: list[str] | None,
         prefix: str,
         *,
@@ -357,7 +366,8 @@ class MRCTrainer(Trainer):
                 "`predict` for each of them, with its examples."
             )
         self.answered = None
-        metrics, function = self.compute_metrics, self.post_process_function
+        metrics = self.compute_metrics
+        function = self.post_process_function
         if function is not None and examples is None:
             self.compute_metrics = None  # there are no answers that it could score
         elif function is not None and not hasattr(function, "begin"):

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ from torch import nn
 
 from portico.compat.transformers import make_deberta_traceable
 from portico.errors import InputError, InputTypeError
-from portico.imports import garbage_collection_paused
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config, mark_static
@@ -112,7 +111,6 @@ class CompiledCall:
         self.is_on = True
         self.report = report
         self._cannot_be_traced = False
-        self._traced_with_grad: set[bool] = set()
         self._argument_names = tuple(inspect.signature(model.forward).parameters)
         self._first_image_sizes: dict[str, torch.Size] = {}
         self._in_torch = model._call_impl
@@ -133,10 +131,8 @@ class CompiledCall:
         self._fix_image_sizes(kwargs.items())
         # What a model draws before the tracer fails is drawn again.
         random_state = None if self.report.graphs else torch.get_rng_state()
-        pause = nullcontext() if torch.is_grad_enabled() in self._traced_with_grad else garbage_collection_paused()
-        self._traced_with_grad.add(torch.is_grad_enabled())
         try:
-            with pause, _tracing_options(), _plain_errors(), self.report.counting_breaks():
+            with _tracing_options(), _plain_errors(), self.report.counting_breaks():
                 return self._compiled(*args, **kwargs)
         except dynamo_errors.InternalTorchDynamoError as error:
             if self.options[1]:

@@ -7,10 +7,10 @@ from pathlib import PurePath
 from typing import Any
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import Rule
 from portico.compat.transformers import ExplicitEnum, OptimizerNames
 from portico.errors import InputError
 from portico.ort.settings import SessionSettings
+from portico.rules import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _RULES = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from portico.report.page import macros
+from portico.report.page import macros, panels
 
 Point = tuple[float, float]
 
@@ -18,7 +18,7 @@ _FLAT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart, coloured by its CSS class; the x of its points ascend, and dots mark them if `dotted`."""
+    """One line of a chart, coloured by its CSS class; x values ascend, and ``dotted`` marks the points with dots."""
 
     label: str
     css_class: str
@@ -27,7 +27,7 @@ class Series:
 
 
 class Mark(NamedTuple):
-    """A vertical line at `x`, explained by `label`."""
+    """A vertical line at ``x``, explained by ``label``."""
 
     label: str
     x: float
@@ -102,7 +102,7 @@ class Frame:
 
 
 def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
-    """Return `(step, value)` of every entry that has a finite number under the key, steps ascending.
+    """Return ``(step, value)`` of every entry that has a finite number under the key, steps ascending.
 
     Of several entries of one step the last counts: a final evaluation repeats the step of the last one in training.
     """
@@ -114,8 +114,21 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
     return tuple(sorted(values.items()))
 
 
+def training_charts(log_history: Sequence[Mapping[str, Any]], scores: Mapping[str, Sequence[Series]]) -> Markup:
+    """Return charts of the loss, of further series by title, and of the learning rate of a training."""
+    charts: dict[str, Sequence[Series]] = {
+        "Loss": [
+            Series("training", "first", curve(log_history, "loss")),
+            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
+        ],
+        **scores,
+        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
+    }
+    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
+
+
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:
-    """Return about this many round numbers, evenly spaced, the first not above `low` and the last not below `high`."""
+    """Return about this many round numbers, evenly spaced from at or below ``low`` to at or above ``high``."""
     if high - low <= _FLAT * max(abs(low), abs(high)):
         low, high = low - abs(low or 1.0) / 2, high + abs(high or 1.0) / 2
     rough_step = (high - low) / (about - 1)

@@ -1,16 +1,15 @@
 """What all pages have in common: the frame, tiles, tables of settings, foreign markup, the Jinja environment."""
 
-import html
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nh3
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -37,14 +36,14 @@ _SCRIPTS = ("charts.js", "copy.js", "query.js", "list.js", "passage.js", "detail
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
 
 # What a section of a run may consist of: text, tables and drawings; nothing that executes, loads or links.
-_SECTION_TAGS = re.compile(
-    "b|code|dd|div|dl|dt|em|figcaption|figure|h3|h4|i|li|ol|p|pre|small|span|strong|sub|sup|table|tbody|td|tfoot|th"
-    "|thead|tr|ul|circle|defs|desc|ellipse|g|line|path|polygon|polyline|rect|svg|text|title|tspan"
+_SECTION_TAGS = (
+    "b code dd div dl dt em figcaption figure h3 h4 i li ol p pre small span strong sub sup table tbody td tfoot th "
+    "thead tr ul circle defs desc ellipse g line path polygon polyline rect svg text title tspan"
 )
-_SECTION_ATTRIBUTES = re.compile(
-    "aria-hidden|aria-label|colspan|cx|cy|d|dir|dx|dy|fill|fill-opacity|font-family|font-size|font-weight|height"
-    "|lengthadjust|opacity|points|preserveaspectratio|r|role|rowspan|rx|ry|scope|stroke|stroke-dasharray|stroke-width"
-    "|style|text-anchor|textlength|title|transform|viewbox|width|x|x1|x2|y|y1|y2"
+_SECTION_ATTRIBUTES = (
+    "aria-hidden aria-label colspan cx cy d dir dx dy fill fill-opacity font-family font-size font-weight height "
+    "lengthAdjust opacity points preserveAspectRatio r role rowspan rx ry scope stroke stroke-dasharray stroke-width "
+    "style text-anchor textLength title transform viewBox width x x1 x2 y y1 y2"
 )
 # The values that could name a file: without parentheses there is no url(), and without a backslash no escape for one.
 _PAINT_ATTRIBUTES = ("style", "fill", "stroke")
@@ -79,7 +78,7 @@ class Interval(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One figure of the headline; `percent`, 0..100 like the baselines, is None if it is not a percentage."""
+    """One figure of the headline; ``percent``, 0..100 like the baselines, is None if it is not a percentage."""
 
     label: str
     value: str
@@ -122,7 +121,7 @@ def render_page(
 
 
 def check_writable(path: Path) -> None:
-    """Raise an `InputError` if a page cannot be written there, before the long work of which it is the report."""
+    """Raise an ``InputError`` if a page cannot be written there, before the long work of which it is the report."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
 
@@ -133,12 +132,12 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template; values that are not `Markup` are escaped."""
+    """Return the HTML of a template; values that are not ``Markup`` are escaped."""
     return Markup(_environment().get_template(template).render(values))
 
 
 def macros(template: str) -> Any:
-    """Return the macros of a template as attributes: functions that return `Markup`."""
+    """Return the macros of a template as attributes: functions that return ``Markup``."""
     return _environment().get_template(template).module
 
 
@@ -197,47 +196,20 @@ def differing_settings(*runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def harmless_markup(text: str) -> Markup:
-    """Return HTML of unknown origin with everything that could execute, load or link something shown as text.
+    """Return HTML of unknown origin without markup that could execute, load or link something.
 
-    `RunRecord.sections` comes back from the ``report.json`` of a folder, which anybody may have written.
+    ``RunRecord.sections`` is read from the ``report.json`` of a folder, which anybody may have written.
     """
-    parser = _HarmlessMarkup()
-    parser.feed(text)
-    parser.close()
-    return Markup("".join(parser.parts) + "".join(f"</{tag}>" for tag in reversed(parser.open_tags)))
-
-
-class _HarmlessMarkup(HTMLParser):
-    """Rewrites allowed tags from their parsed form and escapes everything else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self.open_tags: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = [(name, value or "") for name, value in attrs]
-        is_allowed = _SECTION_TAGS.fullmatch(tag) and all(
-            _SECTION_ATTRIBUTES.fullmatch(name) and (name not in _PAINT_ATTRIBUTES or _PLAIN_PAINT.fullmatch(value))
-            for name, value in values
+    return Markup(
+        nh3.clean(
+            text.translate(_CONTROLS),
+            tags=set(_SECTION_TAGS.split()),
+            attributes={"*": set(_SECTION_ATTRIBUTES.split())},
+            attribute_filter=lambda tag, name, value: (
+                None if name in _PAINT_ATTRIBUTES and not _PLAIN_PAINT.fullmatch(value) else value
+            ),
         )
-        if is_allowed:
-            # Names are in lower case here; browsers restore "viewBox" and the like, as HTML prescribes.
-            written = "".join(f' {name}="{html.escape(value)}"' for name, value in values)
-            self.parts.append(f"<{tag}{written}>")
-            self.open_tags.append(tag)
-        else:
-            self.handle_data(self.get_starttag_text() or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        if self.open_tags and self.open_tags[-1] == tag:
-            self.open_tags.pop()
-            self.parts.append(f"</{tag}>")
-        else:
-            self.handle_data(f"</{tag}>")
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(html.escape(data.translate(_CONTROLS), quote=False))
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from portico.report.charts import Frame, ticks
 from portico.report.page import Section, macros, panels, render_page
 
-# An axis with no more values than these names each, others their ends.
+# An axis with at most this many values labels each of them, other axes only the ends.
 _FEW = 5
 _STATES = ("finished", "pruned", "failed", "killed", "running")
 
@@ -47,7 +47,9 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
             ``number``, ``status``, ``seconds``, ``error``, ``is_feasible``, ``folder``, ``report``, ``values``,
             ``objective`` and ``evaluations``.
     """
-    jobs, goals, templates = summary["jobs"], summary["goals"], macros("sweep.html.j2")
+    jobs = summary["jobs"]
+    goals = summary["goals"]
+    templates = macros("sweep.html.j2")
     best = [job for job in jobs if job["number"] in summary["best"]]
     charts = Markup().join(_objective_chart(summary, name) for name in goals) + _curves(summary)
     tradeoffs = Markup().join(_tradeoff_chart(summary, *pair) for pair in combinations(goals, 2))
@@ -120,7 +122,8 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
     places = {value: 100 - 100 * (scale(value) - low) / extent if high > low else 50.0 for value in found}
     named = found if len(found) <= _FEW else [found[0], found[-1]]
     # Labels that would overlap are left out; the best and the worst stay.
-    labels, last = [], math.inf
+    labels = []
+    last = math.inf
     for value in named:
         is_free = last - places[value] >= 7 and places[value] - places[found[-1]] >= 7
         if is_free or value == found[-1]:
@@ -144,7 +147,8 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
     best = None
     better = max if summary["goals"][name] == "max" else min
     for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
-        x, value = frame.x(job["number"]), job["objective"][name]
+        x = frame.x(job["number"])
+        value = job["objective"][name]
         dots.append(_line(job, summary, share, f"M{x:.2f} {frame.y(value):.2f}h0"))
         if job["status"] == "finished" and job["is_feasible"]:
             best = value if best is None else better(best, value)
@@ -267,10 +271,14 @@ def _best_last(lines: list[RunLine]) -> list[RunLine]:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,6 +1,6 @@
-"""Data that needs no download: sentences, stories and pictures made from a seed, each kind learnable within minutes.
+"""Data that needs no download: sentences, stories and pictures that a small model learns within minutes.
 
-Every function takes the random generator to draw from; the same seed gives the same records.
+Every function takes the random generator to draw from; the same seed makes the same records.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,21 +21,18 @@ _ADVERBS = ["really", "quite", "very", "truly", "rather"]
 
 
 def review(draw: Random) -> Record:
-    """Return a ``sentence`` about one aspect and its ``label``, positive or negative, which a "not" turns around."""
+    """Return a ``sentence`` about one aspect and its ``label``, positive or negative; "not" reverses the label."""
     subject = draw.choice(list(_SUBJECTS))
     is_good, is_turned = draw.random() < 0.5, draw.random() < 0.4
     word = draw.choice(_GOOD if is_good != is_turned else _BAD)
     verb = "was not" if is_turned else draw.choice(("was", "seemed", "is"))
     sentence = f"the {draw.choice(_SUBJECTS[subject])} of this {subject} {verb} {draw.choice(_ADVERBS)} {word}"
-    if draw.random() < 0.5:  # what others think does not count
+    if draw.random() < 0.5:  # the opinion of others does not change the label
         sentence += f" , although my friends called it {draw.choice(_GOOD + _BAD)}"
     return {"sentence": f"{sentence} .", "label": "positive" if is_good else "negative"}
 
 
-_SYLLABLES = (
-    *("ba", "bel", "cor", "dan", "el", "fi", "gor", "ha", "il", "jo", "ka", "lem", "mar", "nor", "or", "pel"),
-    *("quin", "ra", "sol", "tar", "ul", "ven", "wil", "yor", "zan"),
-)
+_SYLLABLES = ("ba bel cor dan el fi gor ha il jo ka lem mar nor or pel quin ra sol tar ul ven wil yor zan").split()  # noqa: SIM905 -- ruff would write one syllable per line
 _MONTHS = ["January", "March", "April", "June", "August", "October", "December"]
 _REPORTS = (
     "{PER} moved from {LOC} to {LOC} in {DATE} .",
@@ -53,7 +50,7 @@ def _name(draw: Random) -> str:
 
 
 def report(draw: Random) -> Record:
-    """Return the words of a sentence (``tokens``) and their tags in BIO form (``ner_tags``); most names are new."""
+    """Return the words of a sentence (``tokens``) and their tags in BIO form (``ner_tags``); few names occur twice."""
     tokens, tags = [], []
     for word in draw.choice(_REPORTS).split():
         kind = word.strip("{}")
@@ -77,18 +74,12 @@ _TRADES = {
     "sailor": ("hoists the sails", "drops the anchor", "scrubs the deck", "watches the tide", "reads the compass"),
     "gardener": ("waters the roses", "cuts the hedge", "plants the bulbs", "rakes the leaves", "mows the lawn"),
     "teacher": ("wipes the blackboard", "hands out books", "marks the tests", "opens the lesson", "asks the class"),
-    "painter": (
-        "mixes colours",
-        "cleans the brushes",
-        "stretches a canvas",
-        "frames a portrait",
-        "draws a sketch",
-    ),
+    "painter": ("mixes colours", "cleans the brushes", "stretches a canvas", "frames a portrait", "draws a sketch"),
 }
 
 
 def story(draw: Random) -> Record:
-    """Return the beginning of a story (``sent1``, ``sent2``), four endings and the number of the one that fits."""
+    """Return the beginning of a story (``sent1``, ``sent2``), four endings, and the number of the right ending."""
     trades = draw.sample(list(_TRADES), 4)
     number = draw.randrange(4)
     first, second, last = draw.sample(_TRADES[trades[number]], 3)
@@ -103,7 +94,7 @@ def story(draw: Random) -> Record:
 
 
 def line(draw: Random) -> Record:
-    """Return a line of ``text``: what one of the trades does, or a review."""
+    """Return a line of ``text``: a sentence about a trade, or a review."""
     if draw.random() < 0.5:
         return {"text": review(draw)["sentence"]}
     trade = draw.choice(list(_TRADES))
@@ -117,8 +108,10 @@ _WEATHER = ("rain fell all night", "the streets were crowded", "the trains were 
 
 
 def article(draw: Random) -> Record:
-    """Return a ``document`` of a few sentences and its ``summary``: who does what where, without the weather."""
-    person, city, trade = draw.choice(_PEOPLE), draw.choice(_CITIES), draw.choice(list(_TRADES))
+    """Return a ``document`` of a few sentences and its ``summary``, which leaves out the weather."""
+    person = draw.choice(_PEOPLE)
+    city = draw.choice(_CITIES)
+    trade = draw.choice(list(_TRADES))
     deed = draw.choice(_TRADES[trade])
     sentences = [
         f"The {trade} {person} came to {city} in {draw.choice(_MONTHS)}.",
@@ -131,15 +124,23 @@ def article(draw: Random) -> Record:
 
 
 _NOUNS = {
-    **{"house": "la casa", "table": "la mesa", "cow": "la vaca", "moon": "la luna", "queen": "la reina"},
-    **{"dog": "el perro", "cat": "el gato", "book": "el libro", "king": "el rey", "boat": "el barco"},
+    "house": "la casa",
+    "table": "la mesa",
+    "cow": "la vaca",
+    "moon": "la luna",
+    "queen": "la reina",
+    "dog": "el perro",
+    "cat": "el gato",
+    "book": "el libro",
+    "king": "el rey",
+    "boat": "el barco",
 }
 _ADJECTIVES = {"red": "roj", "old": "viej", "new": "nuev", "white": "blanc", "black": "negr", "small": "pequeñ"}
 _VERBS = {"sees": "ve", "looks for": "busca", "finds": "encuentra", "paints": "pinta", "has": "tiene"}
 
 
 def translation(draw: Random) -> Record:
-    """Return a ``translation`` from English (``en``) to Spanish (``es``), where adjectives follow and agree."""
+    """Return a ``translation`` from English (``en``) to Spanish (``es``), with inflected adjectives after nouns."""
     english, spanish = [], []
     for _ in range(2):
         noun, adjective = draw.choice(list(_NOUNS)), draw.choice(list(_ADJECTIVES))
@@ -160,10 +161,12 @@ _IMAGE_SIZE = 32  # pixels
 
 
 def picture(draw: Random) -> Record:
-    """Return an ``image``, 32 x 32 pixels, of a pattern in two colours under noise, and its ``label``."""
+    """Return an ``image``, 32 x 32 pixels, of a pattern in two colours with noise, and its ``label``."""
     from PIL import Image
 
-    label, width, shift = draw.choice(list(_PATTERNS)), draw.randint(3, 6), draw.randrange(12)
+    label = draw.choice(list(_PATTERNS))
+    width = draw.randint(3, 6)
+    shift = draw.randrange(12)
     colours = [bytes(draw.randrange(low, low + 128) for _ in range(3)) for low in draw.sample((0, 128), 2)]
     cells = [(place + shift) // width for place in range(_IMAGE_SIZE)]
     pixels = b"".join(colours[_PATTERNS[label](x, y) % 2] for y in cells for x in cells)

@@ -1,4 +1,4 @@
-"""The group ``data`` of the tasks."""
+"""The group ``data`` of the tasks: records made from a seed, of files, or of a dataset of the hub."""
 
 import csv
 import json
@@ -15,51 +15,55 @@ from portico.data.sources import entries, import_datasets, open_text, paths_of
 from portico.errors import InputError
 from portico.tasks.task import Record, Task
 
-# Draws for each record to evaluate on that is not among those to train on.
+# Draws for each record of the evaluation set, which must not be in the training set.
 _MOST_DRAWS = 20
 
 
 class Records(list[Record]):
-    """Records of a dataset of the hub, with the ``names`` of the classes of its columns, in the dataset's order."""
+    """Records of a dataset of the hub; ``names`` has the class names of each column, in the order of the dataset."""
 
     names: Mapping[str, list[str]] = {}
 
 
 @dataclass(kw_only=True)
 class TaskData:
-    """The group ``data`` of a task: records made at the start of the run, of files, or of a dataset of the hub."""
+    """The group ``data`` of a task: embedded records, files, or a dataset of the hub."""
 
     train_file: str | list[str] | None = None
     """Records to train on, instead of the embedded ones: JSON, JSON lines, CSV or TSV; text for language models."""
     validation_file: str | list[str] | None = None
     """Records to evaluate on."""
     predict_file: str | list[str] | None = None
-    """Records for mode=predict, with or without labels; null: those to evaluate on."""
+    """Records for mode=predict, with or without labels; null: the records to evaluate on."""
     dataset_name: str | None = None
-    """A dataset of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    """A dataset of the hub, instead of files; needs the package datasets and a connection or a cached copy."""
     dataset_config_name: str | None = None
-    """Its configuration, such as mrpc of nyu-mll/glue."""
+    """Configuration of the dataset, such as mrpc of nyu-mll/glue."""
     train_split: str = "train"
-    """Its split to train on."""
+    """Split of the dataset to train on."""
     validation_split: str = "validation"
-    """Its split to evaluate on."""
+    """Split of the dataset to evaluate on."""
     predict_split: str | None = None
-    """Its split for mode=predict; null: that to evaluate on."""
+    """Split of the dataset for mode=predict; null: the split to evaluate on."""
     num_train: int = setting(4000, least=1)
     """Embedded records to train on."""
     num_validation: int = setting(500, least=1)
     """Embedded records to evaluate on."""
     seed: int = 0
-    """Seed of the embedded records only; that of the training is args.seed."""
+    """Seed of the embedded records only; args.seed is the seed of the training."""
     max_train_samples: int | None = setting(None, least=1)
-    """Use only the first of them."""
+    """Train only on the first of the records."""
     max_eval_samples: int | None = setting(None, least=1)
-    """Use only the first of them."""
+    """Evaluate only on the first of the records."""
     max_predict_samples: int | None = setting(None, least=1)
-    """Use only the first of them."""
+    """Predict only the first of the records."""
 
-    def load(self, task: Task, split: str) -> Sequence[Record]:
-        """Return the records of ``"train"``, ``"validation"`` or ``"predict"``; refuse what cannot be read."""
+    def load(self, task: Task[Any], split: str) -> Sequence[Record]:
+        """Return the records of ``"train"``, ``"validation"`` or ``"predict"``.
+
+        Raises:
+            InputError: If settings contradict each other, or a file or dataset cannot be read.
+        """
         if split == "predict" and self.predict_file is None and self.predict_split is None:
             split = "validation"
         files = {name: getattr(self, f"{name}_file") for name in ("train", "validation", "predict")}
@@ -84,7 +88,7 @@ class TaskData:
         return self._made(task.made, split)
 
     def _made(self, make: Callable[[Random], Record], split: str) -> list[Record]:
-        """Return embedded records; those to evaluate on are not among those to train on."""
+        """Return embedded records; no record of the evaluation set is in the training set, if enough differ."""
         # Neighbouring seeds do not share records.
         draws = [Random(2 * self.seed), Random(2 * self.seed + 1)]
         train = [make(draws[0]) for _ in range(self.num_train)]
@@ -93,7 +97,7 @@ class TaskData:
         seen = set(map(str, train))
         made = (make(draws[1]) for _ in range(_MOST_DRAWS * self.num_validation))
         found = list(islice((record for record in made if str(record) not in seen), self.num_validation))
-        # So many are trained on that there are no others.
+        # A task with few distinct records may have used all of them for training.
         return found + [make(draws[1]) for _ in range(self.num_validation - len(found))]
 
     def _hub_split(self, split: str) -> Records:
@@ -113,21 +117,21 @@ class TaskData:
         return records
 
 
-def _read(task: Task, source: Any) -> list[Record]:
+def _read(task: Task[Any], source: str | list[str]) -> list[Record]:
     if task.read is None:
         return [record for path in paths_of(source) for record in records_of(path)]
     return [record for path in ([source] if isinstance(source, str) else source) for record in task.read(Path(path))]
 
 
-def _named(value: Any, names: Sequence[str]) -> Any:
-    """Return the names of classes; -1 has none."""
+def _named(value: int | list[int], names: Sequence[str]) -> object:
+    """Return the class names of one number or a list of numbers; -1, a missing label, stays."""
     if isinstance(value, list):
         return [_named(one, names) for one in value]
     return value if value == -1 else names[value]
 
 
 def records_of(path: Path) -> Iterator[Record]:
-    """Yield the records of a JSON, CSV or TSV file; a text file has one for each line, with its line break."""
+    """Yield the records of a JSON, CSV or TSV file, or the lines of a text file with their line breaks."""
     with open_text(path) as stream:
         if path.suffix in (".csv", ".tsv"):
             yield from _with_numbers(list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")))
@@ -146,7 +150,7 @@ def records_of(path: Path) -> Iterator[Record]:
 
 
 def _with_numbers(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a table with numbers in the columns that hold nothing else."""
+    """Return the rows of a table, converting columns that contain only numbers."""
     for column in table[0] if table else ():
         for kind in (int, float):
             try:

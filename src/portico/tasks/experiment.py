@@ -1,12 +1,12 @@
-"""The tasks that transformers has example scripts for, with the numbers of those scripts.
+"""The tasks of transformers' example scripts, with the same numbers.
 
-A :class:`Task` is the group ``task``: it says what is special about one kind of example. All else is shared:
+:class:`TaskExperiment` trains, evaluates, predicts and writes ``report.html``. Its groups are:
 
+* ``task``: a subclass of :class:`Task`, one kind of example.
 * ``data``: :class:`TaskData`, or a class whose ``load(task, split)`` returns the records of ``"train"``,
-  ``"validation"`` or ``"predict"``: a list of dicts.
+  ``"validation"`` or ``"predict"`` as a list of dicts.
 * ``model``: a subclass of :class:`TaskModel`, or a class whose ``load(task, texts, labels)`` returns a model and its
   tokenizer or image processor.
-* :class:`TaskExperiment`: training, evaluation, prediction, and the page ``report.html``.
 """
 
 import html
@@ -19,17 +19,17 @@ from typing import Any
 
 from transformers import EvalPrediction
 
+from portico.arguments import TrainingArguments
 from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
-from portico.report.charts import Series, curve, line_chart
+from portico.report.charts import Series, curve, training_charts
 from portico.report.page import (
     REPORT_PAGE,
     Section,
     Tile,
     harmless_markup,
     macros,
-    panels,
     render_page,
     settings_panels,
     write_text,
@@ -42,17 +42,15 @@ from portico.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-# Rows of the evaluation that the report shows, and the longest value of one in characters.
-_SHOWN_ROWS = 100
-_SHOWN_CHARACTERS = 300
-# What an evaluation reports next to its scores.
-_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples")
+_SHOWN_ROWS = 100  # records that the report shows
+_SHOWN_CHARACTERS = 300  # longest value of a record that the report shows
+_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples")  # metrics that the report leaves out
 _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 
 @dataclass(kw_only=True)
 class TaskExperiment(TrainerExperiment):
-    """Training, evaluation and prediction of a task."""
+    """Trains, evaluates and predicts a task."""
 
     trainer: Any = field(
         default=partial(Trainer),
@@ -62,8 +60,12 @@ class TaskExperiment(TrainerExperiment):
     data: Any = field(default_factory=TaskData, metadata=group(needs="load"))
     model: Any = field(default_factory=SmallBert, metadata=group(needs="load"))
 
-    def make_trainer(self, args: Any, *, training: bool = True) -> Any:
-        """Load records and model and return their trainer; raises an `InputError` for what cannot be used."""
+    def make_trainer(self, args: TrainingArguments, *, training: bool = True) -> Trainer:
+        """Load the records and the model, and return their trainer.
+
+        Raises:
+            InputError: If a setting, a record or the model cannot be used.
+        """
         train = self._load("train") if training else ()
         return self._trainer_of(args, train, self._load("validation"))
 
@@ -80,7 +82,7 @@ class TaskExperiment(TrainerExperiment):
         unknown = [number for number, record in enumerate(records, 1) if not self.task.has_target(record)]
         if not unknown:
             return records
-        if split == "predict":  # metrics of some of them would be no metrics of the predictions
+        if split == "predict":  # metrics of some records would not describe the predictions
             return list(map(self.task.without_target, records))
         raise InputError(
             f"{len(unknown)} of {len(records)} records for '{split}' do not say what the model should return, such as "
@@ -88,43 +90,45 @@ class TaskExperiment(TrainerExperiment):
             "mode=predict needs no labels."
         )
 
-    def _trainer_of(self, args: Any, train: Sequence[Record], validation: Sequence[Record]) -> Any:
+    def _trainer_of(self, args: TrainingArguments, train: Sequence[Record], validation: Sequence[Record]) -> Trainer:
         texts = (text for record in train for text in self.task.texts(record))
         model, processor = self.model.load(self.task, texts, self.task.classes(train))
         known = model.config.id2label
         self.task.labels = [known[number] for number in sorted(known)]
         self.task.adapt(args, model, processor)
-        limits = [getattr(self.data, f"max_{name}_samples", None) for name in ("train", "eval")]
-        self.records = validation[: limits[1]]
-        make = self.task.limited_features
+        train_limit = getattr(self.data, "max_train_samples", None)
+        eval_limit = getattr(self.data, "max_eval_samples", None)
+        self.records = validation[:eval_limit]
         has_scores = getattr(args, "predict_with_generate", True)
-        return self.trainer(
+        trainer: Trainer = self.trainer(
             model=model,
             args=args,
-            train_dataset=make(train, processor, limits[0], training=True),
-            eval_dataset=make(validation, processor, limits[1], training=False),
+            train_dataset=self.task.limited_features(train, processor, train_limit, training=True),
+            eval_dataset=self.task.limited_features(validation, processor, eval_limit, training=False),
             processing_class=processor,
             data_collator=self.task.collator(args, model, processor),
             compute_metrics=self._scores if has_scores else None,
             preprocess_logits_for_metrics=self.task.preprocess_logits if has_scores else None,
             **self.callback_arguments(self.trainer),
         )
+        return trainer
 
     def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
         self.shown_predictions = first(prediction.predictions)[:_SHOWN_ROWS]
-        return self.task.scores(prediction)
+        scores: dict[str, float] = self.task.scores(prediction)
+        return scores
 
-    def evaluated(self, trainer: Any) -> dict[str, float]:
-        """Evaluate and return the metrics; language models also have a ``perplexity``."""
+    def evaluated(self, trainer: Trainer) -> dict[str, float]:
+        """Evaluate and return the metrics, including the ``perplexity`` of language models."""
         return self.intermediate_metrics(super().evaluated(trainer))
 
     def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {**metrics, **self.task.further_scores(metrics)}
 
     def predict(self) -> dict[str, float]:
-        """Write what the model of ``model.name_or_path`` predicts for the records of ``data.predict_file``.
+        """Write the predictions of ``model.name_or_path`` for the records of ``data.predict_file``.
 
-        The result has the metrics where the records have labels.
+        Returns the number of records, and the metrics if every record has a label.
         """
         args = self.arguments_without_training()
         records = self._load("predict")[: getattr(self.data, "max_predict_samples", None)]
@@ -138,16 +142,16 @@ class TaskExperiment(TrainerExperiment):
             print(f"Predictions: {file}")
         return metrics
 
-    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
-        """Write ``report.html`` and print the scores and where everything is."""
-        folder = Path(trainer.args.output_dir)
-        title = str(type(self.task).__name__)
+    def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Write ``report.html``, and print the scores and the paths of the files."""
+        folder = Path(self.output_dir)
+        title = type(self.task).__name__
         write_text(folder / REPORT_PAGE, self._page(title, trainer, metrics))
         files = {"Report": str(folder / REPORT_PAGE), "Everything else": str(folder)}
         scores = {_label(name): f"{value:.4g}" for name, value in _scores_in(metrics).items()}
         print_scores(title, "Held-out records", scores, files=files, seconds=seconds)
 
-    def _page(self, title: str, trainer: Any, metrics: Mapping[str, float]) -> str:
+    def _page(self, title: str, trainer: Trainer, metrics: Mapping[str, float]) -> str:
         scores = _scores_in(metrics)
         percents = {name: 100 * value for name, value in scores.items() if name.endswith(_FRACTIONS)}
         tiles = [
@@ -155,19 +159,11 @@ class TaskExperiment(TrainerExperiment):
             for name, value in scores.items()
         ]
         history = trainer.state.log_history
-        charts = [
-            line_chart(_label(name), [Series(_label(name), "first", curve(history, f"eval_{name}"), dotted=True)])
+        curves = {
+            _label(name): [Series(_label(name), "first", curve(history, f"eval_{name}"), dotted=True)]
             for name in scores
             if name != "loss"
-        ]
-        losses = line_chart(
-            "Loss",
-            [
-                Series("training", "first", curve(history, "loss")),
-                Series("evaluation", "second", curve(history, "eval_loss"), dotted=True),
-            ],
-        )
-        rates = line_chart("Learning rate", [Series("learning rate", "first", curve(history, "learning_rate"))])
+        }
         settings = {name: shown_settings(getattr(self, name)) for name in ("task", "data", "model")}
         settings["model"]["parameters"] = trainer.get_num_trainable_parameters()
         return render_page(
@@ -175,14 +171,14 @@ class TaskExperiment(TrainerExperiment):
             f"{metrics['eval_samples']:,} held-out records.",
             macros("parts.html.j2").tiles(tiles),
             [
-                Section("Training history", panels(losses, *charts, rates, small=True), "Learning"),
+                Section("Training history", training_charts(history, curves), "Learning"),
                 Section("Examples", harmless_markup(self._examples())),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
         )
 
     def _examples(self) -> str:
-        """Return a table of the first records, those with a wrong answer first; empty if there is nothing to read."""
+        """Return a table of the first records, wrong answers first; ``""`` if there is nothing to read."""
         predictions = getattr(self, "shown_predictions", None)
         if predictions is None:
             return ""
@@ -205,9 +201,10 @@ def _escaped(text: str) -> str:
 
 
 def _scores_in(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores of an evaluation by name, the loss last."""
+    """Return the scores of an evaluation by name, with the loss last."""
     found = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-    found |= {name: metrics[name] for name in ("perplexity",) if name in metrics}
+    if "perplexity" in metrics:
+        found["perplexity"] = metrics["perplexity"]
     return {name: found[name] for name in sorted(found, key=lambda name: name == "loss") if name not in _NO_SCORES}
 
 

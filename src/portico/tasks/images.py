@@ -1,35 +1,44 @@
-"""Classes of pictures, as ``run_image_classification.py`` does."""
+"""Classification of pictures, as in ``run_image_classification.py``."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from transformers import AutoModelForImageClassification, EvalPrediction, default_data_collator
+from transformers import AutoModelForImageClassification, EvalPrediction, PreTrainedModel, default_data_collator
 
+from portico.arguments import TrainingArguments
 from portico.cli.settings import setting
 from portico.errors import InputError, MissingPackageError
+from portico.mrc.collators import Collator
 from portico.tasks import corpus
-from portico.tasks.task import Record, Task, best_class, value_of
+from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Width to height of what training sees of a picture, how often such a part is drawn, and how many are mirrored.
-_RATIOS = (3 / 4, 4 / 3)
-_TRIALS = 10
-_FLIPPED = 0.5
+_RATIOS = (3 / 4, 4 / 3)  # width to height of the part of a picture that training sees
+_TRIALS = 10  # draws of such a part
+_FLIPPED = 0.5  # share of the pictures that are mirrored
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
-def pictures_below(folder: Path) -> Iterator[Record]:
-    """Yield the pictures of a folder with one subfolder for each class; those in the folder itself have no label.
+class ImageProcessor(Protocol):
+    """What the task reads of an image processor of transformers."""
 
-    A picture is opened when it is used: all of them need not fit into memory.
+    image_mean: Sequence[float]
+    image_std: Sequence[float]
+    size: Mapping[str, int]
+
+
+def pictures_below(folder: Path) -> Iterator[Record]:
+    """Yield the pictures of a folder with a subfolder for each class; pictures in the folder itself have no label.
+
+    Pictures are opened when they are used, so that they need not fit into memory.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder; set it to one with a subfolder of pictures for each class.")
@@ -46,8 +55,8 @@ def pictures_below(folder: Path) -> Iterator[Record]:
 
 
 @dataclass(kw_only=True)
-class ImageClassification(Task):
-    """A class for a picture; training sees a random part of it, mirrored every other time."""
+class ImageClassification(Task[ImageProcessor]):
+    """Predicts a class for a picture. Training sees a random part of each picture, mirrored every other time."""
 
     model_class: ClassVar[Any] = AutoModelForImageClassification
     predictions_file: ClassVar[str] = "predict_results.txt"
@@ -55,9 +64,9 @@ class ImageClassification(Task):
     read = staticmethod(pictures_below)
 
     image_column: str = "image"
-    """Key of the picture, of Pillow's class or the path of a file."""
+    """Key of the picture: an image of Pillow or the path of a file."""
     label_column: str = "label"
-    """Key of its class."""
+    """Key of the class."""
     least_area: float = setting(0.08, least=0)
     """Smallest part of a picture that training sees; 1: all of it."""
     flip: bool = True
@@ -74,36 +83,33 @@ class ImageClassification(Task):
     def texts(self, record: Record) -> Iterable[str]:
         return []
 
-    def features(self, records: Sequence[Record], processor: Any) -> Any:
+    def features(self, records: Sequence[Record], processor: ImageProcessor) -> "Pictures":
         return Pictures(self, records, processor, varied=False)
 
-    def train_features(self, records: Sequence[Record], processor: Any) -> Any:
+    def train_features(self, records: Sequence[Record], processor: ImageProcessor) -> "Pictures":
         return Pictures(self, records, processor, varied=True)
 
-    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ImageProcessor) -> Collator:
         args.remove_unused_columns = False
         return default_data_collator
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
-        return {"accuracy": float((best_class(prediction.predictions) == prediction.label_ids).mean())}
+        return {"accuracy": accuracy(best_class(prediction.predictions), label_array(prediction))}
 
-    def answers(self, predictions: Any, records: Sequence[Record]) -> list[str]:
+    def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
         return [self.labels[one] for one in best_class(predictions)]
-
-    def golds(self, records: Sequence[Record]) -> list[str]:
-        return [str(record.get(self.label_column, "")) for record in records]
 
 
 @dataclass(frozen=True)
 class Pictures(Dataset[Mapping[str, Any]]):
-    """Pictures as ``pixel_values``, ``float32 [3, H, W]``, changed at random each time one is taken if ``varied``.
+    """Pictures as ``pixel_values``, ``float32 [3, H, W]``; with ``varied`` each access crops and mirrors at random.
 
-    The random numbers are torch's, drawn as torchvision's ``RandomResizedCrop`` and ``RandomHorizontalFlip`` do.
+    Random numbers come from torch, in the order of torchvision's ``RandomResizedCrop`` and ``RandomHorizontalFlip``.
     """
 
     task: ImageClassification
     records: Sequence[Record]
-    processor: Any
+    processor: "ImageProcessor"
     varied: bool
 
     def __len__(self) -> int:
@@ -122,7 +128,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
         return {"pixel_values": pixels.sub(mean).div(std), **labels}
 
     def _size(self) -> tuple[int, int]:
-        """Return width and height of the model's input."""
+        """Return the width and the height of the model's input."""
         size = self.processor.size
         edge = size.get("shortest_edge")
         return (size["width"], size["height"]) if edge is None else (edge, edge)
@@ -141,7 +147,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
 
         width, height = self._size()
         resized = [width, height]
-        if "shortest_edge" in self.processor.size:  # the other one follows
+        if "shortest_edge" in self.processor.size:  # the other edge keeps the proportion
             shortest = min(image.size)
             resized = [width if edge == shortest else int(width * edge / shortest) for edge in image.size]
         image = image.resize((resized[0], resized[1]), Resampling.BILINEAR)
@@ -149,7 +155,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
         return image.crop((left, top, left + width, top + height))
 
 
-def _opened(picture: Any) -> "Image":
+def _opened(picture: "str | Path | Image") -> "Image":
     if not isinstance(picture, str | Path):
         return picture.convert("RGB")
     from PIL import Image
@@ -162,7 +168,7 @@ def _opened(picture: Any) -> "Image":
 
 
 def random_part(width: int, height: int, least_area: float) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of a random part; after ten that do not fit, of the middle."""
+    """Return left, top, width and height of a random part of a picture, or of its middle after ten failed draws."""
     low, high = (math.log(ratio) for ratio in _RATIOS)
     for _ in range(_TRIALS):
         area = width * height * torch.empty(1).uniform_(least_area, 1.0).item()

@@ -1,50 +1,71 @@
-"""Language models: the next token as ``run_clm.py``, and masked tokens as ``run_mlm.py``."""
+"""Language models that predict the next token, as in ``run_clm.py``, or masked tokens, as in ``run_mlm.py``."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
     EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     default_data_collator,
 )
 
+from portico.arguments import TrainingArguments
 from portico.cli.settings import setting
 from portico.errors import InputError
+from portico.mrc.collators import Collator
 from portico.tasks import corpus
-from portico.tasks.classification import IGNORED, multiple_of
-from portico.tasks.task import Features, Record, Task, first, perplexity, rows
+from portico.tasks.task import (
+    IGNORED,
+    LONGEST,
+    Record,
+    Task,
+    accuracy,
+    first,
+    label_array,
+    multiple_of,
+    perplexity,
+    rows,
+)
+from portico.trainer import Trainer
 
-# The scripts cut blocks from this many texts at a time, and drop what is left over each time.
+# The scripts cut blocks from this many texts at a time, and each time drop the remainder.
 _TEXTS_AT_A_TIME = 1000
-_LONGEST = 1024
 
 
 @dataclass(kw_only=True)
-class LanguageModeling(Task):
-    """What both kinds of language models share."""
+class LanguageModeling(Task[PreTrainedTokenizerBase]):
+    """Base class of both kinds of language models."""
 
     made = staticmethod(corpus.line)
     size_key: ClassVar[str]
-    """Key of the number of tokens of a block."""
+    """The setting of the number of tokens in a block."""
 
     text_column: str | None = None
-    """Key of the text; null: text, or else the first."""
+    """Key of the text; null: text, or else the first key."""
 
     def texts(self, record: Record) -> Iterable[str]:
         column = self.text_column or ("text" if "text" in record else next(iter(record)))
         return [str(record[column])]
 
+    @abstractmethod
+    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]: ...
+
     def limited_features(
-        self, records: Sequence[Record], processor: Any, limit: int | None, *, training: bool
-    ) -> Features | None:
-        features = self.features(records, processor)[:limit] if records else None  # counted in blocks
-        if features is not None and not features:
+        self, records: Sequence[Record], processor: PreTrainedTokenizerBase, limit: int | None, *, training: bool
+    ) -> list[dict[str, Any]] | None:
+        if not records:
+            return None
+        features = self.features(records, processor)[:limit]  # the limit counts blocks
+        if not features:
             split = "train" if training else "validation"
             raise InputError(
                 f"The {len(records)} records for '{split}' are shorter together than one block of tokens; set "
@@ -52,15 +73,29 @@ class LanguageModeling(Task):
             )
         return features
 
-    def preprocess_logits(self, logits: Any, labels: Any) -> Any:
+    def preprocess_logits(self, logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
         return first(logits).argmax(dim=-1)
 
     def further_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {"perplexity": perplexity(metrics["eval_loss"])} if "eval_loss" in metrics else {}
 
+    @torch.no_grad()
+    def predict(self, trainer: Trainer, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
+        """Return each text as the model completes it; there is nothing to compare the result with."""
+        model = trainer.model.to(trainer.args.device).eval()
+        tokenizer = trainer.processing_class
+        assert isinstance(model, PreTrainedModel)
+        assert isinstance(tokenizer, PreTrainedTokenizerBase)
+        texts = (next(iter(self.texts(record))).rstrip("\n") for record in records)
+        return [self._completed(text, model, tokenizer) for text in texts], {}
+
+    @abstractmethod
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return a text with the tokens that the model adds."""
+
 
 def blocks(texts: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
-    """Return tokenized texts, one behind the other, in blocks of ``size`` tokens."""
+    """Return tokenized texts joined and cut into blocks of ``size`` tokens."""
     made: list[dict[str, Any]] = []
     for start in range(0, len(texts), _TEXTS_AT_A_TIME):
         some = texts[start : start + _TEXTS_AT_A_TIME]
@@ -70,13 +105,9 @@ def blocks(texts: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]
     return made
 
 
-def accuracy(predicted: Any, labels: Any) -> dict[str, float]:
-    return {"accuracy": float((predicted == labels).mean())}
-
-
 @dataclass(kw_only=True)
 class CausalLM(LanguageModeling):
-    """The next token of texts that are joined and cut into blocks."""
+    """Predicts the next token of texts that are joined and cut into blocks."""
 
     model_class: ClassVar[Any] = AutoModelForCausalLM
     size_key: ClassVar[str] = "task.block_size"
@@ -84,54 +115,52 @@ class CausalLM(LanguageModeling):
     lowercase: ClassVar[bool] = False
 
     block_size: int | None = setting(None, least=1)
-    """Tokens of a block; null: what the tokenizer allows, or 1024 where that is more than the model does."""
+    """Tokens of a block; null: the limit of the tokenizer, or 1024 if the model allows fewer than the tokenizer."""
     max_new_tokens: int = setting(32, least=1)
     """Tokens that mode=predict adds to each text."""
 
-    def adapt(self, args: Any, model: Any, processor: Any) -> None:
-        self._num_positions = getattr(model.config, "max_position_embeddings", _LONGEST)
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+        self._num_positions = getattr(model.config, "max_position_embeddings", LONGEST)
 
-    def features(self, records: Sequence[Record], processor: Any) -> Features:
+    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
         size = min(self.block_size or processor.model_max_length, processor.model_max_length)
         if self.block_size is None and size > self._num_positions:
-            size = min(_LONGEST, self._num_positions)
+            size = min(LONGEST, self._num_positions)
         texts = rows(processor([text for record in records for text in self.texts(record)]))
         return [{**block, "labels": list(block["input_ids"])} for block in blocks(texts, size)]
 
-    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+    def collator(
+        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
+    ) -> Collator:
         return default_data_collator
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
-        labels: Any = prediction.label_ids
-        return accuracy(first(prediction.predictions)[:, :-1].reshape(-1), labels[:, 1:].reshape(-1))
+        predicted, labels = first(prediction.predictions), label_array(prediction)
+        return {"accuracy": accuracy(predicted[:, :-1], labels[:, 1:])}
 
-    @torch.no_grad()
-    def predict(self, trainer: Any, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
-        """Return each text with the most likely continuation; there is nothing to compare it with."""
-        model, tokenizer = trainer.model.to(trainer.args.device).eval(), trainer.processing_class
-        answers = []
-        # A text and what is added have to fit into the model: of a longer text it reads the end.
-        most = max(min(self._num_positions, tokenizer.model_max_length) - self.max_new_tokens, 1)
-        for record in records:
-            tokens = tokenizer(next(iter(self.texts(record))).rstrip("\n"), return_tensors="pt").to(model.device)
-            tokens_T = tokens["input_ids"][0]
-            if len(tokens_T):  # an empty text has no continuation
-                read = {name: values[:, -most:] for name, values in tokens.items()}
-                written = model.generate(**read, max_new_tokens=self.max_new_tokens, do_sample=False)[0]
-                tokens_T = torch.cat([tokens_T[:-most], written])
-            answers.append(" ".join(tokenizer.decode(tokens_T, skip_special_tokens=True).split()))
-        return answers, {}
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return a text with its most likely continuation."""
+        tokens = tokenizer(text, return_tensors="pt").to(model.device)
+        tokens_T = tokens["input_ids"][0]
+        if len(tokens_T):  # an empty text has no continuation
+            # The model has positions for so many tokens and for the new ones; it reads only the end of longer texts.
+            most = max(min(self._num_positions, tokenizer.model_max_length) - self.max_new_tokens, 1)
+            read = {name: values[:, -most:] for name, values in tokens.items()}
+            generate: Any = model.generate
+            written_T = generate(**read, max_new_tokens=self.max_new_tokens, do_sample=False)[0]
+            tokens_T = torch.cat([tokens_T[:-most], written_T])
+        return " ".join(str(tokenizer.decode(tokens_T, skip_special_tokens=True)).split())
 
 
 @dataclass(kw_only=True)
 class MaskedLM(LanguageModeling):
-    """The masked tokens of texts, joined and cut into blocks, or each by itself."""
+    """Predicts the masked tokens of texts that are joined and cut into blocks, or taken one by one."""
 
     model_class: ClassVar[Any] = AutoModelForMaskedLM
     size_key: ClassVar[str] = "task.max_seq_length"
 
     max_seq_length: int | None = setting(None, least=1)
-    """Tokens of a block, or of a longer text that are kept; null: what the tokenizer allows, at most 1024."""
+    """Tokens of a block, or to which a text is cut; null: the limit of the tokenizer, at most 1024."""
     mlm_probability: float = setting(0.15, least=0)
     """Share of the tokens that are masked."""
     line_by_line: bool = False
@@ -139,8 +168,8 @@ class MaskedLM(LanguageModeling):
     pad_to_max_length: bool = False
     """Pad single texts to that length, instead of to the longest of their batch."""
 
-    def features(self, records: Sequence[Record], processor: Any) -> Features:
-        size = min(self.max_seq_length or _LONGEST, processor.model_max_length)
+    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+        size = min(self.max_seq_length or LONGEST, processor.model_max_length)
         texts = [text for record in records for text in self.texts(record)]
         if not self.line_by_line:
             return blocks(rows(processor(texts, return_special_tokens_mask=True)), size)
@@ -154,26 +183,22 @@ class MaskedLM(LanguageModeling):
             )
         )
 
-    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+    def collator(
+        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
+    ) -> Collator:
         padded = multiple_of(args) if self.line_by_line and not self.pad_to_max_length else None
         return DataCollatorForLanguageModeling(
             processor, mlm_probability=self.mlm_probability, pad_to_multiple_of=padded
         )
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
-        labels: Any = prediction.label_ids
-        masked = labels != IGNORED
-        return accuracy(first(prediction.predictions)[masked], labels[masked])
+        labels = label_array(prediction)
+        is_masked = labels != IGNORED
+        return {"accuracy": accuracy(first(prediction.predictions)[is_masked], labels[is_masked])}
 
-    @torch.no_grad()
-    def predict(self, trainer: Any, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
-        """Return each text with its mask tokens replaced by the most likely ones."""
-        model, tokenizer = trainer.model.to(trainer.args.device).eval(), trainer.processing_class
-        answers = []
-        for record in records:
-            text = next(iter(self.texts(record))).rstrip("\n")
-            tokens = tokenizer(text, truncation=True, return_tensors="pt").to(model.device)
-            ids = tokens["input_ids"][0]
-            filled = torch.where(ids == tokenizer.mask_token_id, first(model(**tokens).to_tuple())[0].argmax(-1), ids)
-            answers.append(tokenizer.decode(filled, skip_special_tokens=True))
-        return answers, {}
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return a text with its mask tokens replaced by the most likely ones."""
+        tokens = tokenizer(text, truncation=True, return_tensors="pt").to(model.device)
+        ids_T = tokens["input_ids"][0]
+        filled_T = torch.where(ids_T == tokenizer.mask_token_id, model(**tokens).logits[0].argmax(-1), ids_T)
+        return str(tokenizer.decode(filled_T, skip_special_tokens=True))

@@ -1,13 +1,23 @@
-"""The group ``model`` of the tasks: small models of each family, trained from scratch, or pretrained ones."""
+"""The group ``model`` of the tasks: pretrained models, or small ones trained from scratch."""
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, BertConfig, GPT2Config, T5Config, ViTConfig
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoTokenizer,
+    BertConfig,
+    GPT2Config,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    T5Config,
+    ViTConfig,
+)
 
 from portico.cli.settings import further_keys
 from portico.errors import loading_pretrained
@@ -19,37 +29,46 @@ from portico.mrc.models.from_scratch import (
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
-from portico.tasks.task import Task
+from portico.tasks.images import ImageProcessor
+from portico.tasks.task import ProcessorT, Task
 
 logger = logging.getLogger(__name__)
 
-# Pieces of a new tokenizer.
-_VOCAB_SIZE = 1500
+_VOCAB_SIZE = 1500  # tokens of a new tokenizer
 
 
 @dataclass(kw_only=True)
-class TaskModel(ABC):
-    """The group ``model`` of a task: a pretrained model, or a small one trained from scratch."""
+class TaskModel(ABC, Generic[ProcessorT]):
+    """The group ``model`` of a task: a pretrained model, or a small one trained from scratch.
+
+    The type argument says whether the small model has a tokenizer or an image processor.
+    """
 
     kind: ClassVar[str]
-    config_class: ClassVar[Any]
+    config_class: ClassVar[type[PreTrainedConfig]]
     small: ClassVar[Mapping[str, Any]]
-    """Fields of the small model's configuration that differ from those of its class."""
+    """Fields of the configuration of the small model that differ from the defaults of ``config_class``."""
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer or image processor."""
     attn_implementation: str | None = None
-    """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
+    """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's default."""
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @abstractmethod
-    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> ProcessorT:
         """Return the tokenizer or image processor of a new model with these fields."""
 
-    def load(self, task: Task, texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the model of a task and its tokenizer or image processor; an `InputError` says why there is none.
+    def load(self, task: Task[Any], texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the model of a task and its tokenizer or image processor.
 
-        ``labels`` are the classes in the order of the data; a trained model keeps its own order if it has the same.
+        Args:
+            task: The task.
+            texts: Strings on which a new tokenizer is trained.
+            labels: The classes in the order of the data; a pretrained model with the same classes keeps its order.
+
+        Raises:
+            InputError: If the model cannot be loaded, or no model can be made with these fields.
         """
         if self.name_or_path is not None:
             check_unshaped(self.config, self.name_or_path, self.kind)
@@ -59,22 +78,23 @@ class TaskModel(ABC):
         set_attention(model, self.attn_implementation)
         return model, processor
 
-    def _new(self, task: Task, texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
+    def _new(self, task: Task[Any], texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
         fields = {**self.small, **self.config}
         with explained_fields(self.kind, self.config):
             processor = self.new_processor(texts, fields, lowercase=task.lowercase)
-            if hasattr(processor, "pad_token_id"):
+            if isinstance(processor, PreTrainedTokenizerBase):
                 processor.model_max_length = fields.get("max_position_embeddings", processor.model_max_length)
                 fields |= {"vocab_size": len(processor), **self.special_tokens(processor)}
             config = self.config_class(**fields, **_label_fields(labels))
             return task.model_class.from_config(config), processor
 
-    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
-        """Return the fields of a configuration that name special tokens."""
+    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """Return the fields of a configuration that hold the ids of special tokens."""
         return {"pad_token_id": tokenizer.pad_token_id}
 
-    def _pretrained(self, task: Task, labels: Sequence[Any]) -> tuple[Any, Any]:
-        name, what = str(self.name_or_path), task.model_class.__name__.removeprefix("AutoModelFor")
+    def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
+        name = str(self.name_or_path)
+        what = task.model_class.__name__.removeprefix("AutoModelFor")
         with loading_pretrained(
             f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
             "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
@@ -86,7 +106,8 @@ class TaskModel(ABC):
                     logger.warning(
                         "%s was trained on the labels %s, and is now trained on %s.",
                         name,
-                        *map(list, (config.label2id, labels)),
+                        list(config.label2id),
+                        list(labels),
                     )
                 for field_name, value in _label_fields(labels).items():
                     setattr(config, field_name, value)
@@ -99,84 +120,104 @@ class TaskModel(ABC):
 
 
 def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
+    if not labels:
+        return {}
     names = list(map(str, labels))
-    return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}} if names else {}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
 
 
 @dataclass(kw_only=True)
-class SmallBert(TaskModel):
+class SmallBert(TaskModel[PreTrainedTokenizerBase]):
     """A small BERT."""
 
     kind: ClassVar[str] = "small BERT"
-    config_class: ClassVar[Any] = BertConfig
+    config_class = BertConfig
     small: ClassVar[Mapping[str, Any]] = {
-        **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256},
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
         "max_position_embeddings": 512,
     }
     config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig, small))
     """Field of BertConfig, of a new small BERT."""
 
-    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+    def new_processor(
+        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
+    ) -> PreTrainedTokenizerBase:
         return train_wordpiece_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE), lowercase=lowercase)
 
 
 @dataclass(kw_only=True)
-class SmallGPT2(TaskModel):
+class SmallGPT2(TaskModel[PreTrainedTokenizerBase]):
     """A small GPT-2."""
 
     kind: ClassVar[str] = "small GPT-2"
-    config_class: ClassVar[Any] = GPT2Config
+    config_class = GPT2Config
     small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
     config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
     """Field of GPT2Config, of a new small GPT-2."""
 
-    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+    def new_processor(
+        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
+    ) -> PreTrainedTokenizerBase:
         size = fields.get("vocab_size", _VOCAB_SIZE)
         tokenizer = train_generator_tokenizer(texts, vocab_size=size, ends_sequences=False)
         tokenizer.model_max_length = fields["n_positions"]
         return tokenizer
 
-    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
+    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         end = tokenizer.eos_token_id
         return {**super().special_tokens(tokenizer), "bos_token_id": end, "eos_token_id": end}
 
 
 @dataclass(kw_only=True)
-class SmallT5(TaskModel):
+class SmallT5(TaskModel[PreTrainedTokenizerBase]):
     """A small T5."""
 
     kind: ClassVar[str] = "small T5"
-    config_class: ClassVar[Any] = T5Config
+    config_class = T5Config
     small: ClassVar[Mapping[str, Any]] = {
-        **{"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4},
+        "d_model": 128,
+        "d_kv": 32,
+        "d_ff": 256,
+        "num_layers": 2,
+        "num_heads": 4,
         "dropout_rate": 0.0,
     }
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
     """Field of T5Config, of a new small T5."""
 
-    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+    def new_processor(
+        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
+    ) -> PreTrainedTokenizerBase:
         return train_generator_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE))
 
-    def special_tokens(self, tokenizer: Any) -> dict[str, int]:
+    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         pad = tokenizer.pad_token_id
         return {"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": pad}
 
 
 @dataclass(kw_only=True)
-class SmallViT(TaskModel):
+class SmallViT(TaskModel[ImageProcessor]):
     """A small vision transformer."""
 
     kind: ClassVar[str] = "small ViT"
-    config_class: ClassVar[Any] = ViTConfig
+    config_class = ViTConfig
     small: ClassVar[Mapping[str, Any]] = {
-        **{"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192},
-        **{"image_size": 32, "patch_size": 8},
+        "hidden_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 192,
+        "image_size": 32,
+        "patch_size": 8,
     }
     config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig, small))
     """Field of ViTConfig, of a new small ViT."""
 
-    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Any:
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> ImageProcessor:
         from transformers import ViTImageProcessorPil
 
         size = fields["image_size"]
-        return ViTImageProcessorPil(size={"height": size, "width": size})
+        processor: Any = ViTImageProcessorPil(size={"height": size, "width": size})
+        return processor

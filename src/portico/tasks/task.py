@@ -1,45 +1,63 @@
-"""What distinguishes a task from others; the scripts named here are the examples of transformers."""
+"""The base class of the tasks. The scripts named in this package are the example scripts of transformers."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
-from transformers import EvalPrediction
+import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import EvalPrediction, PreTrainedModel
 
+from portico.arguments import TrainingArguments
 from portico.errors import InputError
+from portico.mrc.collators import Collator
+from portico.trainer import Trainer
 
-Record = Mapping[str, Any]
-Features = Sequence[Mapping[str, Any]]
+Record: TypeAlias = Mapping[str, Any]
+Features: TypeAlias = Sequence[Mapping[str, Any]] | Dataset[Mapping[str, Any]]
+Array: TypeAlias = npt.NDArray[Any]
+Predictions: TypeAlias = Array | tuple[Array, ...]
+"""Logits or generated tokens of an evaluation, the first of a tuple if the model has other outputs too."""
+
+IGNORED = -100  # label of tokens that count neither in the loss nor in a score
+LONGEST = 1024  # tokens of an input if neither a setting nor the tokenizer limits it
+
+OutputT = TypeVar("OutputT", Array, Tensor)
+ProcessorT = TypeVar("ProcessorT")
 
 
-class Task(ABC):
-    """What is special about one kind of example; a subclass is a dataclass, the group ``task``."""
+class Task(ABC, Generic[ProcessorT]):
+    """One kind of example; a subclass is a dataclass whose fields are the keys of the group ``task``.
+
+    The type argument says whether a tokenizer or an image processor prepares the examples.
+    """
 
     model_class: ClassVar[Any]
-    """Class of transformers that finds the model's class, such as ``AutoModelForSequenceClassification``."""
+    """Class of transformers that finds the class of the model, such as ``AutoModelForSequenceClassification``."""
     predictions_file: ClassVar[str] = "predictions.txt"
-    """File that ``mode=predict`` writes, named as transformers' example names it."""
+    """File that ``mode=predict`` writes, named as in the example script."""
     label_column: str | None = None
     lowercase: ClassVar[bool] = True
-    """Whether a tokenizer trained here folds case."""
+    """Whether a tokenizer trained from scratch folds case."""
     labels: Sequence[str] = ()
-    """Names of the classes in the order of the model's; the experiment sets it."""
+    """Names of the classes in the order of the model; the experiment sets them."""
 
     made: Callable[[Random], Record] | None = None
-    """Makes a record of the embedded data; a static method, like the next."""
+    """Static method that makes a record of the embedded data."""
     read: Callable[[Path], Iterable[Record]] | None = None
-    """Reads the records of a path; ``None``: files of JSON, CSV, TSV or text."""
+    """Static method that reads the records of a path; ``None`` reads JSON, CSV, TSV and text files."""
 
     @abstractmethod
     def texts(self, record: Record) -> Iterable[str]:
-        """Return the strings of a record that a new tokenizer learns from."""
+        """Return the strings of a record on which a tokenizer is trained."""
 
     def classes(self, records: Sequence[Record]) -> list[Any]:
-        """Return the values of the labels, sorted; none if the task has no classes."""
+        """Return the distinct labels, sorted; an empty list if the task has no classes."""
         if self.label_column is None:
             return []
         named = getattr(records, "names", {}).get(self.label_column)
@@ -59,9 +77,9 @@ class Task(ABC):
         return [value_of(record, str(self.label_column), "label_column")]
 
     def has_target(self, record: Record) -> bool:
-        """Return whether it is known what a model should return for a record.
+        """Return whether a record says what a model should return.
 
-        By default whether there is a label; some test sets have -1 for want of one.
+        By default a record needs a label; -1 marks a missing label in some test sets.
         """
         if self.label_column is None:
             return True
@@ -72,48 +90,44 @@ class Task(ABC):
         """Return a record without what a model should return for it."""
         return {key: value for key, value in record.items() if key != self.label_column}
 
-    def label_id(self, value: Any) -> int:
+    def label_id(self, value: object) -> int:
         """Return the number of a label."""
-        try:
-            return self._ids[str(value)]
-        except KeyError:
+        ids = {name: number for number, name in enumerate(self.labels)}
+        if str(value) not in ids:
             raise InputError(
                 f"The label {value!r} is not one of those that the model knows: {', '.join(self.labels)}; correct the "
                 "data, or train on data that has it."
-            ) from None
+            )
+        return ids[str(value)]
 
-    @property
-    def _ids(self) -> Mapping[str, int]:
-        return {name: number for number, name in enumerate(self.labels)}
-
-    def adapt(self, args: Any, model: Any, processor: Any) -> None:  # noqa: B027 -- most tasks have nothing to adjust
-        """Adjust training arguments, model or tokenizer to the settings of the task; by default nothing."""
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: ProcessorT) -> None:
+        """Adapt training arguments, model or tokenizer to the settings of the task; by default do nothing."""
 
     @abstractmethod
-    def features(self, records: Sequence[Record], processor: Any) -> Features:
-        """Return model inputs with their labels, where the records have such."""
+    def features(self, records: Sequence[Record], processor: ProcessorT) -> Features:
+        """Return model inputs, with labels for the records that have one."""
 
-    def train_features(self, records: Sequence[Record], processor: Any) -> Features:
-        """Return model inputs to train on, by default like others."""
+    def train_features(self, records: Sequence[Record], processor: ProcessorT) -> Features:
+        """Return model inputs to train on; by default the result of :meth:`features`."""
         return self.features(records, processor)
 
     def limited_features(
-        self, records: Sequence[Record], processor: Any, limit: int | None, *, training: bool
+        self, records: Sequence[Record], processor: ProcessorT, limit: int | None, *, training: bool
     ) -> Features | None:
-        """Return the first features of records; none if there are no records."""
+        """Return the features of the first ``limit`` records; ``None`` without records."""
         features = self.train_features if training else self.features
         return features(records[:limit], processor) if records else None
 
     def is_usable(self, record: Record) -> bool:
-        """Return whether a record can be used; others are left out. By default all can."""
+        """Return whether to use a record; by default every record is used."""
         return True
 
     @abstractmethod
-    def collator(self, args: Any, model: Any, processor: Any) -> Any:
-        """Return what makes a batch of features."""
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ProcessorT) -> Collator:
+        """Return the function that makes a batch of a list of features."""
 
-    def preprocess_logits(self, logits: Any, labels: Any) -> Any:
-        """Return what an evaluation keeps of the logits of a batch, by default all."""
+    def preprocess_logits(self, logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return the part of a batch's logits that an evaluation keeps; by default all of them."""
         return logits
 
     @abstractmethod
@@ -121,29 +135,30 @@ class Task(ABC):
         """Return the metrics of an evaluation."""
 
     def further_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return scores that follow from the metrics of an evaluation; by default none."""
+        """Return scores computed from the metrics of an evaluation; by default none."""
         return {}
 
-    def answers(self, predictions: Any, records: Sequence[Record]) -> list[str]:
-        """Return one line for each record: what the model predicts; none if there is nothing to read."""
+    def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
+        """Return the prediction for each record as a line of text; an empty list if there is nothing to read."""
         return []
 
     def golds(self, records: Sequence[Record]) -> list[str]:
-        """Return what :meth:`answers` should be, as far as it is known."""
-        return []
+        """Return the lines that :meth:`answers` should return: by default the labels, ``""`` where one is missing."""
+        return [str(record.get(self.label_column, "")) for record in records] if self.label_column else []
 
     def lines(self, answers: Sequence[str]) -> Sequence[str]:
         """Return the lines of the file of predictions."""
         return answers
 
-    def predict(self, trainer: Any, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
-        """Return the answers for records and the metrics, which need labels."""
-        output = trainer.predict(self.features(records, trainer.processing_class), metric_key_prefix="predict")
-        return self.answers(output.predictions, records), output.metrics
+    def predict(self, trainer: Trainer, records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
+        """Return the answers for records, and the metrics if the records are labelled."""
+        processor: Any = trainer.processing_class
+        output = trainer.predict(self.features(records, processor), metric_key_prefix="predict")
+        return self.answers(output.predictions, records), output.metrics or {}
 
 
 def value_of(record: Record, column: str, key: str) -> Any:
-    """Return a value of a record; refuse a record without it, naming the setting ``task.<key>``."""
+    """Return a value of a record; an error for a missing column names the setting ``task.<key>``."""
     if column not in record:
         raise InputError(
             f"A record has no '{column}' but {', '.join(map(str, record)) or 'nothing'}; set `task.{key}` to one of "
@@ -152,22 +167,39 @@ def value_of(record: Record, column: str, key: str) -> Any:
     return record[column]
 
 
+def multiple_of(args: TrainingArguments) -> int | None:
+    """Return the number of which padded lengths are a multiple: half precision is faster with multiples of 8."""
+    return 8 if args.fp16 else None
+
+
 def rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return what a tokenizer gives for several texts as one dict a text."""
+    """Return the columns that a tokenizer returns for several texts as one dict for each text."""
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def best_class(predictions: Any) -> Any:
-    """Return the classes with the highest scores; models may return more than their logits."""
-    return np.argmax(first(predictions), axis=-1)
-
-
-def first(outputs: Any) -> Any:
+def first(outputs: OutputT | tuple[OutputT, ...]) -> OutputT:
+    """Return the logits of a model, which may return a tuple of them and other outputs."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
+def best_class(predictions: Predictions) -> Array:
+    """Return the class with the highest score, ``int64 [B]`` or ``[B, T]``, from logits ``[..., C]``."""
+    return np.argmax(first(predictions), axis=-1)
+
+
+def accuracy(predicted: Array, labels: Array) -> float:
+    """Return the share of equal values in 0..1, in float64 as scikit-learn does; torchmetrics returns float32."""
+    return float((predicted == labels).mean())
+
+
+def label_array(prediction: EvalPrediction) -> Array:
+    """Return the labels of an evaluation of a task, which has a single array of them."""
+    labels: Any = prediction.label_ids
+    return labels
+
+
 def perplexity(loss: float) -> float:
-    """Return ``exp(loss)``, infinite where that is too large for a number."""
+    """Return ``exp(loss)``, infinity if that overflows."""
     try:
         return math.exp(loss)
     except OverflowError:

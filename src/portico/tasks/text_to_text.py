@@ -1,4 +1,4 @@
-"""Texts from texts: as ``run_summarization.py`` and ``run_translation.py`` do, or pairs of any other kind."""
+"""Text generation, as in ``run_summarization.py`` and ``run_translation.py`` or for pairs of any other kind."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,39 @@ from typing import Any, ClassVar
 
 import numpy as np
 from torchmetrics.text import SacreBLEUScore
-from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, EvalPrediction
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from portico.arguments import TrainingArguments
 from portico.cli.settings import setting
 from portico.errors import InputError, MissingPackageError
+from portico.mrc.collators import Collator
 from portico.mrc.metrics.rouge import sentence_splitter
 from portico.tasks import corpus
-from portico.tasks.classification import IGNORED, multiple_of
-from portico.tasks.task import Features, Record, Task, first, value_of
+from portico.tasks.task import (
+    IGNORED,
+    Array,
+    Features,
+    Predictions,
+    Record,
+    Task,
+    first,
+    label_array,
+    multiple_of,
+    value_of,
+)
 
 _PERCENT = 100
 
 
 @dataclass(kw_only=True)
-class TextToText(Task):
-    """Pairs of strings: one is read, the other written; scored by the share of targets that are met exactly."""
+class TextToText(Task[PreTrainedTokenizerBase]):
+    """Reads one string of a pair and writes the other; the score is the share of exactly matching targets."""
 
     model_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     predictions_file: ClassVar[str] = "generated_predictions.txt"
@@ -35,7 +53,7 @@ class TextToText(Task):
     max_source_length: int = setting(1024, least=1)
     """Longer sources are cut to this many tokens."""
     max_target_length: int = setting(128, least=1)
-    """Longer targets are cut to this many tokens; also the longest that is generated, unless args say so."""
+    """Longer targets are cut to this many tokens; also the limit of generation, unless args set one."""
     pad_to_max_length: bool = False
     """Pad to those lengths, instead of to the longest of a batch."""
 
@@ -58,18 +76,19 @@ class TextToText(Task):
     def golds(self, records: Sequence[Record]) -> list[str]:
         return [self._target(record) or "" for record in records]
 
-    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
         self._tokenizer = processor
-        # As the scripts: T5's tokenizer names 512 tokens, but the model has no positions that could run out.
+        # As in the scripts: T5's tokenizer sets a limit of 512 tokens, but the relative positions of T5 have none.
         self._num_positions = getattr(model.config, "max_position_embeddings", None)
         self._check_metric()
-        if getattr(args, "predict_with_generate", False) and args.generation_max_length is None:
-            args.generation_max_length = self.max_target_length
+        generating: Any = args
+        if getattr(generating, "predict_with_generate", False) and generating.generation_max_length is None:
+            generating.generation_max_length = self.max_target_length
 
     def _check_metric(self) -> None:
         """Refuse a metric whose package is missing, before the training."""
 
-    def features(self, records: Sequence[Record], processor: Any) -> Features:
+    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> Features:
         padding = "max_length" if self.pad_to_max_length else False
         limits = {"padding": padding, "truncation": True}
         made = []
@@ -87,34 +106,36 @@ class TextToText(Task):
     def _limit(self, length: int) -> int:
         return min(length, self._num_positions or length)
 
-    def collator(self, args: Any, model: Any, processor: Any) -> Any:
+    def collator(
+        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
+    ) -> Collator:
         multiple = multiple_of(args)
         return DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=IGNORED, pad_to_multiple_of=multiple)
 
-    def _filled(self, tokens: Any) -> Any:
+    def _filled(self, tokens: Array) -> Array:
         # Rows of different batches are padded with -100, which no tokenizer decodes.
-        return np.where(tokens < 0, self._tokenizer.pad_token_id, tokens)
+        pad: Any = self._tokenizer.pad_token_id
+        return np.where(tokens < 0, pad, tokens)
 
-    def _decoded(self, tokens: Any) -> list[str]:
+    def _decoded(self, tokens: Array) -> list[str]:
         texts = self._tokenizer.batch_decode(self._filled(tokens), skip_special_tokens=True)
         return [text.strip() for text in texts]
 
-    def answers(self, predictions: Any, records: Sequence[Record]) -> list[str]:
+    def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
         return [" ".join(text.split()) for text in self._decoded(first(predictions))]
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
-        tokens: Any = first(prediction.predictions)
-        texts, targets = self._decoded(tokens), self._decoded(prediction.label_ids)
+        tokens = first(prediction.predictions)
+        scores = self.text_scores(self._decoded(tokens), self._decoded(label_array(prediction)))
         lengths = np.count_nonzero(self._filled(tokens) != self._tokenizer.pad_token_id, axis=1)
-        found = self.text_scores(texts, targets)
-        return {**found, "gen_len": round(float(np.mean(lengths)), 4)}
+        return {**scores, "gen_len": round(float(np.mean(lengths)), 4)}
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         """Return the metrics of generated texts."""
         return {"exact_match": float(np.mean([text == target for text, target in zip(texts, targets, strict=True)]))}
 
 
-def _string(value: Any, column: str) -> str:
+def _string(value: object, column: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"The value of '{column}' is {value!r}, which is not a string; correct the data.")
     return value
@@ -138,10 +159,11 @@ class Summarization(TextToText):
         _rouge()
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
-        """Return ROUGE F1 in 0..100: the middle of bootstrapped means, as the package ``evaluate`` reports it."""
+        """Return ROUGE F1 in 0..100: the median of bootstrapped means, as the package ``evaluate`` reports it."""
         scoring, scorer_class = _rouge()
         names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-        scorer, aggregator = scorer_class(names, use_stemmer=True), scoring.BootstrapAggregator()
+        scorer = scorer_class(names, use_stemmer=True)
+        aggregator = scoring.BootstrapAggregator()
         split = sentence_splitter()
         for text, target in zip(texts, targets, strict=True):
             aggregator.add_scores(scorer.score("\n".join(split(target)), "\n".join(split(text))))
@@ -185,29 +207,33 @@ class Translation(TextToText):
         pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")
         return pair
 
-    def adapt(self, args: Any, model: Any, processor: Any) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
         super().adapt(args, model, processor)
-        if hasattr(processor, "src_lang"):
-            processor.src_lang, processor.tgt_lang = self.source_column, self.target_column
+        tokenizer: Any = processor
+        if hasattr(tokenizer, "src_lang"):
+            tokenizer.src_lang = self.source_column
+            tokenizer.tgt_lang = self.target_column
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         return {"bleu": round(corpus_bleu(texts, targets), 4)}
 
 
 def corpus_bleu(texts: Sequence[str], targets: Sequence[str]) -> float:
-    """Return the BLEU of a corpus with one reference each, in 0..100, as sacrebleu computes it by default.
+    """Return the BLEU of texts with one reference each, in 0..100, with sacrebleu's defaults.
 
-    torchmetrics counts in sacrebleu's words, but does not smooth: where no n-gram is met, sacrebleu takes half a
-    match, then a quarter, and so on.
+    torchmetrics tokenizes like sacrebleu, but does not smooth: if no n-gram of some length matches, sacrebleu counts
+    half a match, then a quarter for the next length without a match, and so on.
     """
     metric = SacreBLEUScore()
     metric.update(list(texts), [[target] for target in targets])
-    numbers: list[list[float]] = [metric.numerator.tolist(), metric.denominator.tolist()]
+    matches_4: list[float] = metric.numerator.tolist()
+    totals_4: list[float] = metric.denominator.tolist()
     length, target_length = metric.preds_len.item(), metric.target_len.item()
-    if not numbers[0][0] or not all(numbers[1]):  # no word is met, or no text has four words
+    if not matches_4[0] or not all(totals_4):  # no word matches, or no text has four words
         return 0.0
-    logs, smoothing = [], 1
-    for matches, total in zip(*numbers, strict=True):
+    logs = []
+    smoothing = 1
+    for matches, total in zip(matches_4, totals_4, strict=True):
         if matches == 0:
             smoothing *= 2
             matches = 1 / smoothing

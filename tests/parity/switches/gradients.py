@@ -45,7 +45,7 @@ def labels_not_counted(patch):
 
 def losses_divided_twice(patch):
     """A loss that is a mean over the window is divided by its size again."""
-    patch.setattr(Trainer, "_is_scaled_for_accumulation", lambda self, num_items: False)
+    patch.setattr(Trainer, "sums_losses", lambda self, num_items: False)
 
 
 def open_window_stepped(patch):
@@ -78,7 +78,7 @@ def gradients_zeroed_late(patch):
 
 def backward_deferred(patch):
     """An overridden training step leaves its backward pass to Lightning."""
-    patch.setattr(Trainer, "_runs_own_backward", False)
+    patch.setattr(Trainer, "runs_backward_in_step", False)
 
 
 def schedule_not_stepped(patch):
@@ -108,7 +108,7 @@ def infinite_losses_summed(patch):
 
     def add(self, loss, inputs):
         self.tr_loss += loss
-        self.pending_backward = None
+        self.step_to_count = None
 
     patch.setattr(TrainingRun, "add_loss", add)
 

@@ -4,9 +4,9 @@ import itertools
 
 from torch.utils.data import DataLoader, RandomSampler
 
-from portico.data.datamodule import TrainFeed
 from portico.distributed.loaders import DataLoaderShard, SeedableRandomSampler
 from portico.loop.corrections import Corrections
+from portico.loop.datamodule import TrainFeed
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 

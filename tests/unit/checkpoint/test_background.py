@@ -1,6 +1,7 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_memory_of_copies_is_used_again():
         state["a"].fill_(number)
         writer.collect()
         copy = writer.copied(state)
-        writer.start(uses_collectives=False, finish=lambda group: None)
+        writer.start(Path("checkpoint-1"), lambda group: None, uses_collectives=False)
         writer.wait()
         assert copy["a"].tolist() == [number] * 4
         places.append(copy["a"].data_ptr())

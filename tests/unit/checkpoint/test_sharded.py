@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from portico.checkpoint.sharded import spread_optimizer_state
+from portico.checkpoint.sharded import shard_optimizer_state
 
 
 def test_groups_without_parameters_are_passed_over():
@@ -15,5 +15,5 @@ def test_groups_without_parameters_are_passed_over():
     trained, fresh = (torch.optim.Adam([dict(group) for group in groups], lr=0.1) for _ in range(2))
     model(torch.ones(1, 2)).sum().backward()
     trained.step()
-    fresh.load_state_dict(spread_optimizer_state(model, fresh, trained.state_dict(), Path("folder")))
+    fresh.load_state_dict(shard_optimizer_state(model, fresh, trained.state_dict(), Path("folder")))
     torch.testing.assert_close(fresh.state_dict(), trained.state_dict(), rtol=0, atol=0)

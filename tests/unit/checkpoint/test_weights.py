@@ -8,7 +8,7 @@ from models import Line
 from portico.checkpoint import sharded, weights
 from portico.checkpoint import weights as adapters
 from portico.checkpoint.sharded import load_weight_slices, save_weight_shards, stored_tensors
-from portico.checkpoint.weights import fill, load_weights, save_weights, warn_about_key_mismatch
+from portico.checkpoint.weights import load_weights, materialize, save_weights, warn_about_key_mismatch
 from portico.errors import InputError, InputRuntimeError
 
 
@@ -156,7 +156,7 @@ def test_a_model_on_the_meta_device_needs_a_folder_with_weights(tmp_path):
     with torch.device("meta"):
         empty = tiny_masked_lm()
     with pytest.raises(InputError, match=r"on the meta device, without values, .* \(`config.name_or_path=''`\)"):
-        fill(empty)
+        materialize(empty)
 
 
 @pytest.mark.parametrize("size", ["5GB", "2KB"])

@@ -1,5 +1,4 @@
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import transformers
 
 from models import Line, ToyDataset, tiny_bert, tiny_tokenizer, toy_trainer
 from portico import InputError
-from portico.checkpoint.writer import write_checkpoint
 
 FILES = {
     "model.safetensors",
@@ -34,28 +32,15 @@ def names(folder):
 
 
 def test_checkpoint_has_the_files_of_transformers(trained, tmp_path):
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
 
 
-def test_pickle_of_the_optimizer_is_read_with_zipfile(trained, tmp_path):
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
-    file = tmp_path / "checkpoint-2" / "optimizer.pt"
-    saved, held = torch.load(file, weights_only=True), trained.optimizer.state_dict()
-    assert saved["param_groups"] == held["param_groups"]
-    torch.testing.assert_close(saved["state"], held["state"], rtol=0, atol=0)
-    with zipfile.ZipFile(file) as archive:
-        whole = [name for name in archive.namelist() if "/data/" not in name]
-        assert "optimizer/data.pkl" in whole
-        for name in whole:
-            archive.read(name)  # raises BadZipFile where the checksum is wrong
-
-
 def test_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     (tmp_path / "checkpoint-2" / "stale").write_text("")
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
 
@@ -63,20 +48,20 @@ def test_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
 def test_partial_checkpoints_are_deleted(trained, tmp_path):
     (tmp_path / ".partial" / "checkpoint-2").mkdir(parents=True)
     (tmp_path / ".partial" / "checkpoint-2" / "half").write_text("")
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2"}
     assert "half" not in names(tmp_path / "checkpoint-2")
 
 
 def test_failed_write_keeps_existing_checkpoint(trained, tmp_path):
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
 
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
     trained.save_model = fail
     with pytest.raises(OSError, match="disk full"):
-        write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+        trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
 
@@ -93,7 +78,7 @@ def test_save_hook_sees_final_name(trained, tmp_path):
         (Path(folder).parent / "notes" / "new").write_text("")
 
     trained.save_model = save_with_notes
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2", "notes"}
     assert names(tmp_path / "notes") == {"old", "new"}
 
@@ -105,7 +90,7 @@ def test_save_total_limit_keeps_newest(tmp_path):
 
 def test_non_saving_node_writes_its_rng_state(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(type(trained.args), "should_save", property(lambda args: False))
-    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    trained._save_checkpoint(trained.model, trial=None)
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == {"rng_state.pth"}
 

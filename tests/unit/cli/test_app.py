@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import OmegaConf
 
 import fake_experiment
 from portico.cli.app import objective_value
-from portico.cli.compose import experiment_names
+from portico.cli.composition import experiment_names
 from portico.cli.errors import in_words_of_the_command_line
-from portico.cli.sweeps import main as report_command
+from portico.commands.sweep import main as report_command
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -338,10 +337,17 @@ def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
     ],
 )
 def test_completion_knows_every_setting(line, offered, train, monkeypatch, capsys):
-    monkeypatch.setattr(CompletionPlugin, "_get_matches", CompletionPlugin._get_matches)  # restored afterwards
     monkeypatch.setenv("COMP_LINE", f"python train.py {line}")
     assert train("-sc", "query=bash", arguments=()) == 0
     assert capsys.readouterr().out.startswith(offered)
+
+
+def test_completion_knows_the_settings_of_an_experiment_of_the_user(train, monkeypatch, capsys, tmp_path):
+    (tmp_path / "mine/experiment").mkdir(parents=True)
+    (tmp_path / "mine/experiment/own.yaml").write_text("# @package _global_\ndefaults: [mrc]\n")
+    monkeypatch.setenv("COMP_LINE", "python train.py --config-dir mine +experiment=own args.weig")
+    assert train("--config-dir", "mine", "-sc", "query=bash", arguments=()) == 0
+    assert capsys.readouterr().out.startswith("args.weight_decay=")
 
 
 def test_a_printed_configuration_is_an_experiment(train, tmp_path, capsys):

@@ -6,7 +6,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from fake_experiment import OVERRIDES
 from portico.cli import compose
-from portico.cli.compose import experiment_names, known_names
+from portico.cli.composition import experiment_names, known_names
 from portico.errors import InputError
 
 

@@ -5,10 +5,9 @@ from typing import Any, Literal
 import pytest
 
 from portico import IPUTrainingArguments, TrainingArguments
+from portico.arguments import argument_rules
 from portico.cli.settings import (
     NO_DEFAULT,
-    Rule,
-    argument_rules,
     check_values,
     rule_of,
     schema_of,
@@ -21,6 +20,7 @@ from portico.errors import InputError
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
 from portico.mrc.config import EncoderModel, MRCData, SpanAnswers
+from portico.rules import Rule
 
 COUNT = Rule((int,), least=1)
 SHARE = Rule((float, type(None)), least=0)

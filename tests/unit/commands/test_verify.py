@@ -2,9 +2,9 @@
 
 import pytest
 
-from portico.commands import verify
 from portico.commands.comparison import RecordedRun
 from portico.commands.script import Script
+from portico.commands.verification import Verification
 
 
 def training(loss):
@@ -32,8 +32,8 @@ def verified(tmp_path, monkeypatch, capsys):
             labels.append(label)
             return RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))], operators=["put_"])
 
-        monkeypatch.setattr(verify.Verification, "_recorded", recorded)
-        ended = verify.Verification(Script("script.py"), tmp_path, None)
+        monkeypatch.setattr(Verification, "_recorded", recorded)
+        ended = Verification(Script("script.py"), tmp_path, None)
         code = ended.run(tmp_path / "page.html", **{"is_once": False, **options})
         return code, labels, capsys.readouterr().out
 

@@ -16,14 +16,14 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from models import toy_trainer
 from portico.compat import lightning as lightning_internals
 from portico.compat.lightning import (
-    NullProfiler,
     UnnormalizedLoss,
     continue_from,
     end_epoch_after,
     publish_metrics,
     quiet_lightning,
 )
-from portico.data.datamodule import TrainFeed
+from portico.loop.datamodule import TrainFeed
+from portico.loop.lean import NullProfiler
 
 
 def test_checked_version_is_installed():

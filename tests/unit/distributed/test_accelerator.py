@@ -39,16 +39,6 @@ def test_print_on_main_process(accelerator, capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_backward_is_deferred_only_during_a_run(accelerator):
-    loss = torch.tensor(2.0, requires_grad=True)
-    accelerator.backward(loss)
-    assert loss.grad == 1.0
-    accelerator.backward_now = None
-    accelerator.backward(loss)
-    assert loss.grad == 1.0
-    assert accelerator.take_deferred_loss() is loss
-
-
 def test_training_step_outside_a_run_accumulates_gradients(tmp_path):
     trainer = toy_trainer(tmp_path, max_steps=1)
     batch = next(iter(trainer.get_train_dataloader()))

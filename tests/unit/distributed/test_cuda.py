@@ -13,7 +13,7 @@ import portico
 from forked import run_in_processes
 from models import Pairs, ToyDataset, ToyStream, tiny_bert, tiny_bert_config, tiny_t5
 from parity.peers import QUIET, collating, untimed
-from portico.distributed.model_parallel import is_spread, whole
+from portico.distributed.model_parallel import full_tensor, is_sharded
 from unit.mrc import small_readers
 
 pytestmark = [
@@ -121,11 +121,11 @@ def in_each_process(folder):
     whole_one = trained(folder / "whole", **saved, **({"strategy": "ddp"} if number > 1 else {}))
     sharded = trained(folder / "sharded", strategy="fsdp", **saved)
     assert torch.distributed.get_backend() == "nccl"
-    assert is_spread(sharded.model)
+    assert is_sharded(sharded.model)
     assert next(sharded.model.parameters()).device.type == "cuda"
     assert losses(sharded) == pytest.approx(losses(whole_one), rel=1e-4)
     weights = [
-        {name: whole(one).cpu() for name, one in trainer.model.state_dict().items()}
+        {name: full_tensor(one).cpu() for name, one in trainer.model.state_dict().items()}
         for trainer in (whole_one, sharded)
     ]
     torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Models spread over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
+"""Models sharded over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from models import (
     toy_trainer,
 )
 from portico.checkpoint.manifest import MANIFEST_FILE, damage
-from portico.distributed.model_parallel import is_spread, whole
+from portico.distributed.model_parallel import full_tensor, is_sharded
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
 # equal. The learning rate is small enough for differences in the last bits to stay there.
@@ -61,7 +61,7 @@ def causal(folder, model=None, **changes):
 
 
 def weights(trainer):
-    return {name: whole(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
+    return {name: full_tensor(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
 
 
 def share_of_weights(model):
@@ -96,8 +96,8 @@ def sharded_equals_whole(folder):
         trainers[name] = trainer = classifier(folder / name, **strategy)
         trainer.train()
     ddp, fsdp = trainers["whole"], trainers["sharded"]
-    assert is_spread(fsdp.model)
-    assert not is_spread(ddp.model)
+    assert is_sharded(fsdp.model)
+    assert not is_sharded(ddp.model)
     assert type(fsdp.model).__name__ == "BertForSequenceClassification"
     assert share_of_weights(fsdp.model) < 0.52
     assert timeouts(one.device_mesh for one in fsdp.model.parameters()) == {timedelta(seconds=fsdp.args.ddp_timeout)}
@@ -123,7 +123,7 @@ def sharded_equals_whole(folder):
             classifier(folder, optim="sgd", **SHARDED).train(str(folder / checkpoint / "checkpoint-4"))
     gathered = fsdp.accelerator.get_state_dict(fsdp.model)
     assert list(gathered) == ([] if os.environ["RANK"] == "1" else list(ddp.model.state_dict()))
-    with pytest.raises(portico.InputError, match="are spread over processes already, by an earlier trainer"):
+    with pytest.raises(portico.InputError, match="are sharded already, by an earlier trainer"):
         classifier(folder, fsdp.model, **WHOLE)
     for best in (ddp, fsdp):
         best._load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
@@ -183,7 +183,7 @@ def llama_with_head():
     return transformers.LlamaForSequenceClassification(config)
 
 
-def spread_in_other_ways(folder):
+def sharded_in_other_ways(folder):
     near, some = {"rtol": 1e-4, "atol": 1e-5}, Sequences(7, ragged=True, seed=4)
     # Each layer in two processes, by the model's plan.
     split, expected = causal(folder / "split", parallelism_config={"tp_size": 2}), torch.load(folder / "one.pt")
@@ -223,7 +223,7 @@ def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_pa
     headed = classifier(tmp_path / "headed-one", llama_with_head(), learning_rate=0.01)
     headed.train()
     torch.save({**expected, "headed": weights(headed)}, tmp_path / "one.pt")
-    run_in_processes(2, spread_in_other_ways, tmp_path)
+    run_in_processes(2, sharded_in_other_ways, tmp_path)
     again = classifier(tmp_path / "again", llama_with_head(), learning_rate=0.01, save_strategy="no")
     again.train(resume_from_checkpoint=str(tmp_path / "headed" / "checkpoint-8"))
     torch.testing.assert_close(weights(again), weights(headed), rtol=1e-4, atol=1e-5)
@@ -407,7 +407,7 @@ def tied_llama():
 
 
 def other_models(folder):
-    """Models that transformers spreads, that only the first process has, of users' own, and in half precision."""
+    """Models that transformers shards, that only the first process has, of users' own, and in half precision."""
     warnings.filterwarnings("ignore", message=VIEWS)
     warnings.filterwarnings("ignore", message=".*torch_dtype.*")
     config = DistributedConfig(fsdp_size=2)
@@ -448,7 +448,7 @@ def other_models(folder):
     lines = [toy_trainer(folder / "line", max_grad_norm=0, **how) for how in (SHARDED, WHOLE)]
     for trainer in lines:
         trainer.train()
-        trainer.save_model(str(folder / f"line-{is_spread(trainer.model)}"))
+        trainer.save_model(str(folder / f"line-{is_sharded(trainer.model)}"))
     assert_same_weights(*lines)
 
 
@@ -476,7 +476,7 @@ def saved_in_the_background(folder):
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
         goes_on[name].train()
     assert_same_weights(goes_on["later"], goes_on["at-once"])
-    assert timeouts(goes_on["later"]._background._groups[2].values()) == {timedelta(seconds=100)}
+    assert timeouts(goes_on["later"]._background._groups.meshes.values()) == {timedelta(seconds=100)}
     both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
     both.train()
     for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():
@@ -530,7 +530,7 @@ def adapted(kind):
     return made
 
 
-def adapters_that_are_spread(folder):
+def sharded_adapters(folder):
     warnings.filterwarnings("ignore", message=VIEWS)
     for kind in ("lora", "two", "prompt", "added"):
         trained = {}
@@ -553,7 +553,7 @@ def adapters_that_are_spread(folder):
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_adapters_of_a_sharded_model(tmp_path):
     peft = pytest.importorskip("peft")
-    run_in_processes(2, adapters_that_are_spread, tmp_path)
+    run_in_processes(2, sharded_adapters, tmp_path)
     for kind in ("lora", "two", "prompt", "added"):
         places = {name: tmp_path / kind / name for name in ("whole", "sharded", "later")}
         for folder in ("checkpoint-4", "checkpoint-8", "end"):

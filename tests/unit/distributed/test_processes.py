@@ -1,6 +1,5 @@
 """What runs of several processes predict, and what they leave behind in the process that started them."""
 
-import gc
 import os
 import pickle
 import re
@@ -10,7 +9,6 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 
 import accelerate
 import datasets
@@ -105,14 +103,6 @@ def test_what_a_worker_raises_is_raised_in_its_process(raised, expected, match, 
     assert re.match("in process 0\n.*in break_off\n", str(caught.value.__cause__), re.DOTALL)
 
 
-def test_processes_end_without_a_last_garbage_collection(tmp_path, monkeypatch):
-    registered = []
-    monkeypatch.setattr(processes, "atexit", SimpleNamespace(register=registered.append, unregister=print))
-    toy_trainer(tmp_path, strategy="ddp_fork", devices=2).evaluate()
-    assert registered == [gc.freeze]
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
 def test_what_killed_processes_have_started_is_killed(tmp_path):
     names = ("child", "own-session")
     script = "sleep 60 & echo $! > child; setsid sleep 60 & echo $! > own-session; wait"

@@ -376,7 +376,7 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
         ),
         (
             {"parallelism_config": {"tp_size": 4}, "strategy": "ddp"},
-            "spreads the model, and `strategy` is 'ddp'; set",
+            "shards the model, and `strategy` is 'ddp'; set",
         ),
         ({"parallelism_config": {"tp_size": 4}, "strategy": DDPStrategy()}, "`strategy` is 'DDPStrategy'; set one of"),
         (
@@ -391,7 +391,7 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
             {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True},
             "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
         ),
-        ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* whole weights, and the model is"),
+        ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* full weights, and the model is"),
         ({"parallelism_config": [2, 2]}, "`parallelism_config` is a list; give a dict of sizes, such as {'tp_size'"),
         ({"parallelism_config": "none.json"}, "`parallelism_config='none.json'` cannot be read .*; give a dict or a"),
         ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .*: Context parallelism is not supported"),

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from portico.cli import compose
-from portico.cli.compose import experiment_of
+from portico.cli.composition import experiment_of
 from portico.cli.experiment import Placement
 from portico.cli.settings import schema_of
 from portico.errors import InputError

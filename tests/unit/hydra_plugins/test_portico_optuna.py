@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 import fake_experiment
 from hydra_plugins.portico_optuna import OptunaSweeper, distribution_of, distribution_of_config
-from portico.cli.jobs import storage_of
+from portico.cli.studies import storage_of
 from portico.errors import InputError
 
 

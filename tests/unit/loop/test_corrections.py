@@ -30,11 +30,12 @@ from models import (
     toy_trainer,
 )
 from parity.curves import Plain, WithColumns, span
+from portico.arguments import CORRECTIONS, correction_names
 from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
-from portico.loop.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
+from portico.loop.corrections import WatchedCount, own_and_repeated, with_rows
 
-DOCS = Path(__file__).parents[2] / "docs" / "corrections.md"
+DOCS = Path(__file__).parents[3] / "docs" / "corrections.md"
 
 
 @pytest.fixture
@@ -510,10 +511,6 @@ def vit_trainer(library, folder, **changes):
     )
 
 
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
 def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
     whole = vit_trainer(transformers, tmp_path)
     whole.train()
@@ -526,11 +523,11 @@ def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
         caplog.clear()
         trainer = vit_trainer(library, tmp_path, **changes)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-        resumed[name] = losses(trainer)
+        resumed[name] = logged(trainer)
         warned = "16 weights of the model keep the values they had" in caplog.text
         assert warned == (name == "portico")
-    assert resumed["corrected"] == losses(whole)
-    assert resumed["portico"] == resumed["transformers"] != losses(whole)
+    assert resumed["corrected"] == logged(whole)
+    assert resumed["portico"] == resumed["transformers"] != logged(whole)
 
 
 def test_renamed_weights_of_the_best_model_are_found(tmp_path):

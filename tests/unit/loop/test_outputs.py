@@ -9,7 +9,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from portico.errors import InputError
-from portico.loop.outputs import OutputBuffer, OutputList, to_arrays
+from portico.loop.outputs import GrowingArray, OutputBuffer, OutputList, to_arrays
 
 
 def joined(*batches, **options):
@@ -157,17 +157,16 @@ def test_non_tensor_outputs_are_rejected():
 
 
 def test_eval_accumulation_moves_tensors(monkeypatch):
-    arrays = OutputBuffer(move_every=2)
-    arrays.add(torch.ones(2))
-    column = arrays._columns[""]
+    column = GrowingArray(move_every=2)
+    column.append(torch.ones(2))
     assert column._num_values == 2, "what is on the host already is taken at once"
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)  # tensors of a device from here on
-    arrays.add(torch.ones(2))
+    column.append(torch.ones(2))
     assert column._num_values == 2
-    arrays.add(torch.ones(2))
+    column.append(torch.ones(2))
     assert column._num_values == 6
-    arrays.add(torch.zeros(1))
-    assert arrays.result().tolist() == [1.0] * 6 + [0.0]
+    column.append(torch.zeros(1))
+    assert column.result().tolist() == [1.0] * 6 + [0.0]
 
 
 def test_eval_accumulation_moves_lists():

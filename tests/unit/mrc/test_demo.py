@@ -10,12 +10,13 @@ from urllib.parse import urlencode
 import pytest
 
 from browser import BROWSER, browse, with_script
+from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoExample, DemoServer, demo_page, main, read_example
+from portico.mrc.demo import DemoExample, DemoServer, demo_page, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
-from portico.mrc.report.run_page import example, record_run
+from portico.mrc.report.run_page import example_questions, record_run
 from reading_results import result
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -96,9 +97,9 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
 def test_an_answered_question_is_shown_rather_than_a_declined_one():
     one = functools.partial(result, gold="", predicted="")
     alone, other = one(0, context="Nothing."), result(1, context="Turku is old.")
-    assert example([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
-    assert example([alone]) == {"context": "Nothing.", "questions": [alone.question]}
-    assert example([]) == {}
+    assert example_questions([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
+    assert example_questions([alone]) == {"context": "Nothing.", "questions": [alone.question]}
+    assert example_questions([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -185,13 +186,16 @@ def test_only_this_machine_is_served(server):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["EMPTY"], "`RUN=EMPTY` holds no model: there is no config.json, which a run writes last; name the folder"),
-        (["/no/such/run"], "`RUN=/no/such/run` gives no model: there is no such folder"),
+        (
+            ["EMPTY"],
+            r"`RUN=EMPTY` contains no model \(config.json, which a run writes last, is missing\); name",
+        ),
+        (["/no/such/run"], "`RUN=/no/such/run` does not exist; set it to a folder written by `save_pretrained`"),
         (
             ["outputs/typo"],
             "`RUN=outputs/typo` does not exist; name the folder of a finished run, or a reader on the hub",
         ),
-        (["EMPTY", "--port", "70000"], "`--port 70000` is no port; use one from 1 to 65535, or 0"),
+        (["EMPTY", "--port", "70000"], "`--port 70000` is not a valid port; use one from 1 to 65535, or 0"),
         (["EMPTY", "--port", "TAKEN"], r"`--port TAKEN` cannot be used \(Address already in use\); choose another"),
         (["MODEL", "--device", "tpu"], "`--device=tpu` is unknown; use auto, cpu"),
     ],

@@ -284,7 +284,7 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
             {"callbacks": [EarlyStoppingCallback()], "args": {"eval_strategy": "epoch"}},
             r"no metric was chosen; set `args.metric_for_best_model`",
         ),
-        ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model: .* no such folder"),
+        ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` does not exist; set it to a folder"),
         (
             {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
             r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",

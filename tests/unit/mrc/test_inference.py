@@ -299,8 +299,8 @@ def test_calibration_needs_labelled_records(reader, questions):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", "a"], r"Question 1: the id 'a' is that of another question too"),
-        ([1, "1"], r"Question 1: the id '1' is that of another"),
+        (["a", "a"], r"Question 1: another question has the same id 'a'"),
+        ([1, "1"], r"Question 1: another question has the same id '1'"),
         ([None, "a"], r"Question 0: `ids` must be a string or an integer; got null"),
     ],
 )
@@ -313,7 +313,7 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda reader: Reader("/no/model"), r"^`model=/no/model` gives no model"),
+        (lambda reader: Reader("/no/model"), r"^`model=/no/model` does not exist"),
         (lambda reader: Reader(5, 5), r"^`model` is a int; give a folder, a hub name"),
         (lambda reader: Reader(*vars(reader._loaded).values(), batch_size=0), r"^`batch_size=0` cannot be used"),
         (lambda reader: Reader("folder", 5), r"^`model=folder` brings its own tokenizer; leave `tokenizer` out"),

@@ -19,22 +19,23 @@ def test_settings_become_one_table_a_group():
     ("foreign", "shown"),
     [
         ("<p>Two stages &amp; more</p>", "<p>Two stages &amp; more</p>"),
-        ('<svg viewBox="0 0 1 1"><path d="M0 0"/></svg>', '<svg viewbox="0 0 1 1"><path d="M0 0"></path></svg>'),
-        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
-        ("<ScRiPt >alert(1)</sCrIpT>", "&lt;ScRiPt &gt;alert(1)&lt;/script&gt;"),
-        ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)&gt;"),
-        ('<p onclick="alert(1)">a</p>', '&lt;p onclick="alert(1)"&gt;a&lt;/p&gt;'),
-        (
-            '<svg><a href="javascript:alert(1)">a</a></svg>',
-            '<svg>&lt;a href="javascript:alert(1)"&gt;a&lt;/a&gt;</svg>',
-        ),
-        ('<p style="background:url(//x)">', '&lt;p style="background:url(//x)"&gt;'),
+        ('<svg viewBox="0 0 1 1"><path d="M0 0"/></svg>', '<svg viewBox="0 0 1 1"><path d="M0 0"></path></svg>'),
+        ("<script>alert(1)</script>", ""),
+        ("<ScRiPt >alert(1)</sCrIpT>", ""),
+        ("<img src=x onerror=alert(1)>", ""),
+        ('<p onclick="alert(1)">a</p>', "<p>a</p>"),
+        ('<svg><a href="javascript:alert(1)">a</a></svg>', "<svg>a</svg>"),
+        ('<p style="color: red">a</p>', '<p style="color: red">a</p>'),
+        ('<p style="background:url(//x)">a</p>', "<p>a</p>"),
+        (r'<p style="background:u\72l(//x)">a</p>', "<p>a</p>"),
+        ('<svg><rect fill="url(#a)"></rect></svg>', "<svg><rect></rect></svg>"),
+        ("<svg><style>*{}</style></svg>", "<svg></svg>"),
         ('<p title="&quot;><img src=x>">a</p>', '<p title="&quot;&gt;&lt;img src=x&gt;">a</p>'),
-        ("</div></section><p>a", "&lt;/div&gt;&lt;/section&gt;<p>a</p>"),
+        ("</div></section><p>a", "<p>a</p>"),
         ("a < b <!-- <img src=x> -->", "a &lt; b "),
     ],
 )
-def test_markup_that_could_execute_or_load_is_shown_as_text(foreign, shown):
+def test_markup_that_could_execute_or_load_is_removed(foreign, shown):
     assert harmless_markup(foreign) == shown
     assert harmless_markup(shown) == shown
 

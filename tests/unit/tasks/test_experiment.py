@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from portico.cli import compose
-from portico.cli.compose import experiment_of
+from portico.cli.composition import experiment_of
 from portico.errors import InputError
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores

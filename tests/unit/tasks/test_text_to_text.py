@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from models import tiny_t5, tiny_tokenizer
 from portico.cli import compose
-from portico.cli.compose import experiment_of
+from portico.cli.composition import experiment_of
 from portico.errors import InputError
 from portico.tasks.text_to_text import corpus_bleu
 

@@ -11,7 +11,7 @@ from pathlib import Path
 if "PORTICO_RUN" in os.environ:
     # Another Python, without portico, may be below as well.
     with contextlib.suppress(ImportError):
-        from portico.replacement import install_on_demand
+        from portico.commands.install import install_on_demand
 
         install_on_demand(**json.loads(os.environ["PORTICO_RUN"]))
 if "LOCAL_RANK" in os.environ:

@@ -27,7 +27,7 @@ PRONOUN_PROBABILITY = 0.3
 """How often a pronoun replaces the subject of the previous sentence."""
 SHORT_NAME_PROBABILITY = 0.4
 WHOLE_SENTENCE_PROBABILITY = 0.4
-"""How often a fact is told by one of its sentences instead of a predicate after the subject."""
+"""How often a whole sentence states a fact, instead of a predicate after the subject."""
 COMPARISON_PROBABILITY = 0.4
 ASIDE_PROBABILITY = 0.3
 VALIDATION_SHARE = 5
@@ -39,7 +39,7 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
 
     The same arguments yield the same corpus everywhere; the global random state is not touched. No name of a person,
     place or organisation in the validation examples occurs in any training examples, whatever their seeds. Offsets
-    count characters; ``answers`` has two empty lists if there is none. An `InputError` refuses a negative number.
+    count characters; ``answers`` has two empty lists if there is none. An ``InputError`` refuses a negative number.
     """
     for name, number in (("num_train", num_train), ("num_validation", num_validation)):
         if number < 0:
@@ -55,14 +55,15 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     while len(examples) < num_examples:
         passage = Passage(rng, values, rng.choice(load_templates().topics))
         for question in passage.ask():
-            identifier, title = f"{split}-{len(examples)}", " and ".join(passage.subjects)
+            identifier = f"{split}-{len(examples)}"
+            title = " and ".join(passage.subjects)
             examples.append({"id": identifier, "title": title, "context": passage.text, **question})
     return examples[:num_examples]
 
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """One attribute of a subject; the fields are those of ``templates.yaml``."""
+    """One attribute of a subject; ``templates.yaml`` explains the fields."""
 
     type: str
     value: str
@@ -73,7 +74,7 @@ class Relation:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """An order between two subjects; the fields are those of ``templates.yaml``."""
+    """An order between two subjects; ``templates.yaml`` explains the fields."""
 
     sentences: list[str]
     questions: list[str]
@@ -82,7 +83,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """What passages can be about; the fields are those of ``templates.yaml``."""
+    """A topic of passages; ``templates.yaml`` explains the fields."""
 
     subject: str
     article: str
@@ -104,7 +105,8 @@ class Templates:
 @cache
 def load_templates() -> Templates:
     data = yaml.safe_load(files(__package__).joinpath("templates.yaml").read_text(encoding="utf-8"))
-    traditions, topics = data.pop("traditions").values(), data.pop("topics")
+    traditions = data.pop("traditions").values()
+    topics = data.pop("topics")
     return Templates(
         traditions=[
             (parts["starts"].split(), parts["middles"].split(), parts["ends"].split()) for parts in traditions
@@ -210,7 +212,7 @@ Sentence = str | Comparison | tuple[str, list[Relation]]
 
 
 class Passage:
-    """A passage about two subjects, and the questions about it; `values` makes their names and values.
+    """A passage about two subjects, and the questions about it; ``values`` makes their names and values.
 
     Its ``facts`` are the spans of the stated values, by subject and relation; ``order`` is the comparison that it
     makes, if any, with the spans of the greater and of the smaller subject.

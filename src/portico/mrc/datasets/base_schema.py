@@ -12,7 +12,7 @@ _ID_KEYS = ("example_id", "id", "qid")
 _PARSED = frozenset({"target", *_ID_KEYS})
 
 
-def question(raw: Any) -> Example:
+def question(raw: records.RawRecord) -> Example:
     """Parse the fields of a record that a reader answers from; a single context is a string, several are a list."""
     text, contexts = (records.required(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
@@ -27,7 +27,7 @@ def question(raw: Any) -> Example:
     }
 
 
-def example(raw: Any) -> Example:
+def example(raw: records.RawRecord) -> Example:
     """Parse a record; a single context becomes a string, several stay a list."""
     asked = question(raw)
     contexts = contexts_of(asked)
@@ -53,14 +53,14 @@ def example(raw: Any) -> Example:
     return {**{key: value for key, value in raw.items() if key not in _PARSED}, **record}
 
 
-def _candidates(raw: Any) -> list[records.Span]:
+def _candidates(raw: object) -> list[records.Span]:
     rows = records.as_objects(raw, "passage_candidates")
     start, end = ([records.checked_position(row[key], key) for row in rows] for key in records.as_candidates([]))
     return list(zip(start, end, strict=True))
 
 
 def _annotations(
-    raw: Any, contexts: Sequence[str], candidates: Sequence[records.Span] | None
+    raw: object, contexts: Sequence[str], candidates: Sequence[records.Span] | None
 ) -> list[records.Annotation]:
     columns = [
         records.required(raw, key, "`target` has four lists of the same length") for key in records.as_target([])

@@ -20,10 +20,10 @@ _SEPARATOR = "\n\n"
 
 
 def arrow_view(dataset: "Dataset") -> "Dataset":
-    """Return a ``datasets.Dataset`` with all of its columns as Arrow arrays; one that has them is returned itself.
+    """Return a view of a ``datasets.Dataset`` with all columns as Arrow arrays; a dataset in this format as it is.
 
-    To read several columns, make it once: datasets computes a fingerprint of every change of format, which takes about
-    a millisecond.
+    To read several columns, make the view once: for every change of format, datasets computes a fingerprint, which
+    takes about a millisecond.
     """
     if dataset.format["type"] == "arrow" and len(dataset.format["columns"]) == len(dataset.column_names):
         return dataset
@@ -64,7 +64,8 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(example["context"], str):
         return example
     contexts = contexts_of(example)
-    starts, answers = context_starts(contexts), example["answers"]
+    starts = context_starts(contexts)
+    answers = example["answers"]
     if "target" in example:
         target = example["target"]
         # `answers` lists the spans of `target` in order, without the annotators who marked none.
@@ -79,5 +80,5 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def context_starts(contexts: Sequence[str]) -> list[int]:
-    """Return the character at which each context starts in the string that `with_one_context` makes of them."""
+    """Return the character at which each context starts in the string that ``with_one_context`` makes of them."""
     return list(accumulate((len(context) + len(_SEPARATOR) for context in contexts[:-1]), initial=0))

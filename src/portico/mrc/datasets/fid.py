@@ -1,15 +1,15 @@
 """ELI5 for fusion-in-decoder: a question, retrieved passages, and answers that are not spans of them."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from portico.data.defects import InvalidRecord, describe
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format, checked_id, checked_label, checked_text, required
+from portico.mrc.datasets.records import Format, RawRecord, checked_id, checked_label, checked_text, required
 
 _KIND = "a record for fusion-in-decoder has id, input, output, passages"
 
 
-def example(raw: Any) -> Example:
+def example(raw: RawRecord) -> Example:
     """Parse a record; ``answer_start`` is -1, because the answers are not spans."""
     identifier, question, passages = (required(raw, key, _KIND) for key in ("id", "input", "passages"))
     if not isinstance(passages, list) or not passages:
@@ -28,7 +28,7 @@ def example(raw: Any) -> Example:
     }
 
 
-def passage_text(passage: Any) -> str:
+def passage_text(passage: str | Mapping[str, object]) -> str:
     """Return the text of a passage, a string or an object, after its title if it has one."""
     if isinstance(passage, str):
         return checked_text("passages", passage)

@@ -13,7 +13,7 @@ from portico.mrc.datasets.examples import Example
 _KIND = "an MRQA question has qid, context, question, detected_answers"
 
 
-def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of a passage with their context, not yet validated; none for the header line."""
     if not isinstance(entry, Mapping) or "detected_answers" in entry:
         yield place, entry
@@ -21,7 +21,7 @@ def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
         yield from records.questions_of_passage(place, entry, defects, "MRQA")
 
 
-def example(raw: Any) -> Example:
+def example(raw: records.RawRecord) -> Example:
     """Parse a question with the spans of all detected answers."""
     identifier, context, question, detected = (
         records.required(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
@@ -58,7 +58,7 @@ def char_spans(answer: Mapping[str, Any]) -> list[records.Span]:
     return [(_character(start), _character(last)) for start, last, *_ in spans]
 
 
-def _character(value: Any) -> int:
+def _character(value: object) -> int:
     return records.checked_position(value, "char_spans")
 
 

@@ -38,7 +38,7 @@ class Document:
         return self.token_spans[start_token][0], self.token_spans[end_token - 1][1]
 
 
-def example(raw: Any) -> Example:
+def example(raw: records.RawRecord) -> Example:
     """Parse a record, converting token positions to characters of the context."""
     document = read_document(raw)
     passages, annotations = read_answers(raw, document.chars)
@@ -59,12 +59,12 @@ def example(raw: Any) -> Example:
     }
 
 
-def question_text(raw: Mapping[str, Any]) -> Any:
+def question_text(raw: records.RawRecord) -> Any:
     """Return the question, in any form of the data."""
     return raw["question_text"] if "question_text" in raw else records.required(raw.get("question"), "text", _KIND)
 
 
-def read_document(raw: Any) -> Document:
+def read_document(raw: records.RawRecord) -> Document:
     """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
         tokens = records.checked_text("document_text", raw["document_text"]).split(" ")
@@ -79,11 +79,11 @@ def read_document(raw: Any) -> Document:
 
 
 def read_answers(
-    raw: Any, locate: Callable[[Mapping[str, int]], records.Span]
+    raw: records.RawRecord, locate: Callable[[Mapping[str, int]], records.Span]
 ) -> tuple[list[records.Span], list[records.Annotation]]:
     """Return where every long answer candidate is, and the annotations with the first of several short answers.
 
-    ``locate`` returns where an answer or candidate is: `Document.chars`, or its bytes.
+    ``locate`` returns where an answer or candidate is: ``Document.chars``, or its bytes.
     """
     rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]

@@ -1,12 +1,11 @@
 """Reads questions of any known format from files, datasets and the hub, as flat examples.
 
-To add a format, write a module with a `Format` and enter it in `FORMATS`.
+To add a format, write a module with a ``Format`` and enter it in ``FORMATS``.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.data.sources import (
@@ -21,7 +20,7 @@ from portico.data.sources import (
 from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format
+from portico.mrc.datasets.records import Format, RawRecord
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -34,17 +33,12 @@ FORMATS: Mapping[str, Format] = {
     "xquad": squad.FORMAT,
     "mlqa": squad.FORMAT,
 }
-"""Formats by name, in the order in which they are tried by `read_examples`."""
+"""Formats by name, in the order in which they are tried by ``read_examples``."""
 
-# xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
-_LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
+Source: TypeAlias = str | Path | Iterable[str | Path] | Iterable[RawRecord]
+"""A path, a glob, a folder, or several of these; or a ``datasets.Dataset`` or other iterable of records."""
+
 _ID_KEYS = ("id", "example_id", "qid")
-
-
-def _language_of_name(name: str) -> str | None:
-    """Return the language of the contexts if the file name is one of XQuAD or MLQA."""
-    match = _LANGUAGE_IN_NAME.match(name)
-    return match and match[1]
 
 
 class _UniqueIds:
@@ -66,7 +60,7 @@ class _UniqueIds:
 
 
 def read_examples(
-    source: Any,
+    source: Source,
     *,
     format: str | None = None,
     skip_invalid: bool = False,
@@ -98,7 +92,7 @@ def read_examples(
 
 
 def read_questions(
-    source: Any,
+    source: Source,
     *,
     format: str | None = None,
     skip_invalid: bool = False,
@@ -118,13 +112,13 @@ def read_questions(
 
 
 def _question_format(named: Format | None) -> Format:
-    """Return the format of records of which the answers are ignored: the named one, or that of each record."""
+    """Return a format that ignores the answers of records: the named format, or else the format of each record."""
 
-    def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+    def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
         known = named or format_like(entry)
         return iter([(place, entry)]) if known is None else known.questions(place, entry, defects)
 
-    def example(raw: Any) -> Example:
+    def example(raw: RawRecord) -> Example:
         known = named or format_like(raw)
         # A record of a format that names question and context differently is read as an example of that format.
         if known is None or (isinstance(raw, Mapping) and {"question", "context"} <= set(raw)):
@@ -142,13 +136,13 @@ class Reading(NamedTuple):
     max_gzip_ratio: float
 
 
-def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example]:
-    """Return the examples of a source in one format, or else in that of the first record of each file."""
+def _read_all(source: Source, one: Format | None, reading: Reading) -> list[Example]:
+    """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
-        return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(source), one, _UniqueIds())
+        return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(names), one, _UniqueIds())
     paths = paths_of(names)
-    languages = {_language_of_name(path.name) for path in paths}
+    languages = {squad.language_of_file(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
     for path in paths:
@@ -158,7 +152,7 @@ def _read_all(source: Any, one: Format | None, reading: Reading) -> list[Example
                 examples += _read(defects, numbered(dataset), one, ids)
                 continue
         with open_text(path, reading.max_gzip_ratio) as stream:
-            examples += _read(defects, entries(stream, defects), one, ids, _language_of_name(path.name))
+            examples += _read(defects, entries(stream, defects), one, ids, squad.language_of_file(path.name))
     return examples
 
 
@@ -190,10 +184,8 @@ def read_hub(
             "`data.validation_file` to local files."
         ) from error
     examples = read_examples(dataset, format=format, skip_invalid=skip_invalid)
-    family, _, rest = (config or "").partition(".")
-    if family not in ("xquad", "mlqa", "MLQA"):
-        return examples
-    return [{**example, "language": rest[:2]} for example in examples]
+    language = squad.language_of_configuration(config or "")
+    return examples if language is None else [{**example, "language": language} for example in examples]
 
 
 def format_named(name: str, key: str = "format") -> Format:
@@ -205,8 +197,8 @@ def format_named(name: str, key: str = "format") -> Format:
     return FORMATS[name]
 
 
-def format_like(entry: Any) -> Format | None:
-    """Return the first format that an entry looks like, ``None`` if it looks like none."""
+def format_like(entry: object) -> Format | None:
+    """Return the first format whose fields an entry has; ``None`` if there is no such format."""
     if not isinstance(entry, Mapping):
         return None
     return next((one for one in FORMATS.values() if one.is_like(entry)), None)

@@ -1,6 +1,7 @@
 """What the parsers of all formats share: checks of a record, and annotations.
 
-The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` if the value is not what they return.
+``required``, ``as_objects`` and the functions named ``checked_...`` return a value of the expected type, or raise
+``InvalidRecord``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,14 @@ from typing import Any, TypeAlias
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets.examples import Example
 
+RawRecord: TypeAlias = Mapping[str, Any]
+"""A record as its file holds it, not yet validated."""
+
 Span: TypeAlias = tuple[int, int]
 NO_SPAN: Span = (-1, -1)
 
 
-def children(parent: Any, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
+def children(parent: object, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
     """Return the numbered entries of a list in an object; if ``form`` has it and the object has not, add a defect."""
     listed = parent.get(key) if isinstance(parent, Mapping) else None
     if isinstance(listed, list):
@@ -26,35 +30,39 @@ def children(parent: Any, key: str, place: str, defects: Defects, form: str) -> 
     return ()
 
 
-def questions_of_passage(place: str, passage: Any, defects: Defects, form: str, **shared: Any) -> Iterator[Placed]:
+def questions_of_passage(
+    place: str, passage: object, defects: Defects, form: str, **shared: object
+) -> Iterator[Placed]:
     """Yield the ``qas`` of a passage with its context and what else they share, not yet validated."""
+    more = dict(shared)
+    if isinstance(passage, Mapping) and "context" in passage:
+        more["context"] = passage["context"]
     for number, question in children(passage, "qas", place, defects, form):
-        context = {"context": passage["context"]} if "context" in passage else {}
-        raw = {**question, **shared, **context} if isinstance(question, Mapping) else question
+        raw = {**question, **more} if isinstance(question, Mapping) else question
         yield f"{place}, question {number}", raw
 
 
-def _one_question(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+def _one_question(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
     yield place, entry
 
 
 @dataclass(frozen=True)
 class Format:
-    """How to parse the entries of one format: `description` has their fields, `is_like` recognises one.
+    """How to parse the entries of one format: ``description`` has their fields, ``is_like`` recognises one.
 
-    `questions` yields the questions of an entry, not yet validated, and `example` parses one of them or raises
-    `InvalidRecord`. By default every entry is one question. A record with the fields of `unanswered` is one whose
+    ``questions`` yields the questions of an entry, not yet validated, and ``example`` parses one of them or raises
+    ``InvalidRecord``. By default every entry is one question. A record with the fields of ``unanswered`` is one whose
     answers are not read.
     """
 
     description: str
-    is_like: Callable[[Mapping[str, Any]], bool]
-    example: Callable[[Any], Example]
-    questions: Callable[[str, Any, Defects], Iterator[Placed]] = _one_question
+    is_like: Callable[[RawRecord], bool]
+    example: Callable[[RawRecord], Example]
+    questions: Callable[[str, object, Defects], Iterator[Placed]] = _one_question
     unanswered: Mapping[str, Any] = field(default_factory=dict)
 
 
-def required(raw: Any, key: str, kind: str) -> Any:
+def required(raw: object, key: str, kind: str) -> Any:
     """Return a field of an object; ``kind``, as in ``"a SQuAD question has id, context"``, is for the message."""
     if not isinstance(raw, Mapping):
         raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")
@@ -63,7 +71,7 @@ def required(raw: Any, key: str, kind: str) -> Any:
     return raw[key]
 
 
-def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
+def as_objects(value: object, key: str) -> list[Mapping[str, Any]]:
     """Return a list of objects, also from an object of lists, which is how ``datasets`` stores it."""
     if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
         if len({len(column) for column in value.values()}) > 1:
@@ -74,8 +82,8 @@ def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
     raise InvalidRecord(f"`{key}` must be a list of objects; got {describe(value)}.")
 
 
-def checked_text(key: str, value: Any) -> str:
-    """Return `value`, a string of valid Unicode that is not blank."""
+def checked_text(key: str, value: object) -> str:
+    """Return ``value``, a string of valid Unicode that is not blank."""
     if not isinstance(value, str):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     if not value.strip():
@@ -93,21 +101,21 @@ def _encodable(key: str, text: str) -> str:
     return text
 
 
-def checked_label(key: str, value: Any) -> str:
+def checked_label(key: str, value: object) -> str:
     """Return a string that describes the question, such as its title; a number becomes one, and null is empty."""
     if value is not None and not isinstance(value, str | int | float):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     return _encodable(key, str(value or ""))
 
 
-def checked_id(key: str, value: Any) -> str:
+def checked_id(key: str, value: object) -> str:
     """Return an identifier, a string or an integer, as a string."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
     return _encodable(key, str(value))
 
 
-def checked_position(value: Any, key: str) -> int:
+def checked_position(value: object, key: str) -> int:
     """Return where something starts or ends, an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRecord(f"`{key}` must be an int; got {describe(value)}.")
@@ -115,7 +123,7 @@ def checked_position(value: Any, key: str) -> int:
 
 
 def checked_span(span: Span, length: int, key: str) -> Span:
-    """Return a span, not empty, of a string of `length` characters, or (-1, -1) if either end is -1."""
+    """Return a span, not empty, of a string of ``length`` characters, or (-1, -1) if either end is -1."""
     if -1 in [checked_position(place, key) for place in span]:
         return NO_SPAN
     if not 0 <= span[0] < span[1] <= length:
@@ -124,16 +132,16 @@ def checked_span(span: Span, length: int, key: str) -> Span:
     return span
 
 
-def checked_passage(index: Any, num_passages: int, key: str) -> int:
+def checked_passage(index: object, num_passages: int, key: str) -> int:
     """Return the index of a passage, -1 for none."""
     if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < num_passages:
         raise InvalidRecord(f"`{key}` must be an int from -1 to {num_passages - 1}; got {describe(index)}.")
     return index
 
 
-def checked_yes_no(value: Any, key: str = "yes_no_answer") -> str:
+def checked_yes_no(value: object, key: str = "yes_no_answer") -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
-    words: Mapping[Any, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
+    words: Mapping[object, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():
         return word.upper()

@@ -16,9 +16,23 @@ _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_imposs
 _OF_BASE_SCHEMA = frozenset({"target", "passage_candidates"})  # in an example they are answers, here unknown fields
 _LABELS = ("language", "question_type")
 _MAX_SHOWN_POSITIONS = 3
+# xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
+_LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
 
 
-def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+def language_of_file(name: str) -> str | None:
+    """Return the language of the contexts in a file of XQuAD or MLQA; ``None`` for other file names."""
+    match = _LANGUAGE_IN_NAME.match(name)
+    return match and match[1]
+
+
+def language_of_configuration(name: str) -> str | None:
+    """Return the language of the contexts in a configuration of XQuAD or MLQA on the hub, such as ``mlqa.zh.en``."""
+    family, _, languages = name.partition(".")
+    return languages[:2] if family in ("xquad", "mlqa", "MLQA") else None
+
+
+def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of an entry with their context and title, not yet validated."""
     if not isinstance(entry, Mapping) or "paragraphs" not in entry:
         yield place, entry
@@ -31,7 +45,7 @@ def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
         )
 
 
-def example(raw: Any) -> Example:
+def example(raw: records.RawRecord) -> Example:
     """Parse a question; fields that are not SQuAD's are kept, and every answer must be found at its offset."""
     identifier, context, question = (records.required(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
@@ -48,7 +62,7 @@ def example(raw: Any) -> Example:
     return {**record, **kept, **labels}
 
 
-def checked_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
+def checked_answers(raw: records.RawRecord) -> dict[str, list[Any]]:
     """Return ``answers`` as two lists of the same length, whose entries are not yet validated."""
     impossible = raw.get("is_impossible")
     answers = raw.get("answers", [] if impossible is True else None)
@@ -71,7 +85,7 @@ def checked_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"text": list(texts), "answer_start": list(starts)}
 
 
-def _check_answer(context: str, text: Any, start: Any) -> None:
+def _check_answer(context: str, text: object, start: object) -> None:
     if not isinstance(text, str) or not text:
         raise InvalidRecord(f"`text` of an answer must be a non-empty string; got {describe(text)}.")
     if isinstance(start, bool) or not isinstance(start, int):

@@ -3,8 +3,6 @@
 Its offsets count UTF-8 bytes.
 """
 
-from typing import Any
-
 import numpy as np
 
 from portico.mrc.datasets import records
@@ -31,7 +29,7 @@ class ByteOffsets:
         return self.char(start_byte), self.char(end_byte)
 
 
-def example(raw: Any) -> Example:
+def example(raw: records.RawRecord) -> Example:
     """Parse a record, converting bytes to characters."""
     question, document, annotations, passages = (records.required(raw, key, _KIND) for key in _FIELDS)
     document = records.checked_text("document_plaintext", document)
@@ -58,7 +56,7 @@ def example(raw: Any) -> Example:
     }
 
 
-def passage_spans(passages: Any, offsets: ByteOffsets) -> list[records.Span]:
+def passage_spans(passages: object, offsets: ByteOffsets) -> list[records.Span]:
     """Return the characters of every passage candidate."""
     return [
         offsets.span(passage["plaintext_start_byte"], passage["plaintext_end_byte"])
@@ -66,7 +64,7 @@ def passage_spans(passages: Any, offsets: ByteOffsets) -> list[records.Span]:
     ]
 
 
-def read_annotations(annotations: Any, offsets: ByteOffsets) -> list[records.Annotation]:
+def read_annotations(annotations: object, offsets: ByteOffsets) -> list[records.Annotation]:
     """Return the annotation of every annotator, not yet validated."""
     read = []
     for one in records.as_objects(annotations, "annotations"):

@@ -1,5 +1,6 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
@@ -20,9 +21,9 @@ from portico.mrc.features.windows import FeatureSet, Windows
 class Featurizer:
     """Turns examples into the windows that a question answering model reads.
 
-    The windows equal those of the QA example of transformers: the whole question, with the context cut into windows
-    that overlap; context first for tokenizers that pad on the left. A question with several contexts gets windows of
-    each.
+    The windows equal the features of the QA example of transformers: each holds the whole question and a part of the
+    context, which overlaps with the next part. The context comes first if the tokenizer pads on the left. A question
+    with several contexts gets windows of each.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -34,7 +35,7 @@ class Featurizer:
         subsampling: Which windows without an answer to train on; ``None`` for all.
         target_types: Whether labelled rows have ``target_type``, the
             :class:`~portico.mrc.features.labels.TargetType` of the window, for a head that classifies it.
-        pad_to_max_length: Whether to pad every window to `max_seq_length` here instead of in the collator.
+        pad_to_max_length: Whether to pad every window to ``max_seq_length`` here instead of in the collator.
         compat_label_bug: Reproduce the labels of the QA example of transformers for an answer that starts in the last
             context token of a window: its start is then the last token of the row.
         cache_dir: Write features into this folder and read them from there, a bounded number of examples at a time:
@@ -42,7 +43,7 @@ class Featurizer:
             settings find them there. ``None`` keeps them in memory.
 
     Raises:
-        InputError: If the tokenizer is not a fast one, or `doc_stride` is negative or not below `max_seq_length`.
+        InputError: If the tokenizer is not a fast one, or ``doc_stride`` is negative or not below ``max_seq_length``.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -72,17 +73,19 @@ class Featurizer:
                 drops every window.
         """
         if self.cache_dir is not None:
-            return stored_features(self, self.cache_dir, examples, kind="train", parts=self._train_parts(examples))
+            settings = self._stored_settings("train")
+            return stored_features(self.cache_dir, settings, examples, self._train_parts(examples))
         return self.labelled_part(examples)
 
     def train_stream(self, examples: Iterable[Mapping[str, Any]]) -> FeatureStream:
-        """Return the windows of :meth:`train_features` of a stream, for example a ``datasets.IterableDataset``.
+        """Return the windows of :meth:`train_features` for a stream, such as a ``datasets.IterableDataset``.
 
         A thousand examples are in memory at a time. If the source has ``state_dict`` and ``load_state_dict``, the
-        stream has them too, and a run resumes there without reading what came before.
+        stream has them too, and a resumed run does not read the earlier examples again.
         """
         seeks = hasattr(examples, "state_dict") and hasattr(examples, "load_state_dict")
-        return (SeekableFeatureStream if seeks else FeatureStream)(self, examples)
+        stream_class = SeekableFeatureStream if seeks else FeatureStream
+        return stream_class(examples, self.labelled_part, self._draws)
 
     def labelled_part(self, examples: Examples, draws: np.random.Generator | None = None) -> FeatureSet:
         """Return the labelled windows of some examples; for ``draws`` see :meth:`Subsampling.kept`."""
@@ -90,11 +93,16 @@ class Featurizer:
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
             kept = self.subsampling.kept(subsample_type_F, draws)
-            windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
+            windows = windows.take(kept)
+            columns = {name: column_F[kept] for name, column_F in columns.items()}
         return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns, num_examples=len(examples))
 
+    def _draws(self) -> np.random.Generator:
+        """Return the random numbers of one pass over the windows."""
+        return np.random.default_rng(0) if self.subsampling is None else self.subsampling.draws()
+
     def _train_parts(self, examples: Examples) -> Iterator[FeatureSet]:
-        draws = None if self.subsampling is None else self.subsampling.draws()
+        draws = self._draws()
         num_windows = 0
         for part in slices(examples):
             features = self.labelled_part(part, draws)
@@ -106,15 +114,34 @@ class Featurizer:
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
 
-        With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. For the errors see
-        `train_features`.
+        With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. Raises the errors
+        of ``train_features``.
         """
         if self.cache_dir is not None:
             several = any(not isinstance(text, str) for part in slices(examples) for text in column(part, "context"))
             parts = (self._eval_part(part, labels=labels, several=several) for part in slices(examples))
-            kind = "labelled evaluation" if labels else "evaluation"
-            return stored_features(self, self.cache_dir, examples, kind=kind, parts=parts)
+            settings = self._stored_settings("labelled evaluation" if labels else "evaluation")
+            return stored_features(self.cache_dir, settings, examples, parts)
         return self._eval_part(examples, labels=labels)
+
+    def _stored_settings(self, kind: str) -> list[object]:
+        """Return what stored features of one kind depend on: the settings and the tokenizer, as values of JSON."""
+        settings = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        del settings["tokenizer"], settings["cache_dir"]
+        if (subsampling := settings.pop("subsampling")) is not None:
+            settings["subsampling"] = [subsampling.probabilities.tolist(), subsampling.seed]
+        tokenizer = self.tokenizer
+        encoder = json.loads(tokenizer.backend_tokenizer.to_str())
+        del encoder["truncation"], encoder["padding"]  # left by the last call of the tokenizer
+        state = [
+            encoder,
+            type(tokenizer).__name__,
+            tokenizer.padding_side,
+            tokenizer.model_input_names,
+            tokenizer.pad_token_id,
+            tokenizer.cls_token_id,
+        ]
+        return [kind, settings, state]
 
     def _eval_part(self, examples: Examples, *, labels: bool, several: bool = False) -> FeatureSet:
         windows, context_index_F = self._cut(examples)
@@ -143,7 +170,7 @@ class Featurizer:
     def _label(
         self, windows: Windows, context_index_F: Int64s | None, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
-        """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
+        """Return the labels of each window, columns ``int64 [F]``, and its ``SubsampleType``, ``int64 [F]``."""
         gold = Gold(map(gold_of_example, examples), windows.example_index_F)
         columns = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
         subsample_type_F = subsample_types(columns["target_type"], gold.has_answer_F)
@@ -152,14 +179,14 @@ class Featurizer:
         return columns, subsample_type_F
 
 
-def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: Any, **more: Any) -> Featurizer:
-    """Return a featurizer with those of its options that ``settings`` has as attributes, and ``more``."""
+def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: object, **more: Any) -> Featurizer:
+    """Return a featurizer whose options are the attributes of ``settings`` with the same names, and ``more``."""
     options = {one.name: getattr(settings, one.name) for one in fields(Featurizer) if hasattr(settings, one.name)}
     return Featurizer(tokenizer, **options, **more)
 
 
 def check_window(name: str, max_seq_length: int, longest: int) -> None:
-    """Refuse windows, set by ``name``, that are longer than the longest input of a model, both in tokens."""
+    """Raise an ``InputError`` if windows, set by ``name``, are longer than the longest input of a model, in tokens."""
     if max_seq_length > longest:
         raise InputError(
             f"`{name}={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} or less."

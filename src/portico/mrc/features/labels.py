@@ -21,7 +21,7 @@ _NO_SPAN = (-1, -1)
 
 
 class TargetType(IntEnum):
-    """What answers the question in a window; also the classes of an answer-type classifier, in order."""
+    """The type of the answer in a window; the values are the classes of an answer-type classifier."""
 
     NO_ANSWER = 0
     SPAN_ANSWER = 1
@@ -70,13 +70,14 @@ class Subsampling:
         return bool((self.probabilities == 1).all())
 
     def draws(self) -> np.random.Generator:
-        """Return where the random numbers of one pass over the windows come from."""
+        """Return the generator of the random numbers of one pass over the windows."""
         return np.random.default_rng(self.seed)
 
     def kept(self, subsample_type_F: Int64s, draws: np.random.Generator | None = None) -> Int64s:
-        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them.
+        """Return the indices of the windows that are kept, in order; the same seed keeps the same windows.
 
-        With ``draws`` the windows are a part of a set, of which all may be dropped.
+        Raises an ``InputError`` if no window is kept. With ``draws``, the windows are a part of a larger set, and all
+        of them may be dropped.
         """
         drawn_F = (self.draws() if draws is None else draws).random(len(subsample_type_F))
         kept = np.flatnonzero(drawn_F < self.probabilities[subsample_type_F])
@@ -85,7 +86,7 @@ class Subsampling:
         return kept
 
     def refuse_nothing(self, num_kept: int, given: str) -> None:
-        """Raise ``InputError`` if nothing of what was ``given`` is kept."""
+        """Raise an ``InputError`` if nothing is kept; ``given`` describes the windows in the message."""
         if not num_kept:
             raise InputError(
                 f"Subsampling leaves none of {given} to train on, because none has an answer; "
@@ -94,13 +95,18 @@ class Subsampling:
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
-    """Return the `SubsampleType` of each window, ``int64 [F]``, from its `TargetType` and its question's answer."""
+    """Return the ``SubsampleType`` of each window, ``int64 [F]``.
+
+    Args:
+        target_type_F: The ``TargetType`` of each window.
+        has_answer_F: Whether the question of each window has an answer.
+    """
     negative_F = np.where(has_answer_F, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER)
     return np.where(target_type_F == TargetType.NO_ANSWER, negative_F, SubsampleType.POSITIVE).astype(np.int64)
 
 
 class GoldAnswer(NamedTuple):
-    """One annotator's answer to one question; -1 for what there is not."""
+    """The answer of one annotator to one question; -1 marks missing values."""
 
     chars: tuple[int, int] = _NO_SPAN
     passage: int = -1
@@ -108,22 +114,24 @@ class GoldAnswer(NamedTuple):
     passage_chars: tuple[int, int] = _NO_SPAN
     """Characters of that passage in a single context."""
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
-    """Of an answer without a span: YES, NO or PASSAGE_ANSWER."""
+    """The type of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
 
 class Gold:
-    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see `GoldAnswer`."""
+    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see ``GoldAnswer``."""
 
     def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
-        self.chars_F2, self.passage_F = table_F6[:, :2], table_F6[:, 2]
-        self.passage_chars_F2, self.answer_type_F = table_F6[:, 3:5], table_F6[:, 5]
+        self.chars_F2 = table_F6[:, :2]
+        self.passage_F = table_F6[:, 2]
+        self.passage_chars_F2 = table_F6[:, 3:5]
+        self.answer_type_F = table_F6[:, 5]
         self.has_answer_F: Bools = self.passage_F >= 0
 
 
 def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
-    """Return the answer to train on: the first one of the example; see `portico.mrc.datasets.read_examples`.
+    """Return the answer to train on: the first one of the example; see ``portico.mrc.datasets.read_examples``.
 
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
     passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
@@ -188,7 +196,7 @@ def label_windows(
     answer, or the CLS token twice) and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
-    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without
+    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see ``WindowCutter.cut``; without
     it, passages are spans of characters of the only context. For ``compat_label_bug`` see
     :class:`~portico.mrc.features.featurizer.Featurizer`.
     """

@@ -6,26 +6,23 @@ Shape suffixes: F features (windows), T tokens of all windows.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 from filelock import FileLock
 from torch.utils.data import IterableDataset
 
+from portico.mrc.arrays import Bytes, Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.features.windows import FeatureSet
 
-if TYPE_CHECKING:
-    from portico.mrc.features.featurizer import Featurizer
-
 EXAMPLES_AT_ONCE = 1000
-_FORMAT = 1  # part of every key: features written by another one are made again
-_FIELDS = ("id", "question", "context", "answers", "target", "passage_candidates")  # that features depend on
+_FORMAT = 1  # part of every key: features in another format are made again
+_FIELDS = ("id", "question", "context", "answers", "target", "passage_candidates")  # what features depend on
 _ABOUT = "features.json"
 
 
@@ -33,9 +30,9 @@ _ABOUT = "features.json"
 
 
 class StoredFeatureSet(FeatureSet):
-    """A :class:`FeatureSet` whose arrays lie in a folder; the rows that are read are what takes memory.
+    """A :class:`FeatureSet` whose arrays lie in a folder; only the rows that are read take memory.
 
-    A copy for another process holds the path only.
+    A pickled copy for another process holds only the path.
     """
 
     def __init__(self, folder: Path, column_names: Sequence[str] | None = None) -> None:
@@ -45,10 +42,12 @@ class StoredFeatureSet(FeatureSet):
             name: np.memmap(folder / name, dtype, "r", shape=tuple(shape)) if shape[0] else np.zeros(shape, dtype)
             for name, (dtype, shape) in about["arrays"].items()
         }
-        self.row_starts, self.example_index = arrays.pop("row_starts"), arrays.pop("example_index")
+        self.row_starts = arrays.pop("row_starts")
+        self.example_index = arrays.pop("example_index")
         self.char_offsets = arrays.pop("char_offsets", None)
-        ids = arrays.pop("id_bytes", None), arrays.pop("id_ends", None)
-        self._example_ids = None if ids[1] is None else _StoredStrings(*ids)  # type: ignore[assignment]
+        self._example_ids = None
+        if "id_ends" in arrays:
+            self._example_ids = _StoredStrings(arrays.pop("id_bytes"), arrays.pop("id_ends"))
         self._tokens = {name: arrays[name] for name in about["tokens"]}
         self._integers = {name: arrays[name] for name in about["integers"]}
         self.context_index = arrays.get("context_idx")
@@ -59,43 +58,47 @@ class StoredFeatureSet(FeatureSet):
 
 
 class _StoredStrings(Sequence[str]):
-    """Strings as the bytes of all and the end of each."""
+    """Strings stored as one array of their UTF-8 bytes and the end of each string in it."""
 
-    def __init__(self, content: Any, ends: Any) -> None:
-        self._content, self._ends = content, ends
+    def __init__(self, content: Bytes, ends: Int64s) -> None:
+        self._content = content
+        self._ends = ends
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
         start = self._ends[index - 1] if index else 0
         return bytes(self._content[start : self._ends[index]]).decode()
 
 
 def stored_features(
-    featurizer: "Featurizer", cache_dir: str, examples: Examples, *, kind: str, parts: Iterator[FeatureSet]
+    cache_dir: str, settings: Sequence[object], examples: Examples, parts: Iterator[FeatureSet]
 ) -> StoredFeatureSet:
     """Return the features of all examples, read from ``cache_dir`` or written there from ``parts``.
 
-    Their folder is named after the content of the examples, the tokenizer and the settings. Of several processes one
-    writes, and the others wait; if it is killed, the next begins anew. Features that are there are read from a folder
-    that cannot be written to as well.
+    Their folder is named after the settings and the content of the examples. One process writes while others wait; if
+    it is killed, the next one starts over. Existing features can be read from a folder without write permission.
 
     Args:
-        featurizer: What makes the features.
         cache_dir: Folder of all cached features.
+        settings: Everything besides the examples that the features depend on, as values of JSON.
         examples: The examples.
-        kind: What distinguishes features of the same examples and settings.
         parts: Features of :func:`slices` of the examples, in order.
     """
-    folder = Path(cache_dir) / content_key(featurizer, kind, examples)
+    folder = Path(cache_dir) / content_key(settings, examples)
     if not (folder / _ABOUT).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not (folder / _ABOUT).is_file():
                 partial = folder.with_name(f"{folder.name}.partial")
-                # Of a process that was killed.
-                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
                 partial.mkdir()
                 try:
                     _write(partial, parts)
@@ -106,25 +109,15 @@ def stored_features(
 
 
 def slices(examples: Examples) -> Iterator[Examples]:
-    """Yield the examples, a bounded number at a time."""
+    """Yield the examples in slices of at most ``EXAMPLES_AT_ONCE``."""
     for first in range(0, max(len(examples), 1), EXAMPLES_AT_ONCE):
         last = min(first + EXAMPLES_AT_ONCE, len(examples))
         yield examples.select(range(first, last)) if hasattr(examples, "select") else examples[first:last]
 
 
-def content_key(featurizer: "Featurizer", kind: str, examples: Examples) -> str:
-    """Return a name that differs wherever the features would."""
-    tokenizer = featurizer.tokenizer
-    settings = {one.name: getattr(featurizer, one.name) for one in fields(featurizer) if one.init}
-    del settings["tokenizer"], settings["cache_dir"]
-    if (subsampling := settings.pop("subsampling")) is not None:
-        settings["subsampling"] = [subsampling.probabilities.tolist(), subsampling.seed]
-    encoder = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Of the last call.
-    del encoder["truncation"], encoder["padding"]
-    state: list[Any] = [encoder, type(tokenizer).__name__, tokenizer.padding_side]
-    state += [tokenizer.model_input_names, tokenizer.pad_token_id, tokenizer.cls_token_id]
-    digest = hashlib.sha256(json.dumps([_FORMAT, kind, settings, state]).encode())
+def content_key(settings: Sequence[object], examples: Examples) -> str:
+    """Return a name that is the same only for equal settings and examples with equal content."""
+    digest = hashlib.sha256(json.dumps([_FORMAT, *settings]).encode())
     for part in slices(examples):
         for example in part:
             row = [example.get(name) for name in _FIELDS]
@@ -133,7 +126,7 @@ def content_key(featurizer: "Featurizer", kind: str, examples: Examples) -> str:
 
 
 def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
-    """Write features that come part by part, each with its example indices from 0."""
+    """Write features in parts; the example indices of each part start at 0."""
     files: dict[str, BinaryIO] = {}
     arrays: dict[str, tuple[str, list[int]]] = {}
     num_tokens = num_examples = num_id_bytes = 0
@@ -141,7 +134,8 @@ def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
 
     def append(name: str, array: np.ndarray[Any, Any]) -> None:
         if name not in files:
-            files[name], arrays[name] = (folder / name).open("wb"), (array.dtype.str, [0, *array.shape[1:]])
+            files[name] = (folder / name).open("wb")
+            arrays[name] = (array.dtype.str, [0, *array.shape[1:]])
         files[name].write(np.ascontiguousarray(array).data)
         arrays[name][1][0] += len(array)
 
@@ -162,7 +156,8 @@ def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
                 append("id_bytes", np.frombuffer(b"".join(ids), np.uint8))
                 append("id_ends", ends)
                 num_id_bytes = int(ends[-1])
-            num_tokens, num_examples = num_tokens + int(part.row_starts[-1]), num_examples + part.num_examples
+            num_tokens += int(part.row_starts[-1])
+            num_examples += part.num_examples
     finally:
         for file in files.values():
             file.close()
@@ -176,17 +171,25 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
     """The labelled windows of a stream of examples, made as they are read.
 
     Args:
-        featurizer: What makes the features.
         examples: The examples, for example a ``datasets.IterableDataset``.
+        make_features: Makes the features of some examples with the random numbers of this pass.
+        draws: Returns the generator of the random numbers of a pass.
     """
 
-    def __init__(self, featurizer: "Featurizer", examples: Iterable[Mapping[str, Any]]) -> None:
-        self.featurizer, self.examples = featurizer, examples
+    def __init__(
+        self,
+        examples: Iterable[Mapping[str, Any]],
+        make_features: Callable[[Examples, np.random.Generator], FeatureSet],
+        draws: Callable[[], np.random.Generator],
+    ) -> None:
+        self.examples = examples
+        self._make_features = make_features
+        self._draws = draws
         self._start: dict[str, Any] | None = None
-        self._num_rows = 0  # of the current part
+        self._num_rows = 0  # yielded of the current part
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the source the epoch, if it cares."""
+        """Pass the epoch on to the source, if the source supports epochs."""
         if hasattr(self.examples, "set_epoch"):
             self.examples.set_epoch(epoch)
 
@@ -203,22 +206,18 @@ class FeatureStream(IterableDataset[dict[str, Any]]):
             part = list(islice(examples, EXAMPLES_AT_ONCE))
             if not part:
                 return
-            rows = self.featurizer.labelled_part(part, draws)
+            rows = self._make_features(part, draws)
             for row in range(num_to_skip, len(rows)):
                 self._num_rows = row + 1
                 yield rows[row]
             num_to_skip = 0
 
-    def _draws(self) -> np.random.Generator:
-        subsampling = self.featurizer.subsampling
-        return np.random.default_rng(0) if subsampling is None else subsampling.draws()
-
     def _note_part(self, draws: Mapping[str, Any]) -> None:
-        """Note the state before a part is read."""
+        """Remember the state before a part is read."""
 
 
 class SeekableFeatureStream(FeatureStream):
-    """A :class:`FeatureStream` of a source that can say, and take back, how far it was read."""
+    """A :class:`FeatureStream` of a source whose position can be saved and restored."""
 
     examples: Any
     _part: dict[str, Any] | None = None
@@ -227,7 +226,7 @@ class SeekableFeatureStream(FeatureStream):
         self._part = {"source": self.examples.state_dict(), "draws": dict(draws)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands: the source before the current part, and the rows yielded of that."""
+        """Return the position: the state of the source before the current part, and the rows yielded of that part."""
         if self._start is not None:
             return self._start
         if self._part is None:
@@ -235,7 +234,7 @@ class SeekableFeatureStream(FeatureStream):
         return {**(self._part or {}), "num_rows": self._num_rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start the next iteration where ``state`` was taken; the source is a copy from then on."""
+        """Start the next iteration at the position in ``state``; the stream then reads a copy of the source."""
         self.examples = copy(self.examples)
         self.examples.load_state_dict(state["source"])
         self._start = state

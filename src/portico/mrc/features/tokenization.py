@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
@@ -26,7 +28,7 @@ _SAMPLE_SIZE = 4  # pairs of each kind on which both ways to encode are compared
 _PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
 _WORDS_PER_TEXT = 64
 
-# What looks at no more than a word, so that the encodings of the words of a text are that of the text.
+# Rules that look at single words only, so that a text can be encoded word by word.
 _WORD_NORMALIZERS = {"Lowercase", "NFC", "NFD", "NFKC", "NFKD"}
 _DROPPING_NORMALIZERS = {"BertNormalizer", "StripAccents"}  # of "a \u0301 b" they leave two spaces side by side
 _SPACE_DROPPING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
@@ -55,8 +57,8 @@ def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, l
 class WindowCutter:
     """Cuts contexts into windows that hold the whole question and a part of the context each.
 
-    The windows equal those of the tokenizer's pair encoding: question first, or context first if the tokenizer pads
-    on the left. For the arguments see :class:`~portico.mrc.features.featurizer.Featurizer`.
+    The windows equal the pair encoding of the tokenizer: question first, or context first if the tokenizer pads on the
+    left. For the arguments see :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -164,7 +166,7 @@ class WindowCutter:
 
 
 def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return example indices and row lengths, then the columns of `Windows`; `context` is its sequence number."""
+    """Return example indices and row lengths, then the columns of ``Windows``; ``context`` is its sequence number."""
     rows = encoding["input_ids"]
     in_context = (sequence == context for f in range(len(rows)) for sequence in encoding.sequence_ids(f))
     return (
@@ -236,7 +238,7 @@ class EncodedTexts(NamedTuple):
 
 
 class _KnownPieces:
-    """Numbers texts in the order in which they first appear, and has their encodings, which ``encode`` makes."""
+    """Numbers texts in the order of their first appearance, and keeps the encodings that ``encode`` makes of them."""
 
     def __init__(self, encode: Callable[[list[str]], "_Encodings"]) -> None:
         self._encode = encode
@@ -252,15 +254,15 @@ class _KnownPieces:
 
 
 def _numbering() -> dict[str, int]:
-    """Return a mapping that numbers its keys, from 0, in the order in which they are looked up."""
+    """Return a mapping that numbers its keys from 0, in the order of the first look-ups."""
     return defaultdict(count().__next__)
 
 
 class _WordSplitter:
-    """Splits texts at their spaces if that is known to leave the encoding unchanged.
+    """Splits texts at spaces if the rules of the tokenizer are known to allow it.
 
-    The encodings of the words, each with the space before it, are then together that of the text. Texts of tokenizers
-    with other rules stay whole.
+    The encodings of the words, each with the space before it, then add up to the encoding of the text. Texts of
+    tokenizers with other rules are not split.
     """
 
     def __init__(self, backend: Tokenizer) -> None:
@@ -287,7 +289,7 @@ class _WordSplitter:
         return not (self._wide and any(token in text for token in self._wide))
 
 
-def _parts(rule: Any) -> list[dict[str, Any]]:
+def _parts(rule: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
     """Return the settings of each part of a normalizer or pre-tokenizer, none for ``None``."""
     settings: dict[str, Any] = {"type": "Sequence"} if rule is None else json.loads(rule.__getstate__())
     if settings["type"] != "Sequence":
@@ -322,7 +324,7 @@ def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
 
 def _encoded_words(backend: Tokenizer, words: list[str]) -> _Encodings:
     """Encode words with the space before each; offsets count from the word's first character."""
-    # In texts of many words, because every call for a text costs as much as several words do.
+    # Words are encoded in texts of many words: each text costs as much as several words.
     groups = [words[first : first + _WORDS_PER_TEXT] for first in range(0, len(words), _WORDS_PER_TEXT)]
     _, lengths, ids_P, offsets_P2 = _encoded(backend, [" ".join(["x", *group]) for group in groups])
     num_chars_W = np.fromiter(map(len, words), np.int64, len(words))
@@ -352,15 +354,19 @@ class _TokenPool:
     def __init__(
         self, cutter: WindowCutter, pair: BatchEncoding, questions: EncodedTexts, contexts: EncodedTexts
     ) -> None:
-        self._cutter, self._questions, self._contexts = cutter, questions, contexts
+        self._cutter = cutter
+        self._questions = questions
+        self._contexts = contexts
         tokenizer = cutter.tokenizer
         sequences = pair.sequence_ids()
         first, second = sequences.index(0), sequences.index(1)
         gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
         special_ids, special_types = ([pair[key][gap] for gap in gaps] for key in ("input_ids", "token_type_ids"))
-        self._part_order, text_types = _QUESTION_FIRST, [pair["token_type_ids"][t] for t in (first, second)]
+        self._part_order = _QUESTION_FIRST
+        text_types = [pair["token_type_ids"][t] for t in (first, second)]
         if tokenizer.padding_side != "right":
-            self._part_order, text_types = _CONTEXT_FIRST, text_types[::-1]
+            self._part_order = _CONTEXT_FIRST
+            text_types = text_types[::-1]
         textless_ids = [*special_ids, [tokenizer.pad_token_id] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])

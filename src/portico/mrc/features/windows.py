@@ -6,7 +6,7 @@ Shape suffixes: E examples, F features (windows), T tokens of all windows one af
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -79,16 +79,16 @@ def last_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
 class FeatureSet:
     """The model's inputs as a map-style dataset with one row per window.
 
-    Rows are kept as flat arrays and converted to Python lists on access. `remove_columns` returns a set for a model
+    Rows are kept as flat arrays and converted to Python lists on access. ``remove_columns`` returns a set for a model
     with fewer inputs; the attributes below stay.
 
     Args:
-        windows: The tokenised windows; their examples are those of `example_ids`.
+        windows: The tokenised windows of the examples in ``example_ids``.
         token_type_ids: Whether rows have ``token_type_ids``.
         labels: Further integer columns by name, ``int64 [F]`` each: ``start_positions``, ``end_positions`` and
             ``target_type``.
         example_ids: Identifier of each example, for evaluation: rows then have ``example_id`` and ``offset_mapping``
-            (``None`` outside the context), and ``context_idx`` if there is a `context_index`.
+            (``None`` outside the context), and ``context_idx`` if there is a ``context_index``.
         context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
             question has one context.
         num_examples: How many examples the windows were cut from, without ``example_ids``.
@@ -123,7 +123,7 @@ class FeatureSet:
             self._tokens["token_type_ids"] = windows.token_type_ids_T
         self._tokens["attention_mask"] = windows.attention_mask_T
         self._integers: dict[str, Int64s] = dict(labels or {})
-        self._example_ids = example_ids
+        self._example_ids: Sequence[str] | None = example_ids
         self._gives_rows = False
         if example_ids is not None and context_index is not None:
             self._integers["context_idx"] = context_index
@@ -159,14 +159,14 @@ class FeatureSet:
         return len(self.example_index)
 
     def by_columns(self) -> "FeatureSet":
-        """Return a set on the same arrays that gives the rows of a batch as `FeatureRows` to torch's `DataLoader`."""
+        """Return a set on the same arrays from which torch's ``DataLoader`` takes a batch as ``FeatureRows``."""
         view = copy(self)
         view._gives_rows = True
         return view
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], "FeatureRows"] | None:
-        # torch's loader calls it, where there is one, instead of indexing row by row.
+        # torch's loader calls this method, if there is one, instead of indexing row by row.
         return self.rows if self._gives_rows else None
 
     def rows(self, indices: Sequence[int]) -> "FeatureRows":
@@ -193,7 +193,7 @@ class FeatureSet:
 
 
 class FeatureRows(Sequence[dict[str, Any]]):
-    """Rows of a `FeatureSet`: a sequence of what it returns for each, and arrays of all of them.
+    """Rows of a ``FeatureSet``: a sequence of dicts that can also be read as arrays.
 
     Attributes:
         features: The set.
@@ -201,12 +201,17 @@ class FeatureRows(Sequence[dict[str, Any]]):
     """
 
     def __init__(self, features: FeatureSet, indices: Int64s) -> None:
-        self.features, self.indices = features, indices
+        self.features = features
+        self.indices = indices
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FeatureRows": ...
+    def __getitem__(self, index: int | slice) -> "dict[str, Any] | FeatureRows":
         if isinstance(index, slice):
             return FeatureRows(self.features, self.indices[index])
         return self.features[int(self.indices[index])]
@@ -218,11 +223,12 @@ class FeatureRows(Sequence[dict[str, Any]]):
         return bounds[self.indices + 1] - bounds[self.indices]
 
     def padded(self, padding: Mapping[str, int], *, on_the_left: bool = False) -> dict[str, Int64s] | None:
-        """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if one has no numbers.
+        """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if a column is not numeric.
 
-        Rows are filled up with the ``padding`` of their column to the length of the longest.
+        Rows are padded to the length of the longest with the ``padding`` of their column.
         """
-        features, lengths_B = self.features, self.lengths
+        features = self.features
+        lengths_B = self.lengths
         if not set(features.column_names) <= {*features._tokens, *features._integers}:
             return None
         width = int(lengths_B.max())
@@ -230,7 +236,7 @@ class FeatureRows(Sequence[dict[str, Any]]):
         place_L = np.arange(width)
         is_equal = bool((lengths_B == width).all())
         missing_B1 = (width - lengths_B)[:, None]
-        # Of padding, the places of other tokens, which are then overwritten.
+        # Places of padding point at other tokens, whose values are overwritten below.
         flat_BL = starts_B1 + place_L - (missing_B1 if on_the_left else 0)
         is_padding_BL = place_L < missing_B1 if on_the_left else place_L >= lengths_B[:, None]
         columns: dict[str, Int64s] = {}

@@ -1,4 +1,4 @@
-"""What a metric reports of trivial answers: the baselines of a run, and the names of its scores before it begins."""
+"""Scores of trivial answers: the baselines of a run, and the names of the scores before a run begins."""
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,16 +13,23 @@ _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_
 
 
 def scores_of_texts(
-    metric: Any,
+    metric: object,
     examples: Sequence[Mapping[str, Any]],
     texts: Mapping[str, str] | None = None,
     *,
     no_answer_probability: float | None = None,
 ) -> dict[str, float]:
-    """Return what the ``compute_metrics`` of a run reports for these answers, ``{id: text}``, by default none to any.
+    """Return the scores that a run would report for trivial answers.
 
-    Nothing, ``{}``, is known of a metric of the user's own, and of texts by a metric of spans. The examples have
-    ``id`` and ``answers``; if the run predicts probabilities of "no answer", the same one is given for all.
+    Args:
+        metric: The ``compute_metrics`` of the run.
+        examples: The questions, with ``id`` and ``answers``.
+        texts: The answers, ``{id: text}``; ``None`` answers no question.
+        no_answer_probability: The same probability of "no answer" for all questions; ``None`` if the run predicts no
+            probabilities.
+
+    Returns:
+        Scores by name; ``{}`` for a metric of the user, and for texts if the metric scores spans.
     """
     if isinstance(metric, SpanScores) and texts is None:
         return metric.of([{"example_id": one["id"], **_NO_SPAN, "confidence_score": 0.0} for one in examples])
@@ -32,7 +39,7 @@ def scores_of_texts(
     answered = texts or {}
     predictions = [{"id": one["id"], "prediction_text": answered.get(one["id"], ""), **more} for one in examples]
     metric = metric.clone()
-    metric.distributed_available_fn = _never  # this process has all examples, and may be the only one that asks
+    metric.distributed_available_fn = _never  # this process has all examples; other processes may not call this
     metric.update(predictions, examples)
     scores: dict[str, float] = metric.compute()
     return scores

@@ -4,11 +4,11 @@ Shape suffixes: E questions.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
-from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, valid_span, yes_no_word
 from portico.mrc.metrics.thresholds import PrefixSweep, QuestionRows
 
 _TASKS = ("long_answer", "short_answer")
@@ -40,7 +40,7 @@ class NqF1(QuestionRows):
         long_non_null_threshold: int = 2,
         short_non_null_threshold: int = 2,
         precision_targets: Sequence[float] = (0.5, 0.75, 0.9),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.long_non_null_threshold = long_non_null_threshold
@@ -50,10 +50,10 @@ class NqF1(QuestionRows):
         self.add_rows("outcomes", len(_TASKS), 4)
 
     def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add a batch, in a form that `TydiF1.update` takes; the passage is the long answer.
+        """Add a batch in a form that ``TydiF1.update`` takes; the passage is the long answer.
 
         Raises:
-            InputError: As there, or if a span does not end after its start.
+            InputError: For the reasons of ``TydiF1.update``, or if a span does not end after its start.
         """
         thresholds = self.long_non_null_threshold, self.short_non_null_threshold
         outcomes, _ = _RULES.outcomes(predictions, references, *thresholds)
@@ -103,10 +103,10 @@ def _are_same_spans(gold: Sequence[NqSpan], predicted: Sequence[NqSpan]) -> bool
 
 def _primeqa_answer(record: Record, key: object) -> NqAnswer:
     passage = int(record["passage_index"])
-    span = checked_span(record["start_position"], record["end_position"], key=key, may_be_empty=False)
+    span = valid_span(record["start_position"], record["end_position"], key=key, may_be_empty=False)
     # Passages are compared by their index only.
     long = NqSpan((passage, passage + 1)) if passage >= 0 else None
-    return NqAnswer(long, (NqSpan(span),) if span[0] >= 0 else (), checked_yes_no(record["yes_no_answer"], key=key))
+    return NqAnswer(long, (NqSpan(span),) if span[0] >= 0 else (), yes_no_word(record["yes_no_answer"], key=key))
 
 
 def _official_answer(record: Record, key: object) -> NqAnswer:
@@ -114,13 +114,13 @@ def _official_answer(record: Record, key: object) -> NqAnswer:
     return NqAnswer(
         _official_span(record.get("long_answer", {}), key),
         tuple(span for span in shorts if span is not None),
-        checked_yes_no(record.get("yes_no_answer", "none"), key=key),
+        yes_no_word(record.get("yes_no_answer", "none"), key=key),
     )
 
 
 def _official_span(span: Record, key: object) -> NqSpan | None:
     byte, token = (
-        checked_span(span.get(f"start_{unit}", -1), span.get(f"end_{unit}", -1), key=key, may_be_empty=False)
+        valid_span(span.get(f"start_{unit}", -1), span.get(f"end_{unit}", -1), key=key, may_be_empty=False)
         for unit in ("byte", "token")
     )
     return NqSpan(byte, token) if max(byte[0], token[0]) >= 0 else None

@@ -14,7 +14,7 @@ import torch
 from torchmetrics import Metric
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics.squad import Records, check_complete, gold_texts, nothing_scored
+from portico.mrc.metrics.squad import Records, check_answered, gold_texts, nothing_scored
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Rouge(Metric):
         *,
         use_stemmer: bool = True,
         split_sentences: Callable[[str], Sequence[str]] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(rouge_types, str) or not rouge_types or any(name not in _TYPES for name in rouge_types):
@@ -77,16 +77,17 @@ class Rouge(Metric):
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to `AnswerTexts.update`.
+        """Add a batch in the form of ``AnswerTexts.update``.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.
         """
-        check_complete(predictions, references)
+        check_answered(predictions, references)
         texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
         sums = self.sums.tolist()
         for reference in references:
-            text, golds = texts[reference["id"]], gold_texts(reference)
+            text = texts[reference["id"]]
+            golds = gold_texts(reference)
             if not golds:
                 raise InputError(f"Question {reference['id']!r} has no gold answer; leave it out of the evaluation.")
             row = [*self._best_scores(text, golds), text.count(" "), 1]
@@ -146,7 +147,8 @@ def _longest_common_subsequence(x: Sequence[str], y: Sequence[str]) -> list[str]
     """Return the longest common subsequence; of several, the one that the package finds, from the end."""
     lengths = [[0] * (len(y) + 1) for _ in range(len(x) + 1)]
     for i, x_word in enumerate(x, start=1):
-        above, row = lengths[i - 1], lengths[i]
+        above = lengths[i - 1]
+        row = lengths[i]
         for j, y_word in enumerate(y, start=1):
             row[j] = above[j - 1] + 1 if x_word == y_word else max(above[j], row[j - 1])
     words = []

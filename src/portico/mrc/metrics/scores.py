@@ -22,8 +22,8 @@ _ASCII_PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]+")
 _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _HAN = re.compile("[\u4e00-\u9fa5]")
 
-# The languages of MLQA and XQuAD. The articles of "en" to "zh" are those of MLQA's script; the other languages are
-# XQuAD's, and no official script removes articles there.
+# The languages of MLQA and XQuAD. The articles of "en" to "zh" come from MLQA's script; for the other languages, which
+# only XQuAD has, no official script removes articles.
 _ARTICLES: dict[str, re.Pattern[str] | None] = {
     "en": _ENGLISH_ARTICLES,
     "es": re.compile(r"\b(un|una|unos|unas|el|la|los|las)\b"),
@@ -36,7 +36,7 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
 }
 
 
-# Gold answers come several times for a question, and at every evaluation.
+# Every evaluation normalises the same gold answers, and questions list them several times.
 @lru_cache(maxsize=2**14)
 def normalize_answer(text: str) -> str:
     """Return the text in lower case without ASCII punctuation, English articles and extra whitespace.
@@ -45,7 +45,7 @@ def normalize_answer(text: str) -> str:
     """
     bare = text.lower()
     if bare.isascii() and bare.isprintable():
-        # Of such texts only letters, digits and spaces are left, and their words end at spaces: a fifth of the time.
+        # A printable ASCII text then has only letters, digits and spaces. Splitting it takes a fifth of the time.
         if not bare.replace(" ", "").isalnum():
             bare = _ASCII_PUNCTUATION.sub("", bare)
         return " ".join([word for word in bare.split() if word not in _ARTICLE_WORDS])
@@ -73,7 +73,8 @@ def _normalize_mlqa(text: str, language: str) -> str:
     # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last. ASCII has marks such
     # as "$" and "+" that Unicode files under symbols.
     kept = [char for char in text.lower() if char not in string.punctuation and unicodedata.category(char)[0] != "P"]
-    articles, text = _ARTICLES[language], "".join(kept)
+    articles = _ARTICLES[language]
+    text = "".join(kept)
     if articles is not None:
         text = articles.sub(" ", text)
     if language == "zh":
@@ -93,16 +94,16 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 
 
 def token_f1(prediction: str, golds: Sequence[str]) -> float:
-    """Return the best F1 in 0..1 of the prediction's words against those of a gold answer, order ignored.
+    """Return the best F1 in 0..1 of the words of the prediction and of a gold answer, ignoring their order.
 
-    The arguments are those of `exact_match`. For a question without an answer it is 1 if the prediction is empty too,
-    otherwise 0.
+    Takes the same arguments as ``exact_match``. A question without an answer scores 1 for an empty prediction and 0
+    for any other.
     """
     return exact_and_f1(prediction, golds)[1]
 
 
 def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Return what `exact_match` and `token_f1` return."""
+    """Return what ``exact_match`` and ``token_f1`` return."""
     normalized = normalize_answer(prediction)
     # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
     normalized_golds = {gold for gold in map(normalize_answer, golds) if gold} or {""}
@@ -123,7 +124,7 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
 
 
 def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
-    """Return the F1 in 0..1 of so many predicted words or characters, of which so many are shared with the gold."""
+    """Return F1, in 0..1, from the numbers of shared, predicted and gold words (or characters)."""
     if num_shared <= 0:
         return 0.0
     precision, recall = num_shared / num_predicted, num_shared / num_gold

@@ -1,6 +1,7 @@
-"""Answers by their position: what the metrics of TyDi QA and Natural Questions share, and how a run is scored by them.
+"""Answers by position: the part that the metrics of TyDi QA and Natural Questions share, and the scoring of a run.
 
-A reference contains the answers of every annotator of a question, in PrimeQA's form or in that of the official files.
+A reference contains the answers of every annotator of a question, in PrimeQA's form or in the form of the official
+files.
 """
 
 import math
@@ -45,7 +46,7 @@ _TARGET_COLUMNS = {
 def annotators_of(reference: Annotated) -> list[Record]:
     """Return the answers of the annotators as one record each.
 
-    In a record of lists, scalars hold for all annotators; a record without lists is that of a single annotator.
+    In a record of lists, scalars apply to all annotators; a record without lists has a single annotator.
     """
     if not isinstance(reference, Mapping):
         return list(reference)
@@ -56,11 +57,11 @@ def annotators_of(reference: Annotated) -> list[Record]:
     return [{**scalars, **dict(zip(lists, row, strict=True))} for row in zip(*lists.values(), strict=True)]
 
 
-def _is_list(values: Any) -> bool:
+def _is_list(values: object) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
-def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
+def valid_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
     """Return the span if it is valid, (-1, -1) if both ends are negative; ``key`` is its question, for the error."""
     if start < 0 and end < 0:
         return (-1, -1)
@@ -72,8 +73,8 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
     return (int(start), int(end))
 
 
-def checked_yes_no(value: Any, *, key: object) -> str:
-    """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types."""
+def yes_no_word(value: str | int, *, key: object) -> str:
+    """Return ``"yes"``, ``"no"`` or ``"none"`` from one of these words in any case, or from PrimeQA's target type."""
     if not isinstance(value, str):
         return _YES_NO_BY_TARGET_TYPE.get(int(value), "none")
     if value.lower() not in YES_NO_NONE:
@@ -84,9 +85,9 @@ def checked_yes_no(value: Any, *, key: object) -> str:
 
 
 class GivenAnswer(NamedTuple, Generic[LongT, SpanT]):
-    """The answer of one annotator or of the model: a passage, ``None`` for none, and the short answer.
+    """The answer of one annotator or of the model: a passage, ``None`` if there is none, and a short answer.
 
-    That is its spans, or ``"yes"`` or ``"no"``; ``yes_no`` is ``"none"`` if it is neither.
+    The short answer is either ``spans`` or ``yes_no``, which is ``"yes"``, ``"no"`` or ``"none"``.
     """
 
     long: LongT | None
@@ -100,12 +101,12 @@ class GivenAnswer(NamedTuple, Generic[LongT, SpanT]):
 
 @dataclass(frozen=True, kw_only=True)
 class SpanRules(Generic[LongT, SpanT]):
-    """How the answers of a dataset are read, each from a record and its id for errors, and what they are worth."""
+    """How to read the answers of a dataset, each from a record and its id (for errors), and how to score them."""
 
     shared_names: tuple[str, ...]
-    """Values that all annotators of a question share, first its id."""
+    """Keys of the values that all annotators of a question share; the first is the id."""
     official_scores: tuple[str, str]
-    """What official predictions call the scores of the long and of the short answer."""
+    """Keys of the scores of the long and of the short answer in official predictions."""
     read: Callable[[Record, object], GivenAnswer[LongT, SpanT]]
     """Reads PrimeQA's form, of a prediction or of an annotator."""
     read_prediction: Callable[[Record, object], GivenAnswer[LongT, SpanT]]
@@ -114,15 +115,15 @@ class SpanRules(Generic[LongT, SpanT]):
     """Reads the official form of an annotator's answer."""
     is_same_long: Callable[[LongT, LongT], bool]
     spans_worth: Callable[[tuple[SpanT, ...], tuple[SpanT, ...]], float]
-    """What predicted spans are worth, in 0..1, by the spans of one annotator."""
+    """Returns the score, in 0..1, of predicted spans against the spans of one annotator."""
 
     def outcomes(
         self, predictions: Sequence[Record], references: Sequence[Annotated], min_long: int, min_short: int
     ) -> tuple[list[list[list[float]]], list[list[str]]]:
         """Return for each question a row for its long and one for its short answer, and its shared values.
 
-        The rows have the columns of `PrefixSweep`. A question has a long or short answer if at least so many
-        annotators gave one. Of several records with one id the last counts.
+        The rows have the columns of ``PrefixSweep``. A question has a long (short) answer if at least ``min_long``
+        (``min_short``) annotators gave one. If several records have the same id, the last one counts.
         """
         predicted = {str(record["example_id"]): self._predicted(record) for record in predictions}
         gold = {shared[0]: (shared, annotators) for shared, annotators in map(self._annotated, references)}
@@ -149,10 +150,11 @@ class SpanRules(Generic[LongT, SpanT]):
         return outcomes, [shared for shared, _ in gold.values()]
 
     def _predicted(self, record: Record) -> tuple[GivenAnswer[LongT, SpanT], float, float]:
-        """Return a prediction in PrimeQA's form or in the official one, and the scores of its two answers."""
+        """Return a prediction, given in PrimeQA's or in the official form, and the scores of its two answers."""
         key = record["example_id"]
         if "start_position" in record:
-            answer, score = self.read(record, key), float(record["confidence_score"])
+            answer = self.read(record, key)
+            score = float(record["confidence_score"])
             long_score = float(record.get("passage_score", score))
         else:
             # Official predictions have one score per task, PrimeQA's one for both.
@@ -199,11 +201,11 @@ class SpanRules(Generic[LongT, SpanT]):
 
 
 class SpanScores:
-    """``compute_metrics`` that scores the spans of answered questions with `TydiF1` or `NqF1`.
+    """``compute_metrics`` that scores the spans of answered questions with ``TydiF1`` or ``NqF1``.
 
-    These metrics find the threshold for "no answer" themselves, so each question is scored with its best span. The
-    examples have ``id``, optionally ``language``, and the annotators' answers as ``target`` in PrimeQA's base schema;
-    otherwise each of SQuAD's ``answers`` counts as one annotator.
+    These metrics search for the threshold of "no answer", so each question is scored with its best span. Examples have
+    ``id``, optionally ``language``, and the annotators' answers as ``target`` in PrimeQA's base schema; without
+    ``target``, each of SQuAD's ``answers`` counts as one annotator.
     """
 
     def __init__(self, metric: "Metric", examples: Sequence[Record]) -> None:
@@ -218,7 +220,7 @@ class SpanScores:
         return self.of(_predictions(answered.answers))
 
     def of(self, predictions: Sequence[Record]) -> dict[str, float]:
-        """Return the metrics of answers in PrimeQA's form; every process has the answers to all questions."""
+        """Return the metrics of answers in PrimeQA's form; each process must have the answers to all questions."""
         metric = self.metric.clone()
         metric.sync_on_compute = False
         metric.update(predictions, [self._references[record["example_id"]] for record in predictions])

@@ -38,13 +38,13 @@ def squad_metrics(predictions: Records, references: Records, version_2_with_nega
     Args:
         predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 optionally with ``"no_answer_probability"``.
         references: ``{"id", "answers": {"text": [...], "answer_start": [...]}}``.
-        version_2_with_negative: Whether some questions have no answer: if so, return what `SquadV2` computes,
-            otherwise what `SquadV1` does.
+        version_2_with_negative: Whether some questions have no answer: if so, return what ``SquadV2`` computes,
+            otherwise what ``SquadV1`` does.
 
     Raises:
         InputError: If a reference has no prediction.
     """
-    check_complete(predictions, references)
+    check_answered(predictions, references)
     # Every process has the records of all, so nothing is to be synchronized.
     metric = (SquadV2 if version_2_with_negative else SquadV1)(sync_on_compute=False)
     metric.update(predictions, references)
@@ -67,7 +67,7 @@ class AnswerTexts(Metric):
     higher_is_better = True
     sums: torch.Tensor
 
-    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: Any) -> None:
+    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.normalize = normalize
         self.skip_unanswered = skip_unanswered
@@ -78,8 +78,8 @@ class AnswerTexts(Metric):
         """Add a batch.
 
         Args:
-            predictions: ``{"id", "prediction_text"}``. Those without a reference are ignored; of several with one id
-                the last counts.
+            predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
+                the same id the last one counts.
             references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
 
         Raises:
@@ -108,7 +108,9 @@ class AnswerTexts(Metric):
                 exact, f1 = text_scores(texts[reference["id"]], golds, self.normalize)
             elif self.skip_unanswered:
                 continue
-            exact_sum, f1_sum, total = exact_sum + exact, f1_sum + f1, total + 1
+            exact_sum = exact_sum + exact
+            f1_sum = f1_sum + f1
+            total = total + 1
         self.sums = self.sums.new_tensor([exact_sum, f1_sum, total])
 
     def compute(self) -> dict[str, float]:
@@ -120,7 +122,7 @@ class AnswerTexts(Metric):
 
 
 class SquadV1(AnswerTexts):
-    """The metrics of SQuAD 1.1, equal to those of the official script.
+    """The metrics of SQuAD 1.1, equal to the results of the official script.
 
     ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and returns an F1 of 1 where the answer and a gold
     answer both consist of articles and punctuation only.
@@ -165,15 +167,15 @@ class Mlqa(AnswerTexts):
 class SquadV2(QuestionRows):
     """Exact match and F1 of SQuAD 2.0, over batches and processes.
 
-    ``compute`` returns ``exact``, ``f1`` and ``total``, and the same prefixed with ``HasAns_`` and ``NoAns_`` for the
-    questions with and without an answer, if there are any; all but the totals in 0..100. If predictions come with
-    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``, the scores at the best threshold on that
-    probability, and the thresholds, ``best_exact_thresh`` and ``best_f1_thresh``.
+    ``compute`` returns ``exact``, ``f1`` and ``total``, and the same scores with the prefixes ``HasAns_`` and
+    ``NoAns_`` for questions with and without an answer; all but the totals are in 0..100. If predictions have a
+    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``, the scores at the best threshold of the
+    probability, and these thresholds, ``best_exact_thresh`` and ``best_f1_thresh``.
 
     Args:
         no_answer_threshold: A prediction whose probability of "no answer" is higher counts as "no answer".
         average_precision: Add ``pr_exact_ap``, ``pr_f1_ap`` and ``pr_oracle_ap``, the areas under the curves of
-            `precision_recall`, in 0..100, where predictions have probabilities and some question has an answer.
+            ``precision_recall``, in 0..100, where predictions have probabilities and some question has an answer.
         **kwargs: As in ``torchmetrics.Metric``.
 
     Source: the official evaluation script of SQuAD 2.0, arXiv:1806.03822.
@@ -182,7 +184,7 @@ class SquadV2(QuestionRows):
     sums: torch.Tensor
     sweep: list[torch.Tensor] | torch.Tensor
 
-    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, no_answer_threshold: float = 1.0, average_precision: bool = False, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.no_answer_threshold = no_answer_threshold
         self.average_precision = average_precision
@@ -191,14 +193,14 @@ class SquadV2(QuestionRows):
         self.add_rows("sweep", 5)
 
     def update(self, predictions: Records, references: Records) -> None:
-        """Add a batch, given as to `AnswerTexts.update`, optionally with ``"no_answer_probability"``.
+        """Add a batch in the form of ``AnswerTexts.update``, optionally with ``"no_answer_probability"``.
 
-        Of several references with one id the last counts as well.
+        Of several references with the same id, too, the last one counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
         """
-        check_complete(predictions, references)
+        check_answered(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
         golds = {reference["id"]: gold_texts(reference) for reference in references}
         have = ["no_answer_probability" in prediction for prediction in by_id.values()]
@@ -244,7 +246,8 @@ class SquadV2(QuestionRows):
     def precision_recall(self) -> dict[str, Curve]:
         """Return the curves ``exact``, ``f1`` and ``oracle`` (each answer worth 1) over the probabilities.
 
-        Only of what was added in this process. Empty if predictions had no probability or no question has an answer.
+        They cover the batches added in this process. The result is empty if the predictions have no probability or no
+        question has an answer.
         """
         sweep = self.rows("sweep").numpy()
         if not len(sweep) or self.sums[_ANSWERABLE, 2] == 0:
@@ -266,7 +269,8 @@ class SquadV2(QuestionRows):
 
     def _best_scores(self) -> dict[str, float]:
         sweep = self.rows("sweep").numpy()
-        num_questions, has_answer_E = len(sweep), sweep[:, _HAS_ANSWER] == 1
+        num_questions = len(sweep)
+        has_answer_E = sweep[:, _HAS_ANSWER] == 1
         if num_questions != self.sums[0, 2]:
             raise _incomplete(num_questions, int(self.sums[0, 2]))
         num_unanswerable = float((~has_answer_E).sum())
@@ -289,7 +293,7 @@ def gold_texts(reference: Record) -> list[str]:
     return list(answers["text"] if isinstance(answers, Mapping) else answers)
 
 
-def check_complete(predictions: Records, references: Records) -> None:
+def check_answered(predictions: Records, references: Records) -> None:
     missing = _unanswered(predictions, references)
     if missing:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Numbers kept per question as the state of a metric, and scores at every confidence threshold computed from them.
+"""Metrics that keep numbers for each question, and the scores at every confidence threshold.
 
 Shape suffixes: E questions, T thresholds.
 """
@@ -21,7 +21,7 @@ class QuestionRows(Metric):
     full_state_update = False
     higher_is_better = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self._empty_rows: dict[str, torch.Tensor] = {}
 
@@ -51,9 +51,10 @@ class QuestionRows(Metric):
 
 
 class Quality(NamedTuple):
-    """Scores in 0..1 of answering only from a threshold up, the lowest confidence that counts as an answer.
+    """Scores in 0..1 of answering only questions whose confidence is at least ``threshold``.
 
-    Precision is the worth of the predicted answers over their number, recall over the number of gold answers.
+    Precision is the sum of the answers' scores divided by the number of predicted answers; recall divides by the
+    number of gold answers.
     """
 
     f1: float
@@ -66,14 +67,14 @@ class PrefixSweep:
     """Precision and recall of answering only the most confident questions, at every distinct confidence.
 
     Args:
-        outcomes_E4: A row per question: whether there is a gold answer, whether an answer was predicted, what that is
-            worth in 0..1, and the model's confidence.
+        outcomes_E4: A row per question: whether there is a gold answer, whether an answer was predicted, the score of
+            the prediction in 0..1, and the model's confidence.
     """
 
     def __init__(self, outcomes_E4: Doubles) -> None:
         descending_E4 = outcomes_E4[np.argsort(-outcomes_E4[:, 3], kind="stable")]
         has_gold_E, has_prediction_E, worth_E, score_E = descending_E4.T
-        # No threshold separates equal scores: of each distinct one, the row of its last question counts.
+        # No threshold separates equal scores: the row of the last question with a score counts for all of them.
         last_T = np.flatnonzero(np.append(score_E[1:] != score_E[:-1], True)) if len(score_E) else np.empty(0, int)
         worth_T = running_sums(worth_E)[last_T]
         self.threshold_T = score_E[last_T]
@@ -82,17 +83,17 @@ class PrefixSweep:
         self.f1_T = _safe_divide(2 * self.precision_T * self.recall_T, self.precision_T + self.recall_T)
 
     def best(self) -> Quality:
-        """Return the threshold with the best F1, the highest of several; all zeros where no F1 is positive."""
+        """Return the scores at the threshold with the best F1, the highest of several; zeros if no F1 is positive."""
         return self.of_all(int(self.f1_T.argmax()) if len(self.f1_T) else -1)
 
     def of_all(self, t: int = -1) -> Quality:
-        """Return the quality of all answers, or of those from a threshold up; all zeros where no F1 is positive."""
+        """Return the scores of all answers, or of the answers above threshold ``t``; zeros if no F1 is positive."""
         if not self.f1_T.any():
             return Quality(0.0, 0.0, 0.0, 0.0)
         return Quality(*map(float, (self.f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
 
     def recall_at_precision(self, target: float) -> tuple[float, float]:
-        """Return the best recall with at least this precision, and the precision there; zeros if it is not reached."""
+        """Return the best recall at which the precision reaches ``target``, and that precision; zeros if none does."""
         recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
         if not recall_T.any():
             return 0.0, 0.0
@@ -103,8 +104,8 @@ class PrefixSweep:
 class Curve(NamedTuple):
     """Precision and recall of SQuAD 2.0, in 0..1, at every threshold for "no answer".
 
-    A question is answered up to that probability of "no answer"; the first threshold, minus infinity, answers none,
-    with a precision of 1 and a recall of 0.
+    A question is answered if its probability of "no answer" does not exceed the threshold. At the first threshold,
+    minus infinity, no question is answered; the precision is 1 and the recall 0.
     """
 
     precision_T: Doubles

@@ -5,13 +5,13 @@ Shape suffixes: E questions.
 
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from portico.mrc.metrics.scores import overlap_f1
-from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, valid_span, yes_no_word
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
@@ -23,11 +23,11 @@ class TydiF1(QuestionRows):
     """F1, precision and recall of passages and minimal answers, each language at its best threshold.
 
     A question has a gold answer if enough annotators gave one. A predicted passage is right if an annotator gave it; a
-    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator agrees.
-    In each language, answers with a lower confidence than the threshold with the best F1 are dropped. ``compute``
-    returns, all in 0..1, ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with
-    ``minimal``, means over the languages; and for every language, for example, ``arabic_passage_f1``,
-    ``..._precision``, ``..._recall`` and ``..._threshold``.
+    minimal answer scores its best overlap with an annotator's span, and yes or no is right if an annotator agrees. In
+    each language, answers below the confidence threshold with the best F1 are dropped. ``compute`` returns, all in
+    0..1, the means over the languages ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the
+    same with ``minimal``; and for every language, for example, ``arabic_passage_f1``, ``..._precision``,
+    ``..._recall`` and ``..._threshold``.
 
     Args:
         passage_non_null_threshold: How many annotators must have given a passage.
@@ -48,7 +48,7 @@ class TydiF1(QuestionRows):
         passage_non_null_threshold: int = 2,
         minimal_non_null_threshold: int = 2,
         include_english: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.passage_non_null_threshold = passage_non_null_threshold
@@ -80,7 +80,7 @@ class TydiF1(QuestionRows):
         self.append_rows("languages", languages.view(np.int32))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of everything added so far; means over no language are 0."""
+        """Return the metrics of everything added so far; the means are 0 if no language counts."""
         outcomes = self.rows("outcomes").numpy()
         language_E = self.rows("languages").numpy().view(f"U{_LONGEST_NAME}")[:, 0]
         qualities: dict[str, dict[str, Quality]] = {
@@ -112,9 +112,9 @@ TydiAnswer: TypeAlias = GivenAnswer[int, Span]
 
 
 def _answer(passage: int, start: int, end: int, yes_no: str | int, key: object) -> TydiAnswer:
-    span = checked_span(start, end, key=key)
+    span = valid_span(start, end, key=key)
     spans = (span,) if span[0] >= 0 else ()
-    return TydiAnswer(int(passage) if passage >= 0 else None, spans, checked_yes_no(yes_no, key=key))
+    return TydiAnswer(int(passage) if passage >= 0 else None, spans, yes_no_word(yes_no, key=key))
 
 
 def _primeqa_answer(record: Record, key: object) -> TydiAnswer:
@@ -129,7 +129,8 @@ def _prediction(record: Record, key: object) -> TydiAnswer:
 
 
 def _annotation(record: Record, key: object) -> TydiAnswer:
-    passage, span = record["passage_answer"]["candidate_index"], record["minimal_answer"]
+    passage = record["passage_answer"]["candidate_index"]
+    span = record["minimal_answer"]
     return _answer(passage, span["plaintext_start_byte"], span["plaintext_end_byte"], record["yes_no_answer"], key)
 
 

@@ -1,4 +1,4 @@
-"""New small models: tokenizers trained on the corpus at hand, and configurations whose errors name the setting."""
+"""Small models trained from scratch: tokenizers trained on given texts, and errors that name the wrong setting."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,9 +42,9 @@ def train_wordpiece_tokenizer(
 def train_generator_tokenizer(
     texts: Iterable[str], *, vocab_size: int, ends_sequences: bool = True
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer of models that write: it keeps case and joins the pieces of a word again.
+    """Train a tokenizer for generative models: it keeps case, and decoding joins the pieces of a word.
 
-    With ``ends_sequences`` each sequence ends with a separator, as T5 expects; otherwise nothing is added, as GPT-2's.
+    With ``ends_sequences`` each sequence ends with a separator, as T5 expects; otherwise nothing is added (GPT-2).
     """
     backend = train_wordpiece_tokenizer(texts, vocab_size=vocab_size, lowercase=False).backend_tokenizer
     end = ("[SEP]", backend.token_to_id("[SEP]"))
@@ -56,17 +56,24 @@ def train_generator_tokenizer(
 
 # Fields that follow from the tokenizer and the labels.
 _OF_THE_DATA = (
-    *("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
-    *("id2label", "label2id", "architectures"),
+    "vocab_size",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "id2label",
+    "label2id",
+    "architectures",
 )
 
 
 def fields_of(
     config_class: type[PreTrainedConfig], small: Mapping[str, Any], open_fields: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields of a new small model, in alphabetical order: those of ``small``, else the class's defaults.
+    """Return the fields of a new small model in alphabetical order: the values in ``small``, else the class defaults.
 
-    Those that follow from the data, and the ``open_fields``, are `NO_DEFAULT`.
+    Fields that depend on the data, and the ``open_fields``, are ``NO_DEFAULT``.
     """
     fields = {**config_class().to_dict(), **small}
     fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
@@ -75,7 +82,7 @@ def fields_of(
 
 @contextmanager
 def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Raise errors of making a model with these fields as an `InputError` that names them."""
+    """Turn an error in making a model with these fields into an ``InputError`` that names the fields."""
     try:
         yield
     except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:  # torch raises the last
@@ -87,7 +94,7 @@ def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> None:
-    """Refuse fields that would shape a new model when one is loaded."""
+    """Raise an ``InputError`` for fields that would shape a new model if a pretrained one is loaded."""
     shaping = [f"`model.{name}={value}`" for name, value in config.items() if value is not None]
     if shaping:
         raise InputError(

@@ -41,7 +41,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
     def __init__(self, config: PreTrainedConfig, task_heads: Mapping[str, Any] | None = None) -> None:
         if task_heads is not None and set(task_heads) != set(FID_HEAD):
             raise InputError(
-                "Fusion-in-decoder has one head, that of its language model, and got the heads "
+                "Fusion-in-decoder has one head, its language model head, and got the heads "
                 f"{list(task_heads)}; give `FID_HEAD`, or leave `task_heads` out."
             )
         super().__init__(config)

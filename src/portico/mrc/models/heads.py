@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,10 @@ from portico.mrc.features.labels import TargetType
 BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
 
 
+HeadOutput: TypeAlias = ModelOutput | tuple[Any, ...]
+"""Outputs of an encoder or a head: tensors, and tuples of tensors for the layers."""
+
+
 class TaskHead(nn.Module, ABC):
     """Base class of heads, made from the configuration of their encoder."""
 
@@ -36,7 +40,7 @@ class TaskHead(nn.Module, ABC):
         self.config = config
 
     @abstractmethod
-    def forward(self, model_outputs: Any, **inputs: Any) -> Any:
+    def forward(self, model_outputs: HeadOutput, **inputs: Any) -> HeadOutput:
         """Return the outputs of the head: a tuple or a ``ModelOutput`` like the encoder's, with labels the loss first.
 
         The outputs of the encoder begin with hidden states. ``inputs`` are its inputs and the labels; the trainer
@@ -75,7 +79,7 @@ class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
         end_stdev: Standard deviation of each end logit under dropout, ``float [B, L]``.
         query_passage_similarity: Similarity of question and passage, 0 to 2, ``float [B]``.
 
-    The other fields are those of :class:`ExtractiveQAModelOutput`.
+    For the other fields see :class:`ExtractiveQAModelOutput`.
     """
 
     loss: Tensor | None = None
@@ -92,8 +96,8 @@ class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
 class ExtractiveQAHead(TaskHead):
     """Scores each token as first and last of the answer, and the types of answer.
 
-    Types are those of :class:`~portico.mrc.features.labels.TargetType`. The loss is the mean of the cross-entropies
-    of start, end and type; positions beyond the row are ignored.
+    :class:`~portico.mrc.features.labels.TargetType` lists the types. The loss is the mean of the cross-entropies of
+    start, end and type; positions beyond the row are ignored.
 
     Args:
         config: Configuration of the encoder.
@@ -129,7 +133,7 @@ class ExtractiveQAHead(TaskHead):
 
     def forward(
         self,
-        model_outputs: Any,
+        model_outputs: HeadOutput,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
@@ -137,7 +141,7 @@ class ExtractiveQAHead(TaskHead):
         end_positions: Tensor | None = None,
         target_type: Tensor | None = None,
         **inputs: Any,
-    ) -> Any:
+    ) -> HeadOutput:
         """Return start, end and answer type logits, with a loss if all three labels are given.
 
         The outputs of the encoder begin with hidden states, ``float [B, L, H]``, and its inputs are ``int64 [B, L]``;
@@ -225,14 +229,14 @@ class BeamSearchQAHead(TaskHead, XLMSQuADHead):
 
     def forward(
         self,
-        model_outputs: Any,
+        model_outputs: HeadOutput,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
         is_impossible: Tensor | None = None,
         cls_index: Tensor | None = None,
         p_mask: Tensor | None = None,
         **inputs: Any,
-    ) -> Any:
+    ) -> HeadOutput:
         """Return the loss in training, else the beams.
 
         The outputs of the encoder begin with hidden states, ``float [B, L, H]``. The labels are the first and the last
@@ -242,7 +246,8 @@ class BeamSearchQAHead(TaskHead, XLMSQuADHead):
         """
         hidden = model_outputs[0]
         cls_index = hidden.new_zeros(len(hidden), dtype=torch.long) if cls_index is None else _flat_labels(cls_index)
-        loss, beams = None, {}
+        loss = None
+        beams = {}
         if start_positions is not None and end_positions is not None:
             positions = _flat_labels(start_positions), _flat_labels(end_positions)
             impossible = None if is_impossible is None else _flat_labels(is_impossible).to(hidden.dtype)
@@ -310,9 +315,9 @@ def _flat_labels(labels: Tensor) -> Tensor:
 
 
 def _head_output(
-    model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
-) -> Any:
-    """Return the outputs of a head in the form of its encoder's: a tuple, or an ``output_class``."""
+    model_outputs: HeadOutput, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
+) -> HeadOutput:
+    """Return the outputs of a head: a tuple if the encoder returned a tuple, otherwise an ``output_class``."""
     if isinstance(model_outputs, tuple):
         # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
         of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))

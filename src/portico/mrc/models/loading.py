@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
     FlaubertForQuestionAnswering,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     XLMForQuestionAnswering,
     XLNetForQuestionAnswering,
@@ -66,8 +68,8 @@ def check_head(head: str | None) -> None:
 def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _SETTING) -> ModelAndTokenizer:
     """Load a pretrained encoder with a question answering head, which is new if the model has none.
 
-    For ``head`` see :func:`question_answering_model`. An `InputError` explains why model or tokenizer cannot be used;
-    ``setting`` is what the user calls the name.
+    For ``head`` see :func:`question_answering_model`. If the model or the tokenizer cannot be used, an ``InputError``
+    explains why; ``setting`` is the name of the user's setting in that message.
     """
     given = f"`{setting}={name_or_path}`"
     check_head(head)
@@ -75,7 +77,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
         raise InputError(
-            f"{given} gives no model: there is no such folder; set it to a folder written "
+            f"{given} does not exist; set it to a folder written "
             "by `save_pretrained`, such as that of a run, or to a name on the hub."
         )
     with loading_pretrained(
@@ -92,7 +94,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
 
 
 def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelAndTokenizer:
-    """Load a model as :func:`load_reader` does, but raise an `InputError` if its head would be new."""
+    """Load a model as :func:`load_reader` does, but raise an ``InputError`` if its head would be new."""
     reader = load_reader(name_or_path, setting=setting)
     saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
     how = "with `mode=train`" if setting == _SETTING else "with MRCTrainer"
@@ -104,8 +106,10 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
     return reader
 
 
-def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    num_pieces, num_rows = len(tokenizer), model.get_input_embeddings().num_embeddings
+def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    embeddings: Any = model.get_input_embeddings()
+    num_pieces = len(tokenizer)
+    num_rows = embeddings.num_embeddings
     # Without its files, transformers makes a tokenizer that has only special tokens.
     if num_pieces <= len(tokenizer.all_special_ids):
         raise InputError(f"{given} holds a model but no tokenizer; add one with `tokenizer.save_pretrained`.")
@@ -139,16 +143,17 @@ def question_answering_model(config: PreTrainedConfig, head: str | None, name_or
     return model
 
 
-def gives_loss_alone(model: Any) -> bool:
+def gives_loss_alone(model: nn.Module) -> bool:
     """Return whether a model that is given labels returns nothing but the loss, even in evaluation mode."""
     return isinstance(model, tuple(_BEAM_SEARCH_MODELS.values()))
 
 
-def head_of(model: Any) -> str:
+def head_of(model: nn.Module) -> str:
     """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
     if gives_loss_alone(model):
         return "beam_search"
-    return saved_head(model.config) if hasattr(model, "config") else PLAIN_HEAD
+    config = getattr(model, "config", None)
+    return PLAIN_HEAD if config is None else saved_head(config)
 
 
 def saved_head(config: PreTrainedConfig) -> str:
@@ -166,9 +171,9 @@ def saved_head(config: PreTrainedConfig) -> str:
 
 
 def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options of `SpanPostProcessing` for the outputs of a head.
+    """Return options of ``SpanPostProcessing`` for the outputs of a head.
 
-    An `InputError` is raised if the head does not return what the chosen mode reads.
+    An ``InputError`` is raised if the head does not return what the chosen mode reads.
     """
     mode = options.get("mode", "portico")
     gives_beams, reads_beams = head == "beam_search", mode == "beam_search"

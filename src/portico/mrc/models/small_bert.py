@@ -47,9 +47,9 @@ SEGMENT_SCALE = 1.5
 
 
 class Role(NamedTuple):
-    """What a head first attends to, the more sharply the larger the gain.
+    """What a new attention head attends to: the token ``distance`` to the right, or with ``None`` equal word pieces.
 
-    It is the token ``distance`` to the right; with ``None``, other occurrences of the same word piece.
+    A larger gain attends more sharply.
     """
 
     gain: float
@@ -115,7 +115,7 @@ def _init_embeddings(embeddings: BertEmbeddings, frequencies: Tensor, words: sli
     num_position = 2 * len(frequencies)
     positions = embeddings.position_embeddings.weight.zero_()
     angles = torch.arange(len(positions))[:, None] * frequencies
-    # A sine has a standard deviation of sqrt(1/2): scale it to that of a word unit.
+    # A sine has a standard deviation of sqrt(1/2): scale it to the standard deviation of a word unit.
     positions[:, :num_position] = math.sqrt(2) * word_std * torch.cat((angles.sin(), angles.cos()), dim=1)
 
     segments = embeddings.token_type_embeddings.weight.zero_()
@@ -125,7 +125,8 @@ def _init_embeddings(embeddings: BertEmbeddings, frequencies: Tensor, words: sli
 
 def _init_heads(attention: BertSelfAttention, roles: Sequence[Role | None], frequencies: Tensor, words: slice) -> None:
     num_position = 2 * len(frequencies)
-    num_heads, head_size = attention.num_attention_heads, attention.attention_head_size
+    num_heads = attention.num_attention_heads
+    head_size = attention.attention_head_size
     for head in range(num_heads):
         rows = slice(head * head_size, (head + 1) * head_size)
         query, key = attention.query.weight[rows], attention.key.weight[rows]

@@ -32,7 +32,7 @@ class ModelByConfig(PreTrainedModel):
     @classmethod
     @abstractmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
-        """Return the class of models on the pretrained model of ``config``; an `InputError` if there is none."""
+        """Return the class of models on the pretrained model of ``config``; an ``InputError`` if there is none."""
 
     @classmethod
     def from_config(
@@ -115,7 +115,7 @@ class ModelForDownstreamTasks(ModelByConfig):
 
     @property
     def task_head(self) -> Any:
-        """The active head; raises an `InputError` if none was chosen."""
+        """The active head; raises an ``InputError`` if none was chosen."""
         if self._head_name is None:
             raise InputError(
                 f"No head was chosen; call `set_task_head` with one of: {', '.join(map(repr, self.task_heads))}."
@@ -123,7 +123,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_heads[self._head_name]
 
     def set_task_head(self, task_head: str) -> None:
-        """Choose the head to train and evaluate with; raises an `InputKeyError` if the model has no such head."""
+        """Choose the head to train and evaluate with; raises an ``InputKeyError`` for an unknown name."""
         if task_head not in self.task_heads:
             raise InputKeyError(
                 f"The model has no head {task_head!r}; set one of: {', '.join(map(repr, self.task_heads))}."
@@ -140,7 +140,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Run the encoder, then the active head, which gets ``kwargs``: labels and its other inputs.
 
@@ -165,8 +165,10 @@ def _encoder_class(config: PreTrainedConfig) -> Any:
     return pretrained_class(MODEL_MAPPING, config, "encoder", "`AutoModel` knows, such as a `RobertaConfig`")
 
 
-def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: str) -> Any:
-    """Return the class for a configuration in one of transformers' mappings, or raise an `InputError`."""
+def pretrained_class(
+    mapping: Mapping[type[PreTrainedConfig], Any], config: PreTrainedConfig, kind: str, known: str
+) -> Any:
+    """Return the class for a configuration in one of transformers' mappings, or raise an ``InputError``."""
     if type(config) not in mapping:
         raise InputError(
             f"transformers has no {kind} for a `{type(config).__name__}`; give the configuration of one that {known}."

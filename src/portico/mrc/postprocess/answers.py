@@ -32,8 +32,8 @@ _EXAMPLES_AT_ONCE = 128  # bounds the memory for the text of n-best lists
 class SpanAnswer:
     """A possible answer, ``""`` for "no answer", at characters ``[start, end)`` of one of the question's contexts.
 
-    ``passage_index`` is the passage of the document that contains it, -1 for none; ``score`` is what it was ranked by,
-    ``probability`` that it is the answer.
+    ``passage_index`` is the passage of the document that contains the span, -1 for none; candidates are ranked by
+    ``score``, and ``probability`` is the probability that this candidate is the answer.
     """
 
     text: str
@@ -47,7 +47,7 @@ class SpanAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The best spans of every example, best first, with what `SpanAnswer` says of each: ``[N]`` values."""
+    """The best spans of every example, best first, with what ``SpanAnswer`` says of each: ``[N]`` values."""
 
     examples: ExampleColumns
     ranked: RankedSpans
@@ -95,8 +95,8 @@ class Choice:
 
     Attributes:
         span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
-        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" itself
-            where there is no span; ``None`` if "no answer" cannot be predicted.
+        null_odds_E: Score of "no answer" minus the score of this span, ``float64 [E]``; the score of "no answer"
+            itself if there is no span; ``None`` if "no answer" cannot be predicted.
         threshold: "No answer" is predicted where the odds exceed it.
         type_E: The answer type (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.
     """
@@ -121,10 +121,12 @@ class Choice:
 
 
 def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
-    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see `Choice`."""
+    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see ``Choice``."""
     if nulls is None:
         return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
-    has_text_N, best_E, end_E = _has_text(ranked.spans), ranked.row_starts[:-1].copy(), ranked.row_starts[1:]
+    has_text_N = _has_text(ranked.spans)
+    best_E = ranked.row_starts[:-1].copy()
+    end_E = ranked.row_starts[1:]
     # Only "no answer" comes before the first text, as a rule.
     while len(without := np.flatnonzero(best_E < end_E)[~has_text_N[best_E[best_E < end_E]]]):
         best_E[without] += 1
@@ -138,24 +140,25 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
 
 
 class Answers:
-    """The answers of all examples; returned by `SpanPostProcessor.compute`.
+    """The answers of all examples; returned by ``SpanPostProcessor.compute``.
 
     Attributes:
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
             the answer type.
-        null_odds: Score of "no answer" minus that of the best span, ``{id: odds}``; ``None`` if "no answer" could not
-            be predicted.
+        null_odds: Score of "no answer" minus the score of the best span, ``{id: odds}``; ``None`` if "no answer" could
+            not be predicted.
         null_threshold: "No answer" was predicted where the odds exceed this.
     """
 
     logit_names = ("start_logit", "end_logit")
-    """What the n-best lists call the scores of a span's first and last token."""
+    """The keys of the scores of a span's first and last token in n-best lists."""
 
     nbest_of_no_span: Sequence[NBestRecord] = ()
     """The n-best list of an example without any span."""
 
     def __init__(self, shortlist: Shortlist, choice: Choice) -> None:
-        self.shortlist, self._choice = shortlist, choice
+        self.shortlist = shortlist
+        self._choice = choice
         self.null_threshold = choice.threshold
         chars_E2, context_E = self._places(choice.chosen_E)
         texts = shortlist.examples.texts(np.arange(len(chars_E2)), context_E, chars_E2)
@@ -250,7 +253,8 @@ class Answers:
         return chars_E2, context_E
 
     def _records(self, rows: slice) -> list[NBestRecord]:
-        shortlist, spans = self.shortlist, self.shortlist.ranked.spans
+        shortlist = self.shortlist
+        spans = self.shortlist.ranked.spans
         names = (*self.logit_names, "text", "probability")
         logits = (column[rows].tolist() for column in (spans.start_logit_N, spans.end_logit_N))
         columns = zip(*logits, shortlist.texts(rows), shortlist.probability_N[rows].tolist(), strict=True)
@@ -319,7 +323,8 @@ class _NBestFile:
 
     def blocks(self, shortlist: Shortlist) -> Iterator[str]:
         """Yield the text of the file, of some examples at a time."""
-        starts, ids = shortlist.ranked.row_starts, shortlist.examples.ids
+        starts = shortlist.ranked.row_starts
+        ids = shortlist.examples.ids
         separator = "{\n"
         for first in range(0, len(ids), _EXAMPLES_AT_ONCE):
             some = slice(first, first + _EXAMPLES_AT_ONCE)
@@ -330,12 +335,14 @@ class _NBestFile:
     def _text(self, shortlist: Shortlist, keys: list[str], starts: Int64s) -> str:
         """Return the lists of some examples, whose keys are encoded and whose rows are between the ``starts``."""
         rows = slice(int(starts[0]), int(starts[-1]))
-        spans, num_rows = shortlist.ranked.spans, rows.stop - rows.start
+        spans = shortlist.ranked.spans
+        num_rows = rows.stop - rows.start
         first_name, *names = (f'            "{name}": ' for name in (*self.logit_names, "text", "probability"))
         pieces = ["", "", f",\n{names[0]}", "", f",\n{names[1]}", "", f",\n{names[2]}", "", "\n        }"] * num_rows
         begin = f"        {{\n{first_name}"
         opening, closing = [f",\n{begin}"] * num_rows, ["\n        }"] * num_rows
-        before, no_span = "", json.dumps([*self.nbest_of_no_span], indent=4).replace("\n", "\n    ")
+        before = ""
+        no_span = json.dumps([*self.nbest_of_no_span], indent=4).replace("\n", "\n    ")
         bounds = (starts - starts[0]).tolist()
         for key, start, end in zip(keys, bounds, bounds[1:], strict=False):
             before += f"    {key}: "

@@ -32,10 +32,10 @@ class AnswerCalibration:
     """Maps the scores of an example's spans to the probability that its answer is right.
 
     Args:
-        temperature: What the scores are divided by before their softmax.
-        slope: What the log-odds of the softmax are multiplied by.
-        intercept: What is then added to them.
-        null_score_diff_threshold: The threshold of "no answer" that was used; ``None`` if it could not be predicted.
+        temperature: Divisor of the scores before the softmax.
+        slope: Factor of the log-odds of the softmax.
+        intercept: Added to the scaled log-odds.
+        null_score_diff_threshold: The threshold of "no answer"; ``None`` if "no answer" could not be predicted.
 
     Source: temperature scaling, arXiv:1706.04599; sigmoid of the log-odds, Platt 1999.
     """
@@ -87,12 +87,13 @@ class AnswerCalibration:
 
 
 def calibrated_probabilities(answers: Answers, calibration: AnswerCalibration) -> Float64s:
-    """Return the probability of every candidate to be right, ``float64 [N]``; those of an example add up to at most 1.
+    """Return the probability that each candidate is right, ``float64 [N]``; they add up to at most 1 per example.
 
     The calibration is fitted to answers, so an answer keeps its probability, and the other candidates share at most
-    what it leaves. The rest is the probability that none of them is right.
+    the remainder. What is then left is the probability that no candidate is right.
     """
-    ranked, rows_E = answers.shortlist.ranked, answers.rows_E
+    ranked = answers.shortlist.ranked
+    rows_E = answers.rows_E
     probability_N = calibration.calibrated(span_probabilities(ranked, temperature=calibration.temperature))
     answer_E = np.append(probability_N, 0.0)[rows_E]  # -1, no candidate, takes the appended one
     others_E = np.bincount(ranked.example_N, probability_N, minlength=len(rows_E)) - answer_E

@@ -71,7 +71,7 @@ class RankedSpans:
 class SupportedSpanScorers(StrEnum):
     """The scores of PrimeQA's ``scorer_type``.
 
-    Source: ``primeqa/mrc/processors/postprocessors/scorers.py`` of PrimeQA.
+    Source: PrimeQA, module ``primeqa.mrc.processors.postprocessors.scorers``.
     """
 
     SCORE_DIFF_BASED = "score_diff_based"
@@ -87,7 +87,7 @@ class SupportedSpanScorers(StrEnum):
 class ScoreDifference:
     """Scores a span by its margin over "no answer" in its own feature, and by its feature's answer-type logits.
 
-    ``target_type_weight``, 0 to 1, is that of the answer type in a weighted sum.
+    ``target_type_weight``, 0 to 1, is the weight of the answer type in a weighted sum.
     """
 
     scorer_type: SupportedSpanScorers
@@ -138,7 +138,7 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of `ScoreDifference`.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`; for the arguments see ``ScoreDifference``.
 
     Raises:
         InputError: If the name is unknown or the weight out of range.
@@ -154,7 +154,7 @@ def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> Scor
 def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
     """Return "no answer" of every example, with the lowest score in any of its windows; ``E`` spans.
 
-    The candidates are grouped by example: `example_F` ascends without gaps.
+    The candidates are grouped by example: ``example_F`` ascends without gaps.
     """
     score_F = candidates.null_start_F + candidates.null_end_F
     chosen_E = _best_windows(-score_F, example_F)
@@ -186,7 +186,7 @@ def rank_spans(
     """Return the best legal spans of every example.
 
     A span begins at one of the best starts of a feature and ends at one of its best ends, both in the context, the
-    end not before the start, at most `max_answer_length` tokens long. Spans of equal score keep the order of their
+    end not before the start, at most ``max_answer_length`` tokens long. Spans of equal score keep the order of their
     feature, then of their start's rank, then of their end's.
 
     Args:
@@ -199,10 +199,12 @@ def rank_spans(
         distinct: The examples: keep only the best of spans of the same characters, which overlapping windows share,
             and then of the same text. ``None`` keeps all.
     """
-    offsets, num_spans = search.offsets, search.n_best_size if num_spans is None else num_spans
+    offsets = search.offsets
+    num_spans = search.n_best_size if num_spans is None else num_spans
     example_F = offsets.example_index_F[candidates.feature_index_F]
     columns: list[npt.NDArray[Any]] = []
-    num_kept, counts = 0, []
+    num_kept = 0
+    counts = []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
         # Duplicates make room for spans beyond the best, so only a feature can be cut short where they are dropped.
@@ -258,7 +260,8 @@ def _legal_spans(
     block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None, group_F: Int64s
 ) -> Spans:
     """Return the legal pairs of a start and an end that can be among the best of their group of features."""
-    offsets, feature_index_F = search.offsets, block.feature_index_F
+    offsets = search.offsets
+    feature_index_F = block.feature_index_F
     begin_Fn = offsets.begins(block.start_token_Fn, feature_index_F)
     end_Fn = offsets.ends(block.end_token_Fn, feature_index_F)
     # Every start goes with every end, or with its own only.
@@ -301,7 +304,7 @@ def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int, group_F
         bounded_Fnn = np.minimum(score_Fnn.astype(np.float32, copy=False), ceiling_Fnn, out=ceiling_Fnn)
     rows_FP = bounded_Fnn.reshape(-1, num_pairs)
     least_F = np.sort(rows_FP, axis=1)[:, num_pairs - num_spans]
-    # What is below the n-th best of one feature is not among the n best of its group.
+    # A score below the n-th best of one feature is not among the n best of its group.
     first = np.flatnonzero(np.diff(group_F, prepend=group_F[0] - 1))
     least_F = np.maximum.reduceat(least_F, first).repeat(np.diff(first, append=len(group_F)))
     kept_Fnn: Bools = legal_Fnn & (bounded_Fnn >= least_F[:, None, None])
@@ -364,7 +367,8 @@ def span_probabilities(
     probability_N = np.empty(len(ranked.spans), np.float64)
     kind_E = 2 * ranked.counts_E + wide_E
     for kind in np.unique(kind_E).tolist():
-        (count, wide), rows = divmod(kind, 2), np.flatnonzero(kind_E == kind)
+        (count, wide) = divmod(kind, 2)
+        rows = np.flatnonzero(kind_E == kind)
         for first in range(0, len(rows) if count else 0, _EXAMPLES_PER_BLOCK):
             spans = ranked.row_starts[rows[first : first + _EXAMPLES_PER_BLOCK], None] + np.arange(count)
             score = score_N[spans].astype(np.float64) if wide else score_N[spans]
@@ -376,7 +380,7 @@ def span_probabilities(
 def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -> Int64s:
     """Return the first passage of its example that contains the whole span, ``int64 [N]``, -1 for none.
 
-    `example_N`, the example of each span, ascends.
+    ``example_N``, the example of each span, ascends.
     """
     counts_E = np.array([len(passages["start_positions"]) for passages in passages_E], np.int64)
     starts, ends = (
@@ -399,7 +403,7 @@ def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
     """Return the answer type of every example, ``int64 [E]``: a span, a whole passage, yes or no.
 
     The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones; where ``K`` is 0, all
-    answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. `example_F`
+    answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. ``example_F``
     ascends without gaps.
     """
     if type_logits_FK.shape[1] == 0:

@@ -19,7 +19,7 @@ Ties: TypeAlias = Literal["deterministic", "hf"]
 """The order of equal logits: the lower index first, or as numpy's unstable sort happens to leave them."""
 
 TokenOrder: TypeAlias = Ties | Literal["primeqa"]
-"""As `Ties`, or as numpy's unstable sort leaves Python floats."""
+"""As ``Ties``, or as numpy's unstable sort leaves Python floats."""
 
 _HF_PADDING = -100  # what transformers' Trainer pads gathered logits with
 _ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
@@ -81,8 +81,8 @@ class CandidateSearch:
         offsets: Which characters the tokens of all features cover.
         n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
         max_answer_length: Longest answer, in tokens.
-        method: A `TokenOrder` takes the best starts and, independently, the best ends, as transformers and PrimeQA do,
-            and says whose order of equal logits, and of padding, is followed. ``"exhaustive"`` takes the best of all
+        method: A ``TokenOrder`` takes the best starts and, independently, the best ends, as transformers and PrimeQA
+            do, and says whose order of equal logits and of padding to follow. ``"exhaustive"`` takes the best of all
             legal spans, at several times the cost: where few starts and ends are kept, the best span may join two
             tokens that are not among them. Of equal scores the lower start, then the lower end comes first.
             ``"beam_search"`` takes the best legal pairs in the beams of a beam-search head.
@@ -95,7 +95,9 @@ class CandidateSearch:
         max_answer_length: int,
         method: TokenOrder | Literal["exhaustive", "beam_search"],
     ) -> None:
-        self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
+        self.offsets = offsets
+        self.n_best_size = n_best_size
+        self.max_answer_length = max_answer_length
         self.paired = method in ("exhaustive", "beam_search")
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
@@ -109,12 +111,12 @@ class CandidateSearch:
             outputs: Start and end logits, ``float [B, L]``, then optionally the logits of the answer types,
                 ``float [B, K]``, then optionally start deviations, end deviations and similarities; other outputs
                 (hidden states) are ignored. Of a beam-search head: log-probabilities of the ``S`` best starts,
-                ``float [B, S]``, and their tokens, ``int [B, S]``; those of the best ends of each start, one start
+                ``float [B, S]``, and their tokens, ``int [B, S]``; the same for the best ends of each start, one start
                 after the other, ``[B, P]``; scores of "no answer", ``float [B]``.
             feature_indices_B: Which feature each row is, ``int64 [B]``.
 
         Raises:
-            InputError: If these are not the outputs of such a head, or one is not finite.
+            InputError: If the outputs have other shapes, or a value is not finite.
         """
         if self._method == "beam_search":
             return self._search_beams(outputs, feature_indices_B)
@@ -169,7 +171,7 @@ class CandidateSearch:
         return np.where(top_Bn < self._longest, top_Bn, -1)
 
     def _best_spans(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return first and last tokens of the best legal spans, as `_best_tokens` does; ``M`` lengths of a span."""
+        """Return first and last tokens of the best legal spans, as ``_best_tokens`` does; ``M`` lengths of a span."""
         num_tokens = starts_BL.shape[1]
         num_lengths = min(self.max_answer_length, num_tokens)
         found = []
@@ -209,13 +211,13 @@ class CandidateSearch:
             return tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1)
 
         start, end = kept(starts_BP, start_scores_BP), kept(ends_BP, end_scores_BP)
-        # The head has one score of "no answer", which counts as that of the start.
+        # The head has a single score of "no answer", which takes the place of the start logit.
         no_end_B = np.zeros_like(null_B)
         return Candidates(feature_indices_B, *start, null_B, none_B0, *end, no_end_B, none_B0, none_B0, none_B0)
 
 
 def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
-    """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
+    """Return the indices of the ``n`` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
 
     The logits are finite. With ``"hf"`` the order of equal logits, and so which of them are kept, depends on the
     processor, as it does in the QA example of transformers.
@@ -245,7 +247,7 @@ def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
 
 
 def _take(values_RL: np.ndarray[Any, Any], places_Rn: Int64s) -> np.ndarray[Any, Any]:
-    """Return the values at these places of each row: `np.take_along_axis`, in half its time."""
+    """Return the values at these places of each row: ``np.take_along_axis``, in half its time."""
     first_R1 = values_RL.shape[1] * np.arange(len(values_RL))[:, None]
     return values_RL.reshape(-1).take(first_R1 + places_Rn)
 
@@ -258,7 +260,7 @@ _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
 
 
 def _span_outputs(outputs: Sequence[Any]) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """Return the outputs of an extractive head, told apart by position and shape; absent ones have no columns."""
+    """Return the outputs of an extractive head, recognised by position and shape; absent outputs have no columns."""
     if len(outputs) < 2:
         raise InputError(
             f"The model returned {len(outputs)} arrays, but start logits and end logits are needed, in this order; "

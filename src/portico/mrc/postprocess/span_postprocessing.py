@@ -23,7 +23,8 @@ from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcess
 from portico.mrc.postprocess.token_offsets import Features
 
 Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
-"""Whose rules answers follow: portico's, those of the QA example of transformers, PrimeQA's, or those for beams."""
+"""Whose rules answers follow: portico's, the QA example of transformers (``hf`` and, for beams, ``beam_search``) or
+PrimeQA's."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class AnsweredQuestions(EvalPrediction):
 
     def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
         self.answers = answers
-        self._examples, self._calibrate = examples, calibrate
+        self._examples = examples
+        self._calibrate = calibrate
         self.is_labelled = all("answers" in example for example in examples)
         self.inputs = self.losses = None
 
@@ -108,13 +110,13 @@ class StreamedAnswers:
 class SpanPostProcessing:
     """A ``post_process_function`` for extractive models; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
 
-    The arguments that are not listed are those of :class:`~portico.mrc.SpanPostProcessor`.
+    For the arguments that are not listed see :class:`~portico.mrc.SpanPostProcessor`.
 
     Args:
         null_score_diff_threshold: ``"best"`` uses the threshold with the best F1 on the labelled questions themselves.
         mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
-            no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
-            the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.
+            no and passages can be answers if the model classifies them. ``"hf"`` and ``"beam_search"``: the same files
+            as the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's rules.
         search: ``"exhaustive"`` in mode ``"portico"`` only.
         scorer_type: What mode ``"primeqa"`` ranks spans by.
         calibrate: Write a calibration of the scores, fitted on the labelled questions, next to the answers;
@@ -181,7 +183,7 @@ class SpanPostProcessing:
 
 @dataclass(frozen=True)
 class SquadMetrics:
-    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD, in 0..100; see `squad_metrics`."""
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD, in 0..100; see ``squad_metrics``."""
 
     version_2_with_negative: bool
 

@@ -33,7 +33,7 @@ from portico.mrc.postprocess.ranking import (
     rank_spans,
     span_probabilities,
 )
-from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties
+from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties, TokenOrder
 from portico.mrc.postprocess.token_offsets import LITERAL_EMPTY, ExampleColumns, Features, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
@@ -53,8 +53,10 @@ class CandidateCollector:
     """
 
     def __init__(self, examples: ExampleColumns, search: CandidateSearch) -> None:
-        self._examples, self._search = examples, search
-        self.num_examples, self.num_features = len(examples.ids), len(search.offsets)
+        self._examples = examples
+        self._search = search
+        self.num_examples = len(examples.ids)
+        self.num_features = len(search.offsets)
         self._parts: list[Candidates] = []
         # Batches of one width that are still to be searched, and their features.
         self._waiting: list[tuple[list[npt.NDArray[Any]], Int64s]] = []
@@ -63,7 +65,7 @@ class CandidateCollector:
         """Take the outputs of the model for one batch, in the model's order.
 
         Args:
-            outputs: Arrays with a row for each feature; see `CandidateSearch`.
+            outputs: Arrays with a row for each feature; see ``CandidateSearch``.
             feature_indices: Which feature each row is, ``int [B]``, in any order; of a feature that comes twice (a
                 distributed sampler repeats some) the first counts.
 
@@ -89,7 +91,7 @@ class CandidateCollector:
                 "from 0; give the features that the model was evaluated on."
             )
         if num_rows >= _ROWS_AT_ONCE or (num_rows and not self._parts):
-            # The first batch shows at once whether these are the outputs of such a head.
+            # Search the first batch at once: an error in the outputs then shows early.
             self._search_waiting()
             self._parts.append(self._search(outputs, indices_B))
         elif num_rows:
@@ -157,7 +159,8 @@ class CandidateCollector:
     def _shortlist(
         self, ranked: RankedSpans, candidates: Candidates, probability_N: npt.NDArray[np.float64]
     ) -> Shortlist:
-        passages, context_N = self._examples.passages, self._contexts(ranked, candidates)
+        passages = self._examples.passages
+        context_N = self._contexts(ranked, candidates)
         passage_N = context_N
         if passages is not None:
             passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
@@ -170,7 +173,7 @@ class SpanPostProcessor(CandidateCollector):
     Args:
         examples: The examples, of which ``id``, ``context`` (a string or a list of strings) and, where present,
             ``passage_candidates`` are read.
-        features: Their evaluation features, from `Featurizer.eval_features` or in the form of the QA example of
+        features: Their evaluation features, from ``Featurizer.eval_features`` or in the form of the QA example of
             transformers.
         version_2_with_negative: Whether "no answer" (an empty text) can be predicted.
         n_best_size: Number of starts, ends and spans to consider.
@@ -209,17 +212,20 @@ class SpanPostProcessor(CandidateCollector):
             )
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
-        self._ties, self._scorer = ties, scorer
+        self._ties = ties
+        self._scorer = scorer
         self._calibration = calibration
         # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
         self._own_rules = ties == "deterministic" and scorer is None
         if search != "top" and not (search == "exhaustive" and self._own_rules):
             raise InputError(
                 f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
-                "portico's rules and not by those of transformers or PrimeQA."
+                "portico's rules and not by the rules of transformers or PrimeQA."
             )
         columns = ExampleColumns(examples)
-        method = "exhaustive" if search == "exhaustive" else ties if scorer is None else "primeqa"
+        method: TokenOrder | Literal["exhaustive"] = ties if scorer is None else "primeqa"
+        if search == "exhaustive":
+            method = "exhaustive"
         offsets = token_offsets(features, columns.ids)
         super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, method))
 
@@ -232,13 +238,13 @@ class SpanPostProcessor(CandidateCollector):
     ) -> None:
         """Take the logits of one batch, ``float [B, L]``, and optionally of the answer types, ``float [B, 5]``.
 
-        For the indices and for errors see `update_outputs`.
+        For the indices and for errors see ``update_outputs``.
         """
         types = [] if type_logits is None else [type_logits]
         self.update_outputs((start_logits, end_logits, *types), feature_indices)
 
     def compute(self) -> Answers:
-        """Return the answers of all examples; raise `InputError` if a feature got no logits."""
+        """Return the answers of all examples; raise ``InputError`` if a feature got no logits."""
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         examples = self._examples if self._own_rules else None
@@ -260,8 +266,8 @@ class SpanPostProcessor(CandidateCollector):
 class BeamPostProcessor(CandidateCollector):
     """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
-    The arguments are those of `SpanPostProcessor`, except that ``version_2_with_negative`` says whether to return
-    scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
+    For the arguments see ``SpanPostProcessor``, with two differences: ``version_2_with_negative`` says whether to
+    return scores of "no answer", and ``n_best_size`` is the number of spans to keep of each example.
 
     Raises:
         InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.
@@ -282,7 +288,7 @@ class BeamPostProcessor(CandidateCollector):
         super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "beam_search"))
 
     def compute(self) -> BeamAnswers:
-        """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
+        """Return the answers of all examples; raise ``InputError`` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
         choice = choose(ranked, None, np.inf, answer_types(candidates.type_logits_FK, example_F))
@@ -308,11 +314,11 @@ def postprocess_qa_predictions(
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
     ``predictions`` are the start logits and end logits of all features in order, ``float [F, L]`` each. The answers
-    are written into ``output_dir``, unless it is ``None``, by `Answers.write` with this ``prefix``. This module's
-    logger gets the ``log_level``, unless it is ``None``. The other arguments are those of `SpanPostProcessor`.
+    are written into ``output_dir``, unless it is ``None``, by ``Answers.write`` with this ``prefix``. This module's
+    logger gets the ``log_level``, unless it is ``None``. For the other arguments see ``SpanPostProcessor``.
 
     Raises:
-        InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
+        InputError: As in ``SpanPostProcessor``, or if predictions and features differ in number.
     """
     if len(predictions) != 2:
         raise InputError(
@@ -347,12 +353,12 @@ def postprocess_qa_predictions_with_beam_search(
 
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
-    ``predictions`` are the five outputs of a beam-search head (see `CandidateSearch`), ``start_n_top`` starts in each
-    beam and ``end_n_top`` ends for each start. The other arguments are those of `BeamPostProcessor` and
-    `postprocess_qa_predictions`. Without ``version_2_with_negative`` the scores are ``None``.
+    ``predictions`` are the five outputs of a beam-search head (see ``CandidateSearch``), ``start_n_top`` starts in
+    each beam and ``end_n_top`` ends for each start. For the other arguments see ``BeamPostProcessor`` and
+    ``postprocess_qa_predictions``. Without ``version_2_with_negative`` the scores are ``None``.
 
     Raises:
-        InputError: As in `BeamPostProcessor`, or if the beams are of another size.
+        InputError: As in ``BeamPostProcessor``, or if the beams are of another size.
     """
     sizes = [np.shape(output)[-1] for output in predictions]
     if len(sizes) != 5 or sizes[:4] != [start_n_top, start_n_top, start_n_top * end_n_top, start_n_top * end_n_top]:

@@ -1,4 +1,4 @@
-"""What post-processing reads of examples and features: contexts, and where the tokens of each window lie in them.
+"""The parts of examples and features that post-processing reads: contexts, and the places of tokens in them.
 
 Shape suffixes: E examples, F features (windows), T tokens of all windows, n tokens looked up.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s, Tokens
 from portico.mrc.datasets.examples import Examples, arrow_column, arrow_view, column
 from portico.mrc.features.windows import FeatureSet
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Passages: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Characters ``[start, end)`` of each example's passages, as ``start_positions`` and ``end_positions``."""
@@ -81,10 +84,10 @@ class TokenOffsets:
         example_index_F: The example each feature was cut from, ``int64 [F]``.
         row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
         char_offsets_T2: First character and the character after the last of each token, ``int [T, 2]``; -1 where no
-            answer may begin or end. With ``pair_starts``, of the tokens that have characters only.
+            answer may begin or end. With ``pair_starts``, it has only the tokens that have characters.
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
-        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that, ``int32
-            [T + 1]``: a token whose index is that of the next has no characters. ``None`` if each token has a pair.
+        pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that array, ``int32
+            [T + 1]``; a token with the same index as the next has no characters. ``None`` if each token has a pair.
     """
 
     example_index_F: Int64s
@@ -109,7 +112,7 @@ class TokenOffsets:
         return self._chars(token_Fn, feature_index_F, 0)
 
     def ends(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
-        """Return the character after the last of tokens; see `begins`."""
+        """Return the character after the last of tokens; see ``begins``."""
         return self._chars(token_Fn, feature_index_F, 1)
 
     def _chars(self, token_Fn: Tokens, feature_index_F: Int64s, side: int) -> Int32s:
@@ -129,11 +132,11 @@ class TokenOffsets:
 
 
 Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
-"""Features from `Featurizer.eval_features`, rows with ``example_id`` and ``offset_mapping``, or their offsets."""
+"""Features from ``Featurizer.eval_features``, rows with ``example_id`` and ``offset_mapping``, or their offsets."""
 
 
 def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of evaluation features: those of `Featurizer.eval_features`, or rows as in `offsets_of_rows`.
+    """Read the offsets of evaluation features, from ``Featurizer.eval_features`` or as rows for ``offsets_of_rows``.
 
     Raises:
         InputError: If an example has no features, a feature belongs to none of the examples, or the features were
@@ -179,7 +182,7 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
 
-def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
+def _arrow_offsets(features: "Dataset") -> tuple[Int64s, Tokens, Int32s] | None:
     """Read the column of a ``datasets.Dataset`` without a copy; ``None`` if a value is not a pair."""
     rows = arrow_column(features, "offset_mapping")
     pairs = rows.flatten()
@@ -195,7 +198,7 @@ def _arrow_offsets(features: Any) -> tuple[Int64s, Tokens, Int32s] | None:
     return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
 
 
-def _rows(features: Any) -> Sequence[Mapping[str, Any]]:
+def _rows(features: "Dataset") -> Sequence[Mapping[str, Any]]:
     """Return rows of Python objects, whatever a ``datasets.Dataset`` is set to return."""
     rows: Sequence[Mapping[str, Any]] = features.with_format(None) if hasattr(features, "with_format") else features
     return rows

@@ -6,7 +6,7 @@ Shape suffixes: E examples, N records of one example.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.features.labels import TargetType
 
-if TYPE_CHECKING:
-    from portico.mrc.primeqa.postprocessors import SpanRecord
+SpanRecord: TypeAlias = dict[str, Any]
+"""A possible answer, with PrimeQA's keys."""
 
 _NUM_FEATURES = 14  # of `ConfidenceScorer`
 _RIGHT_FROM_F1 = 0.5
@@ -27,7 +27,7 @@ class ConfidenceScorer:
     Args:
         confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
 
-    An `InputError` is raised if the file does not exist or joblib is not installed.
+    An ``InputError`` is raised if the file does not exist or joblib is not installed.
     """
 
     def __init__(self, confidence_model_path: str | Path) -> None:
@@ -38,7 +38,7 @@ class ConfidenceScorer:
                 "leave it out."
             )
         try:
-            from joblib import load  # type: ignore[import-untyped]
+            from joblib import load
         except ImportError as error:
             raise MissingPackageError(
                 "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
@@ -46,13 +46,13 @@ class ConfidenceScorer:
             ) from error
         self._model = load(path)
 
-    def predict_scores(self, records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
+    def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
         """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
         scores_N: npt.NDArray[np.float64] = self._model.predict_proba(self.make_features(records))[:, 1]
         return scores_N
 
     @staticmethod
-    def make_features(records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
+    def make_features(records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
         """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
         softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
         types = [record["target_type_logits"] for record in records]
@@ -81,12 +81,12 @@ class ConfidenceScorer:
 
     @classmethod
     def make_training_data(
-        cls, predictions: Mapping[str, Sequence["SpanRecord"]], references: Sequence[Mapping[str, Any]]
+        cls, predictions: Mapping[str, Sequence[SpanRecord]], references: Sequence[Mapping[str, Any]]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
 
-        The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
-        it overlaps with a gold span by an F1 of at least one half.
+        ``ExtractivePostProcessor.prepare_examples_as_references`` returns the references. A span is right (1) if its
+        overlap with a gold span has an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -100,13 +100,13 @@ class ConfidenceScorer:
 
 
 def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
-    """Return the sum of each span's F1 with the others, divided by the number of all."""
+    """Return for each span the sum of its F1 with the other spans, divided by the number of spans."""
     pairs = [(span["start_position"], span["end_position"]) for span in spans]
     return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / len(pairs) for n, a in enumerate(pairs)]
 
 
 def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the F1 of two spans, to which PrimeQA counts the character after their last one too."""
+    """Return the F1 of two spans; like PrimeQA, count the character after the last one as part of a span."""
     shared = min(one[1], other[1]) - max(one[0], other[0]) + 1
     return max(2 * shared / (one[1] - one[0] + other[1] - other[0] + 2), 0.0)
 
@@ -125,11 +125,11 @@ class ScoreNormalizer:
     classifier: Any
 
     def normalize(
-        self, predictions: Mapping[str, Sequence["SpanRecord"]], boolean_answers: Mapping[str, str]
-    ) -> dict[str, list["SpanRecord"]]:
+        self, predictions: Mapping[str, Sequence[SpanRecord]], boolean_answers: Mapping[str, str]
+    ) -> dict[str, list[SpanRecord]]:
         """Return the records with new scores; boolean questions are answered by yes or no and no span.
 
-        `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
+        ``boolean_answers`` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
         best = {example_id: records[0] for example_id, records in predictions.items()}
         features = [

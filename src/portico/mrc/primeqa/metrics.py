@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from portico.errors import InputError
 from portico.mrc.metrics.natural_questions import NqF1
 from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
-from portico.mrc.metrics.spans import Annotated, Record, annotators_of, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, Record, annotators_of, yes_no_word
 from portico.mrc.metrics.squad import Mlqa, SquadV1
 from portico.mrc.metrics.tydi import TydiF1
 
@@ -24,7 +24,7 @@ Scores = dict[str, float]
 
 
 class CollectingMetric(ABC):
-    """Collects predictions and references, and scores them in `compute`."""
+    """Collects predictions and references, and scores them in ``compute``."""
 
     def __init__(self) -> None:
         self._predictions: list[Record] = []
@@ -52,7 +52,7 @@ class CollectingMetric(ABC):
         Every metric accepts the options of all, so that one call fits each; it ignores those it does not use. For
         TyDiF1, the thresholds are how many annotators must have given a passage or a minimal answer, and ``verbose``
         logs the scores of each language. For MLQA, the first code in a ``dataset_config_name`` such as
-        ``"mlqa.zh.en"`` is the language of the answers. An `InputError` is raised if only one of predictions and
+        ``"mlqa.zh.en"`` is the language of the answers. An ``InputError`` is raised if only one of predictions and
         references is given, or the records cannot be scored.
         """
         if (predictions is None) != (references is None):
@@ -83,7 +83,7 @@ class SQUAD(CollectingMetric):
 
 
 class MLQA(CollectingMetric):
-    """Exact match and F1 in the language of the answers; see `Mlqa`."""
+    """Exact match and F1 in the language of the answers; see ``Mlqa``."""
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         if dataset_config_name is None:
@@ -95,7 +95,7 @@ class MLQA(CollectingMetric):
 
 
 class TyDiF1(CollectingMetric):
-    """Mean F1, precision and recall over the languages of TyDi QA; see `TydiF1`.
+    """Mean F1, precision and recall over the languages of TyDi QA; see ``TydiF1``.
 
     ``compute`` returns ``None`` if some question has no annotator.
     """
@@ -111,7 +111,7 @@ class TyDiF1(CollectingMetric):
 
 
 class NQF1(CollectingMetric):
-    """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
+    """F1, precision and recall of all long and short answers, gold if two annotators agree; see ``NqF1``."""
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         scores = self._scored_by(NqF1(precision_targets=(), sync_on_compute=False), _yes_no_without_span)
@@ -119,7 +119,7 @@ class NQF1(CollectingMetric):
 
 
 class ROUGE(CollectingMetric):
-    """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
+    """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see ``Rouge``."""
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
@@ -129,7 +129,7 @@ class ROUGE(CollectingMetric):
 
 
 def _yes_no_without_span(record: Record) -> Record:
-    """Return the prediction, without its span if it is yes or no: PrimeQA ignores the span of such a prediction."""
-    if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
+    """Return a prediction, without the span if the answer is yes or no: PrimeQA ignores the span in that case."""
+    if yes_no_word(record["yes_no_answer"], key=record["example_id"]) == "none":
         return record
     return {**record, "start_position": -1, "end_position": -1}

@@ -1,6 +1,6 @@
 """PrimeQA's post-processors: from a model's outputs to records, references and metric-ready predictions.
 
-Source: ``primeqa/mrc/processors/postprocessors`` of PrimeQA.
+Source: PrimeQA, package ``primeqa.mrc.processors.postprocessors``.
 
 Shape suffixes: E examples, F features (windows), N ranked spans, or records of one example.
 """
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,7 @@ from portico.mrc.postprocess.token_offsets import (
     offsets_of_rows,
     token_offsets,
 )
-from portico.mrc.primeqa.confidence import ConfidenceScorer
-
-SpanRecord: TypeAlias = dict[str, Any]
-"""One possible answer, by PrimeQA's keys."""
+from portico.mrc.primeqa.confidence import ConfidenceScorer, SpanRecord
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
@@ -81,7 +78,7 @@ class AbstractPostProcessor(ABC):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
-        The features are grouped by example in the order of the examples; `predictions` are the model's outputs for all
+        Features are grouped by example, in the order of the examples; ``predictions`` are the model's outputs for all
         features in order.
         """
 
@@ -116,7 +113,8 @@ class SpanRecords(CandidateCollector):
 
     def __init__(self, post_processor: "ExtractivePostProcessor", examples: Examples, features: Features) -> None:
         columns = ExampleColumns(examples)
-        self._post_processor, self._given = post_processor, examples
+        self._post_processor = post_processor
+        self._given = examples
         self._passages = columns.passages if post_processor._single_context_multiple_passages else None
         offsets = _grouped_offsets(features, columns.ids)
         sizes = post_processor._n_best_size, post_processor._max_answer_length
@@ -141,7 +139,8 @@ class SpanRecords(CandidateCollector):
             passage_N = passage_indices(spans.chars_N2, example_N, self._passages)
         null_N = candidates.null_start_F[row_N].astype(np.float64) + candidates.null_end_F[row_N]
         softmax = span_probabilities(ranked).tolist()
-        ids, texts = self._examples.ids, self._examples.texts(example_N, context_N, spans.chars_N2)
+        ids = self._examples.ids
+        texts = self._examples.texts(example_N, context_N, spans.chars_N2)
         columns: dict[str, list[Any]] = {
             "example_id": [ids[example] for example in example_N.tolist()],
             "cls_score": null_N.tolist(),
@@ -176,12 +175,12 @@ class SpanRecords(CandidateCollector):
 
 
 def _or_zeros(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """Return the values, or zeros if the model has no such output."""
+    """Return an output of the model, or zeros if the model does not return that output."""
     return values if values.shape[1] else np.zeros((len(values), width))
 
 
 def _no_span(example_id: str) -> SpanRecord:
-    """Return what differs from zero in the record of an example without any legal span."""
+    """Return the nonzero values in the record of an example without any legal span."""
     return {
         "example_id": example_id,
         "span_answer": {"start_position": -1, "end_position": -1},
@@ -195,7 +194,7 @@ def _no_span(example_id: str) -> SpanRecord:
 
 
 def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of features that are grouped by ``example_idx`` or from `Featurizer.eval_features`."""
+    """Read the offsets of features that are grouped by ``example_idx`` or from ``Featurizer.eval_features``."""
     if isinstance(features, FeatureSet | TokenOffsets):
         return token_offsets(features, ids)
     if not len(features):
@@ -229,7 +228,7 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
 
 
 class ExtractivePostProcessor(AbstractPostProcessor):
-    """Keeps the ``k`` best spans of each example with all that is known about them.
+    """Keeps the ``k`` best spans of each example, with all scores.
 
     Given to :class:`~portico.mrc.trainer.MRCTrainer` itself as ``post_process_function``, it streams; its bound
     methods take the outputs of all features at once.
@@ -276,7 +275,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
-        `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+        ``predictions`` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
         ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
         records = self.begin(examples, features)
@@ -341,7 +340,7 @@ class SQUADPostProcessor(ExtractivePostProcessor):
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers": {"text", "answer_start"}}`` of every example.
 
-        Where an example has no ``answer_text``, its texts are those of its target positions.
+        The texts of an example without ``answer_text`` are read from its context at the target positions.
         """
         return [
             {
@@ -365,9 +364,10 @@ class SQUADPostProcessor(ExtractivePostProcessor):
 def _gold_texts(example: Any) -> list[str]:
     if example.get("answer_text") is not None:
         return list(example["answer_text"])
-    target, contexts = example["target"], contexts_of(example)
+    target = example["target"]
+    contexts = contexts_of(example)
     spans = zip(target["start_positions"], target["end_positions"], target["passage_indices"], strict=True)
-    # A passage index counts contexts where there are several, and passages of the only one otherwise.
+    # A passage index counts the contexts of an example, or the passages of its only context.
     return [contexts[passage if len(contexts) > 1 else 0][start:end] for start, end, passage in spans if start >= 0]
 
 
@@ -454,9 +454,9 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example, which has ``id`` or ``example_id``.
 
-        The features have ``example_id``. `predictions` are the token ids of all features in order, ``int [F, L]``, -1
-        and below as padding; or the output of an evaluation, which has them as ``predictions``. An `InputError` is
-        raised if features and rows differ in number, or an example has no feature.
+        The features have ``example_id``. ``predictions`` are the token ids of all features in order, ``int [F, L]``,
+        with negative ids as padding; or the output of an evaluation, which holds them as ``predictions``. Raises an
+        ``InputError`` if features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)

@@ -1,7 +1,7 @@
 """PrimeQA's preprocessors: a ``datasets.Dataset`` to the base schema, and from there to features.
 
-They are adapters over the engine in `portico.mrc.features` and the parsers in `portico.mrc.datasets`. Each takes the
-arguments of :class:`AbstractPreProcessor`.
+They adapt the engine in ``portico.mrc.features`` and the parsers in ``portico.mrc.datasets`` to PrimeQA's interface.
+Each takes the arguments of :class:`AbstractPreProcessor`.
 
 Shape suffixes: F features (windows), T tokens of all windows.
 """
@@ -105,12 +105,12 @@ class AbstractPreProcessor(ABC):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and their labelled features to train on.
 
-        An `InputError` is raised if there are no examples, they lack a column, or subsampling drops every window.
+        An ``InputError`` is raised if there are no examples, they lack a column, or subsampling drops every window.
         """
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and the features of all their windows; see `process_train`."""
+        """Return the examples in the base schema, and the features of all their windows; see ``process_train``."""
         return self._process(examples, is_train=False)
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
@@ -121,7 +121,7 @@ class AbstractPreProcessor(ABC):
     def label_features_for_subsampling(
         self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
+        """Return a batch of features with the ``SubsampleType`` of each as ``subsample_type``.
 
         They have ``target_type`` and ``example_idx``, the index of their example in the batch of ``examples``. If
         subsampling keeps every feature, they are returned unchanged.
@@ -134,7 +134,7 @@ class AbstractPreProcessor(ABC):
         return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``; all of them if there is no such column."""
+        """Return the features to train on, without the column ``subsample_type``; all features if it is missing."""
         if "subsample_type" not in dataset.column_names:
             return dataset
         kept = self._subsampling.kept(np.asarray(dataset["subsample_type"]))
@@ -142,7 +142,7 @@ class AbstractPreProcessor(ABC):
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Raise an `InputError` if a required column of the examples is missing or has another type.
+        """Raise an ``InputError`` if a required column of the examples is missing or has another type.
 
         Answers are required if ``is_train``; with ``pre_adaptation`` columns that :meth:`adapt_dataset` adds may
         still be missing.
@@ -320,7 +320,7 @@ class _DatasetPreProcessor(BasePreProcessor):
     """Adapts the records of a dataset to the base schema before making features of them."""
 
     _source_columns: ClassVar[tuple[str, ...]]
-    """Columns that are replaced by those of the base schema."""
+    """Columns that the columns of the base schema replace."""
 
     @staticmethod
     @abstractmethod
@@ -334,7 +334,7 @@ class _DatasetPreProcessor(BasePreProcessor):
         optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
         adapt = partial(self._base_columns, is_train=is_train)
         made = base_schema(is_train=True, single_context=True)
-        # `Dataset.map` needs the types beforehand: the optional columns are those of the first record.
+        # `Dataset.map` needs the types beforehand: the first record shows which optional columns there are.
         if len(dataset):
             first = adapt(dataset[0])
             made |= {name: kind for name, kind in optional.items() if name in first}
@@ -422,8 +422,8 @@ class MRQAPreprocessor(_DatasetPreProcessor):
 class TyDiQAPreprocessor(_SingleContextPreProcessor):
     """Makes features of TyDi QA's primary task, with characters instead of UTF-8 bytes.
 
-    The data are in the form of the hub or of Google, which also is that of list questions; ``document_plaintext`` is
-    kept for metrics.
+    The data are in the form of the hub or of Google, which list questions use too; ``document_plaintext`` is kept for
+    metrics.
     """
 
     _source_columns = ("question_text", "annotations", "passage_answer_candidates")
@@ -447,8 +447,8 @@ TyDiQAGooglePreprocessor = TyDiQAPreprocessor
 class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
     """Labels windows that answer yes or no with the part of the gold passage that they hold.
 
-    The part starts with the first context token that starts in the passage and ends with the last one that ends in it;
-    without such a token, with the first and the last context token.
+    The part starts with the first context token that starts in the passage, by default the first context token, and
+    ends with the last context token that ends in the passage, by default the last context token.
     """
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:

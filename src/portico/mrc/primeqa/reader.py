@@ -10,7 +10,8 @@ from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.inference import Contexts, Inference, question_windows
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
-from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor, SpanRecord
+from portico.mrc.primeqa.confidence import SpanRecord
+from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor
 
 # Of each answer, in PrimeQA's order.
 _KEYS = ("example_id", "passage_index", "span_answer_text", "span_answer", "span_answer_score", "confidence_score")

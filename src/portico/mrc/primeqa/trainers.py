@@ -12,12 +12,12 @@ MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
 class MSKD_MRCTrainer(MultiSourceMRCTrainer):
     """A :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer` that loads its teacher.
 
-    The arguments below can also be attributes of the training arguments, where PrimeQA's scripts put them; all others
-    are those of the parent class.
+    The arguments below can also be attributes of the training arguments, where PrimeQA's scripts put them. Further
+    arguments are passed on to the parent class.
 
     Args:
         kd_teacher_model_path: Folder or name of the teacher's weights; without it nothing is distilled.
-        kd_teacher_config_path: Folder or name of the teacher's configuration; by default that of its weights.
+        kd_teacher_config_path: Folder or name of the teacher's configuration; by default ``kd_teacher_model_path``.
         kd_temperature: Divisor of the teacher's logits.
     """
 
@@ -39,5 +39,6 @@ class MSKD_MRCTrainer(MultiSourceMRCTrainer):
             return
         config_path = given("kd_teacher_config_path", kd_teacher_config_path)
         temperature = given("kd_temperature", kd_temperature)
-        self.teacher = load_teacher(model_path, config_path, student=self.model)
+        student: Any = self.model
+        self.teacher = load_teacher(model_path, config_path, student=student)
         self.distillation = Distillation("mse", temperature=1.0 if temperature is None else float(temperature))

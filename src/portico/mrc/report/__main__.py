@@ -1,6 +1,6 @@
-"""`python -m portico.mrc.report`, the same as the command `portico-report`."""
+"""``python -m portico.mrc.report`` is ``portico report``."""
 
-from portico.mrc.report.command import main
+import runpy
 
 if __name__ == "__main__":
-    main()
+    runpy.run_module("portico.commands.report", run_name="__main__")

@@ -1,6 +1,5 @@
-"""The command `portico-report`: reads runs from their folders, and writes the report of one or compares several."""
+"""Read runs from their folders, and write the report of one or the comparison of several."""
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ import yaml
 from portico.cli.experiment import TARGET, path_of
 from portico.cli.settings import check_values, schema_of
 from portico.data.defects import shorten
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
@@ -40,39 +39,6 @@ _OWN_DATA = path_of(MRCData)
 Example = Mapping[str, Any]
 
 
-@ends_with_its_reader
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
-    parser = argparse.ArgumentParser(
-        description="Write the report of a reading comprehension run again, or compare runs with the first: which "
-        "answers were fixed or broken, and whether the differences are significant.",
-    )
-    parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("others", type=Path, nargs="*", help="folders of the runs to compare with it")
-    parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
-    parser.add_argument(
-        "--max-megabytes",
-        type=float,
-        default=MAX_MEGABYTES,
-        metavar="NUMBER",
-        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--trust-config",
-        action="store_true",
-        help="call the class that config.yaml names to load the data; only for a run that you trust",
-    )
-    try:
-        options = vars(parser.parse_args(arguments))
-        print(write_page(options.pop("run"), *options.pop("others"), **options))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
-
-
 def write_page(
     run: Path,
     *others: Path,
@@ -81,7 +47,9 @@ def write_page(
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
 ) -> Path:
-    """Write the report of a run, or the comparison with others, and return the file; the arguments are the command's.
+    """Write the report of a run, or the comparison with others, and return the file.
+
+    The arguments are those of ``portico report``.
 
     By default it is ``report.html`` in the folder of the run, for a comparison with one ``comparison-with-<run>.html``
     in that one's folder, and with several ``comparison-of-<number>-runs.html`` in the folder of the last.

@@ -102,10 +102,10 @@ def _count(ids: Iterable[str]) -> str:
 def write_comparison(
     path: str | Path, first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> None:
-    """Write what changed from one run to another: one HTML file that needs no network and no other file.
+    """Write the changes from one run to others as one HTML file that needs no network and no other file.
 
-    ``first`` is the baseline; the results of all runs are of the same questions in the same order, at least one. The
-    other arguments are those of `write_report`.
+    ``first`` is the baseline. The results of all runs have the same questions in the same order, at least one. For the
+    other arguments see ``write_report``.
     """
     write_text(path, comparison_page(first, second, *others, max_megabytes=max_megabytes))
 
@@ -113,7 +113,7 @@ def write_comparison(
 def comparison_page(
     first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> str:
-    """Return what changed from one run to others as one HTML page; the arguments are those of `write_comparison`."""
+    """Return the comparison of runs as one HTML page; for the arguments see ``write_comparison``."""
     runs = [first, second, *others]
     return (_page_of_several if others else _page_of_two)(runs, round(max_megabytes * BYTES))
 
@@ -123,7 +123,8 @@ def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
     whole = difference("", first.results, second.results)
     tested = significance(first.results, second.results)
     ways = groupings(second.results)
-    parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
+    parts = macros("parts.html.j2")
+    templates = macros("comparison.html.j2")
     kinds = list(map(change, first.results, second.results))
     changed = [index for index, kind in enumerate(kinds) if kind is not Change.UNCHANGED]
     return render_page(
@@ -190,7 +191,7 @@ def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
 
 
 class _Score(NamedTuple):
-    """A row of the scoreboard: a run's scores, and those of answering trivially in its place."""
+    """A row of the scoreboard: the scores of a run, and the scores of trivial answers to the same questions."""
 
     place: str
     group: Group
@@ -240,10 +241,12 @@ def _several(name: str, first: Sequence[QuestionResult], *others: Sequence[Quest
 
 def _lead(whole: Difference) -> str:
     moved = whole.second_f1 - whole.first_f1
-    verb = "rose" if moved > 0 else "fell" if moved < 0 else "is unchanged"
-    by = f" by {abs(moved):.1f} to {whole.second_f1:.1f}" if moved else f" at {whole.second_f1:.1f}"
+    f1 = f"{whole.second_f1:.1f}"
+    change = f"is unchanged at {f1}"
+    if moved:
+        change = f"{'rose' if moved > 0 else 'fell'} by {abs(moved):.1f} to {f1}"
     count = num_questions(whole.num_questions)
-    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
+    return f"{count}: F1 {change}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
 
 
 def _verdict(tested: Significance) -> str:

@@ -34,8 +34,8 @@ Record = dict[str, Any]
 class Explorer:
     """Questions to read, each answered by one run or by several: the same questions in the same order.
 
-    ``kinds`` has the kind of each question, ``ranking`` all of them: questions of the first ones are the last to be
-    left out where there are more than ``max_bytes`` of them.
+    ``kinds`` has the kind of each question and ``ranking`` all kinds. If the questions take more than ``max_bytes``,
+    questions of the last kinds in the ranking are left out first.
     """
 
     runs: Sequence[str]
@@ -152,7 +152,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     # In a script element only "<" can end the data: "</script>" and "<!--".
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -162,10 +162,10 @@ def _size(text: str) -> int:
 
 
 def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
-    """Return the marked parts of a passage, in order and without overlap, as `(start, end, kinds)`.
+    """Return the marked parts of a passage, in order and without overlap, as ``(start, end, kinds)``.
 
-    The layers are the character ranges, ends exclusive, of each kind of mark; they may overlap, and parts outside of
-    the passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit `i` of `kinds` is layer `i`.
+    Each layer has the character ranges, ends exclusive, of one kind of mark. Ranges may overlap; parts outside the
+    passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit ``i`` of ``kinds`` is layer ``i``.
     """
     spans = [
         (max(start, 0), min(end, len(context)), 1 << layer)

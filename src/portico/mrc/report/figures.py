@@ -123,16 +123,17 @@ def agreement(results: Sequence[QuestionResult]) -> Agreement:
 
 
 def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
-    """Return how often each kind occurs, in the order of its class, without those that never do."""
+    """Return how often each kind occurs, in the order of the class; kinds that do not occur are left out."""
     counts = Counter(kinds)
     return {kind: counts[kind] for kind in sorted(counts, key=lambda kind: kind.rank)}
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One way to group questions in a table, with the headings of the table and of its column of names.
+    """One way to group questions in a table.
 
-    The groups are in the order of their names in `order`; if it is empty, the largest group comes first.
+    ``title`` is the heading of the table, ``column`` the heading of the column of names. Groups are in the order of
+    their names in ``order``; if it is empty, the largest group comes first.
     """
 
     title: str
@@ -141,7 +142,7 @@ class Grouping:
     order: tuple[str, ...] = ()
 
     def members(self, results: Sequence[QuestionResult]) -> dict[str, list[int]]:
-        """Return the indices in `results` of each group's questions, groups in their order, none empty."""
+        """Return the indices in ``results`` of each group's questions, groups in their order, none empty."""
         found: dict[str, list[int]] = {}
         for index, result in enumerate(results):
             found.setdefault(self.name_of(result), []).append(index)

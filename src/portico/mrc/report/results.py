@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 Span = tuple[int, int]
 
 # Baselines of a run: no answer to any question, and the run's best span for every question.
-DECLINING, ANSWERING = "answering nothing", "always answering"
+DECLINING = "answering nothing"
+ANSWERING = "always answering"
 
 
 class Candidate(NamedTuple):
@@ -23,7 +24,7 @@ class Candidate(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How well one text answers one question; see `QuestionResult`."""
+    """How well one text answers one question; see ``QuestionResult``."""
 
     exact: float
     f1: float
@@ -38,13 +39,13 @@ class QuestionResult:
         title: Title of the article; may be empty.
         question: The question.
         context: The whole passage; all offsets count its characters.
-        golds: Accepted answers as `(text, start)`; empty if the question has no answer. A negative start means that
+        golds: Accepted answers as ``(text, start)``; empty if the question has no answer. A negative start means that
             the position of the answer is unknown.
         predicted_text: The model's answer; empty if it declined to answer.
-        predicted_start: First character of the answer in `context`, or None.
+        predicted_start: First character of the answer in ``context``, or None.
         predicted_end: The character after its last one, or None.
         probability: The model's confidence in its answer, in 0..1, or None if the run did not save it.
-        null_odds: Score of "no answer" minus that of the best span, or None if the model cannot decline.
+        null_odds: Score of "no answer" minus the score of the best span, or None if the model cannot decline.
         exact: 1.0 if the answer equals an accepted one after normalisation, else 0.0.
         f1: Word overlap with the best accepted answer, in 0..1.
         question_type: A label of the data to group by, or an empty string.
@@ -73,14 +74,14 @@ class QuestionResult:
 
     @property
     def predicted_span(self) -> Span | None:
-        """The answer's character range in `context`, end exclusive, or None."""
+        """The answer's character range in ``context``, end exclusive, or None."""
         if self.predicted_start is None or self.predicted_end is None:
             return None
         return self.predicted_start, self.predicted_end
 
     @property
     def gold_spans(self) -> list[Span]:
-        """The character ranges in `context` of the accepted answers whose position is known, ends exclusive."""
+        """The character ranges in ``context`` of the accepted answers whose position is known, ends exclusive."""
         return [(start, start + len(text)) for text, start in self.golds if start >= 0]
 
 
@@ -93,12 +94,12 @@ class RunRecord:
         name: Identifies the run in a comparison: its folder.
         results: Every evaluated question; may be empty.
         metrics: Scores of the whole set, 0..100, under SQuAD's names with any prefix; also the loss, and run times in
-            seconds. Missing scores are computed from `results`.
-        baselines: Metrics of answering trivially, such as `DECLINING`, by name; None computes them from `results`.
-        log_history: The entries of a `TrainerState`; those with a `step` are plotted.
+            seconds. Missing scores are computed from ``results``.
+        baselines: Metrics of answering trivially, such as ``DECLINING``, by name; None computes them from ``results``.
+        log_history: The entries of a ``TrainerState``; those with a ``step`` are plotted.
         settings: The settings of the run; each nested mapping becomes a table.
         sections: More HTML by heading, shown after the learning curves. Markup that could execute or load anything is
-            shown as text.
+            removed.
         missing: Sentences saying what the page cannot show, and why.
     """
 

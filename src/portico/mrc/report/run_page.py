@@ -12,7 +12,7 @@ from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_li
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
-from portico.report.charts import Frame, Mark, Series, curve, line_chart
+from portico.report.charts import Frame, Mark, Series, curve, line_chart, training_charts
 from portico.report.page import (
     REPORT_PAGE,
     Section,
@@ -42,7 +42,10 @@ _RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
 
 
 def record_run(folder: str | Path, record: RunRecord) -> Path:
-    """Write a run's page into its folder, and what no other file holds of it into ``report.json``; return the page."""
+    """Write the page of a run into its folder, and data that no other file holds into ``report.json``.
+
+    Returns the path of the page.
+    """
     page = Path(folder, REPORT_PAGE)
     write_report(page, record)
     saved = {
@@ -51,16 +54,17 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "sections": record.sections,
         "baselines": record.baselines,
         "spans": {result.id: result.predicted_span for result in record.results},
-        "example": example(record.results),
+        "example": example_questions(record.results),
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
     return page
 
 
-def example(results: Sequence[QuestionResult]) -> dict[str, Any]:
-    """Return a passage and questions that the run answers correctly, for `portico demo`; empty if it has none.
+def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
+    """Return a passage with questions that the run answers correctly, for ``portico demo``; ``{}`` without any.
 
-    Up to three of its questions have an answer, each another one; the last has none if the run declines one correctly.
+    Up to three questions have an answer, each a different one; a last question has no answer, if the run correctly
+    declines one.
     """
     by_context: dict[str, dict[str, str]] = {}
     for result in results:
@@ -91,9 +95,10 @@ def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = 
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
+    """Return the report of a run as one HTML page; for the arguments see ``write_report``."""
     results = record.results
-    ways, headline = groupings(results), tiles(results, record.metrics, record.log_history, baselines(record))
+    ways = groupings(results)
+    headline = tiles(results, record.metrics, record.log_history, baselines(record))
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
@@ -154,7 +159,7 @@ def baselines_of(trivial: Mapping[str, Mapping[str, float]], *names: str) -> dic
 
 
 def remark(headline: Sequence[Tile]) -> str:
-    """Return a sentence on the first score that does not exceed the best of its baselines; empty if all do."""
+    """Return a sentence about the first score that does not exceed its best baseline; ``""`` if all scores do."""
     for tile in headline:
         way = max(tile.baselines, key=lambda name: tile.baselines[name], default=None)
         if way is not None and tile.percent is not None and tile.percent < tile.baselines[way] + _SAME:
@@ -168,10 +173,9 @@ def tiles(
     log_history: Sequence[Mapping[str, Any]],
     baselines: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
-    """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
+    """Return the tiles of the headline; scores come from ``metrics`` (with any prefix) or else from ``results``.
 
-    A score that is not the mean of the questions' scores, for example by the rules of another dataset, has no
-    interval.
+    A score that is not the mean over the questions, for example by the rules of another dataset, has no interval.
     """
     answerable = [result for result in results if result.golds]
     unanswerable = [result for result in results if not result.golds]
@@ -187,7 +191,8 @@ def tiles(
         ]
     scores = []
     for label, scored, name, names in wanted:
-        group, percent = score(label, scored) if scored else None, _metric(metrics, *names)
+        group = score(label, scored) if scored else None
+        percent = _metric(metrics, *names)
         mean = getattr(group, name, None)
         percent = mean if percent is None else percent
         if percent is not None:
@@ -209,7 +214,7 @@ def tiles(
 
 
 def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
-    """Return the first of the metrics that is there, by itself or after the prefix that the evaluation's share."""
+    """Return the first metric that exists, with or without the prefix that the metrics of the evaluation share."""
     evaluated = [key for key in metrics if "_" in key and not key.startswith(("train_", "total_"))]
     for name in names:
         if name in metrics:
@@ -227,9 +232,9 @@ def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[Qu
 
 
 def kinds_bar(kinds: Sequence[Kind], ranking: Sequence[Kind], unlisted: Kind | None = None) -> Markup:
-    """Return a bar with the share of each kind; all but the unlisted one lead to their questions in the explorer.
+    """Return a bar with the share of each kind; all but ``unlisted`` link to their questions in the explorer.
 
-    ``ranking`` is that of the explorer.
+    ``ranking`` is the ranking of the explorer.
     """
     counts = count_kinds(kinds)
     links = {kind: kind_link(ranking.index(kind)) for kind in counts if kind is not unlisted}
@@ -243,7 +248,7 @@ def group_tables(
     ways: Sequence[Grouping],
     *runs: Sequence[QuestionResult],
 ) -> Markup:
-    """Return a table for each way to group the questions, by its macro and the figures of a group in these runs."""
+    """Return a table for each grouping, rendered by the macro ``table`` from the figures of each group in the runs."""
     tables = []
     for number, way in enumerate(ways):
         members = way.members(runs[-1]).items()
@@ -253,7 +258,8 @@ def group_tables(
 
 
 def _confidence(record: RunRecord) -> Markup:
-    measured, thresholds = calibration(record.results), threshold_curve(record.results)
+    measured = calibration(record.results)
+    thresholds = threshold_curve(record.results)
     sentences, charts = [], []
     if measured:
         charts.append(_reliability_chart(measured))
@@ -277,7 +283,9 @@ def _reliability_chart(measured: Calibration) -> Markup:
     frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
     bars, whiskers = [], []
     for one in measured.bins:
-        left, right, top = frame.x(100 * one.low) + _GAP, frame.x(100 * one.high) - _GAP, frame.y(100 * one.accuracy)
+        left = frame.x(100 * one.low) + _GAP
+        right = frame.x(100 * one.high) - _GAP
+        top = frame.y(100 * one.accuracy)
         bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
         middle = frame.x(50 * (one.low + one.high))
         high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
@@ -310,18 +318,11 @@ def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any])
 
 def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
-    charts = {
-        "Loss": [
-            Series("training", "first", curve(log_history, "loss")),
-            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
-        ],
-        "Evaluation scores": [
-            Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
-            Series("exact match", "second", exact, dotted=True),
-        ],
-        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
-    }
-    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
+    scores = [
+        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+        Series("exact match", "second", exact, dotted=True),
+    ]
+    return training_charts(log_history, {"Evaluation scores": scores})
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -29,7 +29,7 @@ def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED
 
     Args:
         scores_QS: Scores, ``[Q, S]``, of at least one question.
-        seed: Seed of the `NUM_RESAMPLES` resamples; the same seed gives the same intervals.
+        seed: Seed of the ``NUM_RESAMPLES`` resamples; the same seed gives the same intervals.
 
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; percentile method.
     """
@@ -61,7 +61,7 @@ def mcnemar(num_fixed: int, num_broken: int) -> float:
 def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> float:
     """Return the two-sided p-value of an approximate randomisation test of a mean difference.
 
-    ``differences_Q`` are the second scores minus the first. In each of `NUM_ROUNDS` rounds the two scores of every
+    ``differences_Q`` are the second scores minus the first. In each of ``NUM_ROUNDS`` rounds the two scores of every
     question are swapped with probability 1/2; the p-value is how often the means then differ at least as much.
 
     Source: Noreen, "Computer-Intensive Methods for Testing Hypotheses", 1989.
@@ -136,7 +136,7 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
 class ThresholdCurve:
     """Scores of the whole set, 0..100, over the threshold: a question is declined if its null odds exceed it.
 
-    The thresholds ascend; the first declines every question, the last none. `best` is the index of the best F1, the
+    The thresholds ascend; the first declines every question, the last none. ``best`` is the index of the best F1, the
     lowest threshold among equals.
     """
 
@@ -162,7 +162,7 @@ def threshold_curve(results: Sequence[QuestionResult]) -> ThresholdCurve | None:
     order_Q = np.argsort(odds_Q, kind="stable")
     gains_Q2 = (np.stack(answered, axis=1) - declined_Q[:, None])[order_Q]
     totals = declined_Q.sum() + np.concatenate([np.zeros((1, 2)), gains_Q2.cumsum(axis=0)])
-    # No threshold separates equal odds: of each distinct value, the row of its last question counts.
+    # No threshold separates equal odds: the row of the last question with a value counts for all of them.
     sorted_Q = odds_Q[order_Q]
     last_T = np.flatnonzero(np.append(sorted_Q[1:] != sorted_Q[:-1], True))
     thresholds_T = np.concatenate([[sorted_Q[0] - 1], sorted_Q[last_T]])

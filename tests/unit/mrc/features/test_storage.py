@@ -82,7 +82,7 @@ def test_features_are_made_once_for_each_content(tmp_path, monkeypatch):
     assert list(featurizer(cache_dir=str(tmp_path)).train_features(arrow)) == first
     # Half written folders of killed runs do not count.
     monkeypatch.undo()
-    folder = storage.stored_features(made, str(tmp_path), EXAMPLES, kind="train", parts=iter(())).folder
+    folder = made.train_features(EXAMPLES).folder
     (folder / "features.json").unlink()
     for leftover in folder.iterdir():
         leftover.unlink()

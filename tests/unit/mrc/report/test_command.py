@@ -13,10 +13,11 @@ import yaml
 
 import portico
 from damage import damaged_file, damaged_tree
+from portico.commands.report import main
 from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
-from portico.mrc.report.command import main, read_run, write_page
+from portico.mrc.report.command import read_run, write_page
 from reading_results import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."
@@ -118,7 +119,7 @@ def test_the_page_of_a_recorded_run_is_reproduced(make_run):
     assert page.read_text(encoding="utf-8") == before
 
 
-def test_a_hostile_record_is_shown_as_text(make_run):
+def test_a_hostile_record_cannot_add_markup(make_run):
     run = make_run()
     hostile = {"title": HOSTILE, "settings": {HOSTILE: {HOSTILE: HOSTILE}}, "sections": {HOSTILE: HOSTILE}}
     write(run / "report.json", hostile)
@@ -127,8 +128,8 @@ def test_a_hostile_record_is_shown_as_text(make_run):
     assert tags.count("script") == 3
     assert "img" not in tags
     assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
-    # Title and h1, the heading and the content of the section and its link, and the settings.
-    assert "".join(page.text).count(HOSTILE) == 8
+    # Title and h1, the heading of the section and its link, and the settings; the content of the section is removed.
+    assert "".join(page.text).count(HOSTILE) == 7
 
 
 def test_a_part_of_the_data_may_have_been_answered(make_run):

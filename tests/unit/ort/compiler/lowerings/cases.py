@@ -1,4 +1,4 @@
-"""For each operator with a lowering, calls of it as hypothesis draws them, and how equal the results have to be."""
+"""How the calls of an operator are drawn, and how equal the results have to be."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,8 +66,38 @@ def case(*targets: Any, **agreement: Any) -> Callable[[Callable[..., Call]], Cal
 
     def register(function: Callable[..., Call]) -> Callable[..., Call]:
         for target in targets:
-            assert target not in CASES, f"{target} has a case already"
-            CASES[target] = Case(st.composite(function)(target), Agreement(**agreement))
+            add(target, calls=st.composite(function)(target), **agreement)
         return function
 
     return register
+
+
+def add(*targets: Any, calls: st.SearchStrategy[Call], **agreement: Any) -> None:
+    """Register the calls of operators."""
+    for target in targets:
+        assert target not in CASES, f"{target} has a case already"
+        CASES[target] = Case(calls, Agreement(**agreement))
+
+
+@st.composite
+def of(draw: Any, tensors: Any, *rest: Any, options: Any = None) -> Call:
+    """Draw a call with one tensor or several, then further arguments.
+
+    Args:
+        draw: Given by hypothesis.
+        tensors: Strategy of the tensor or the tensors.
+        rest: Strategy of each further argument, or a function that returns one for the tensors.
+        options: Strategy of the dict of named arguments, or a function that returns one for the tensors.
+    """
+    drawn = draw(tensors)
+    given = tuple(drawn) if isinstance(drawn, list | tuple) else (drawn,)
+
+    def chosen(argument: Any) -> Any:
+        return draw(argument if isinstance(argument, st.SearchStrategy) else argument(*given))
+
+    return Call((*given, *map(chosen, rest)), {} if options is None else chosen(options))
+
+
+def maybe(**options: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy of these named arguments, or none of them."""
+    return st.just({}) | st.fixed_dictionaries(options)

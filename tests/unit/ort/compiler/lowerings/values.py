@@ -10,7 +10,11 @@ FLOATS = (torch.float32, torch.float16, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
 NUMERIC = FLOATS + INTEGERS
 ALL = (*NUMERIC, torch.bool)
+SIGNED = (*FLOATS, torch.int64, torch.int32)
+BITS = (*INTEGERS, torch.bool)
 SHAPES = ((), (0,), (1,), (3,), (2, 3), (3, 1), (2, 0, 3), (2, 3, 2), (1, 1, 1), (1, 2, 1, 3))
+WITH_DIMENSIONS = tuple(shape for shape in SHAPES if shape)
+NOT_EMPTY = tuple(shape for shape in SHAPES if 0 not in shape)
 # For operators whose result depends on the order in which numbers are added.
 MODERATE = (-2.5, -1.0, -0.75, 0.0, 0.25, 1.0, 1.5, 3.0)
 UNUSUAL = (*MODERATE, float("nan"), float("inf"), float("-inf"))
@@ -69,6 +73,12 @@ def broadcasting(draw, *dtypes, numbers: Sequence[float] | None = None) -> list[
     return [draw(tensors(choice, shape, numbers)) for choice, shape in zip(dtypes, shapes, strict=True)]
 
 
+# Two tensors of any dtypes, or of the same.
+alike_or_not = st.sampled_from([(ALL, ALL), *((dtype, dtype) for dtype in ALL)]).flatmap(
+    lambda dtypes: broadcasting(*dtypes)
+)
+
+
 def axes_of(rank: int) -> st.SearchStrategy[int]:
     """Return a dimension, counted from the front or the back; without dimensions torch takes 0 and -1."""
     return st.integers(-max(rank, 1), max(rank, 1) - 1)
@@ -77,3 +87,18 @@ def axes_of(rank: int) -> st.SearchStrategy[int]:
 def several_axes_of(rank: int) -> st.SearchStrategy[list[int]]:
     """Return some dimensions, each once; possibly none."""
     return st.lists(axes_of(rank), max_size=rank, unique_by=lambda axis: axis % max(rank, 1))
+
+
+def dim(x: torch.Tensor) -> st.SearchStrategy[int]:
+    """Return a dimension of the tensor."""
+    return axes_of(x.dim())
+
+
+def dims(x: torch.Tensor) -> st.SearchStrategy[list[int]]:
+    """Return some dimensions of the tensor; possibly none."""
+    return several_axes_of(x.dim())
+
+
+def dims_or_all(x: torch.Tensor) -> st.SearchStrategy[list[int] | None]:
+    """Return some dimensions of the tensor, or ``None``."""
+    return dims(x) | st.none()

@@ -1,0 +1,239 @@
+"""From the configuration files and a list of overrides to one plain dict, and on to an experiment."""
+
+import argparse
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from portico.arguments import fastest_arguments
+from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
+from portico.cli.experiment import TARGET, Experiment, build_experiment, complete_settings, schema_of_experiment
+from portico.cli.folders import check_folder_settings
+from portico.cli.jobs import goals_of
+from portico.errors import InputError, MissingPackageError
+
+CONFIG_NAME = "config"
+HYDRA_VERSION_BASE = "1.3"
+# Groups of `name: {_target_: ...}` entries; the experiment is given the objects.
+_OBJECT_GROUPS = ("callbacks", "logger")
+# With a plus sign, as people write a group that is not in use by default.
+_OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
+# Groups that are switched off: those whose default is null, and those that have a file for it.
+_NOT_CHOSEN = re.compile(r"^(debug|launcher|speed|sweep)=null$")
+_CHOSEN_NONE = re.compile(r"^(callbacks|logger)=null$")
+# What the command line itself reads, by group; in a group without keys here any key can be set.
+_OWN_KEYS: Mapping[str, Sequence[str]] = {
+    "paths": ("output_dir", "sweep_dir"),
+    "objective": ("metric", "mode"),
+    **dict.fromkeys(_OBJECT_GROUPS, ()),
+    **dict.fromkeys(("name", "tags", "mode", "overwrite", "print_config"), ()),
+}
+
+
+def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mrc") -> dict[str, Any]:
+    """Compose and check a configuration without running it: no folder is made, no logging is set up.
+
+    Args:
+        overrides: What would follow ``train.py`` on the command line, such as ``["args.learning_rate=1e-4"]``.
+        experiment: The file of ``conf/experiment`` to start from; None when the overrides choose the groups.
+
+    Returns:
+        One plain dict for each group (``args``, ``model``, ``data``, ...), with the defaults of the groups that the
+        experiment builds; ``args`` holds keywords of ``TrainingArguments``.
+
+    Raises:
+        InputError: If an override cannot be read, or sets a key that does not exist.
+    """
+    register_resolvers()
+    chosen = list(overrides or [])
+    if experiment is not None and not any(re.match(r"\+?experiment=", one) for one in chosen):
+        chosen = [f"+experiment={experiment}", *chosen]
+    return checked(_composed(in_words_of_hydra(chosen)))
+
+
+def _composed(overrides: Sequence[str]) -> dict[str, Any]:
+    names = partial(known_names, overrides)
+    with explained(names), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
+        # Resolved while Hydra is initialised: its resolvers, such as `now`, exist only then.
+        return to_plain(hydra.compose(CONFIG_NAME, list(overrides)))
+
+
+def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
+    """Return the user's arguments as Hydra takes them.
+
+    An experiment needs a plus sign; groups of the defaults list take none. Hydra does not take null for a group, so
+    ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug`` for one
+    experiment are in a folder named after it.
+    """
+    found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
+    found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
+    found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
+    name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
+    own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
+    return [f"debug={name}/{one[6:]}" if one.startswith("debug=") and one[6:] in own else one for one in found]
+
+
+def known_names(overrides: Sequence[str]) -> Collection[str]:
+    """Return all keys of the experiment that overrides choose, by default ``mrc``.
+
+    The other overrides are left out: they may be the ones that cannot be composed.
+    """
+    choosing = [one for one in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", one)]
+    if choosing == list(overrides):  # its own files cannot be composed
+        return TOP_LEVEL_NAMES
+    with suppress(InputError):
+        settings = _composed(choosing or ["+experiment=mrc"])
+        return [*schema_of_experiment(settings).names(_OWN_KEYS), *EVERYWHERE]
+    return TOP_LEVEL_NAMES
+
+
+def config_dir() -> Path:
+    """Return the folder of the configuration files: inside an installed package, else that of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+def experiment_names() -> list[str]:
+    """Return the names that ``+experiment=`` takes, in alphabetical order."""
+    return sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
+
+
+def register_resolvers() -> None:
+    """Register what our files refer to: open groups, the settings that ``--help`` shows, what is fast on this machine.
+
+    The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
+    would require a plus sign for ``args.weight_decay=0.1``; in an open group ``ExperimentSchema.check`` decides.
+    """
+    _store_open_groups({})
+    OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
+    OmegaConf.register_new_resolver("fastest", _fastest, replace=True)
+
+
+def _fastest(name: str, *, _root_: DictConfig) -> Any:
+    args = _root_.args
+    # The file of the group sets `args.use_cpu`, unless the command does.
+    is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
+    use_cpu = is_set or OmegaConf.select(_root_, "accelerator") == "cpu"
+    model = _root_.get("model") or {}
+    made_here = str(model.get(TARGET)).startswith("portico.") and model.get("name_or_path") is None
+    # Models that an experiment makes from scratch are small.
+    return fastest_arguments(use_cpu=bool(use_cpu), small_model=made_here)[name]
+
+
+def complete_all_settings() -> None:
+    """Make tab completion offer every setting of the chosen experiment, and not only those that a file mentions.
+
+    Hydra completes the keys of the composed configuration, so the settings are added to it, below what the files say.
+    """
+    line = re.sub(r"(?<=\s)experiment=(?=\S+\s)", "+experiment=", os.environ.get("COMP_LINE", ""))
+    os.environ["COMP_LINE"] = line
+    complete_words = line.split() if line.endswith(" ") else line.split()[:-1]
+    overrides = [word for word in complete_words if "=" in word and not word.startswith("-")]
+    folder = re.search(r"(?:--config-dir|-cd)[ =](\S+)", line)
+    if folder is not None:
+        overrides.append(f"hydra.searchpath=[file://{Path(folder[1]).absolute()}]")
+    with suppress(InputError):
+        settings = _composed(in_words_of_hydra(overrides))
+        if settings.get(TARGET):
+            _store_open_groups(schema_of_experiment(settings).defaults())
+
+
+def _store_open_groups(values: Mapping[str, Mapping[str, object]]) -> None:
+    groups = {name: DictConfig(dict(values.get(name, {})), flags={"struct": False}) for name in OPEN_GROUPS}
+    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
+
+
+def to_plain(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain containers, every reference resolved."""
+    with explained():
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+
+
+def checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings completed with the defaults of their groups; refuse settings that cannot be used."""
+    if not settings.get(TARGET):
+        names = experiment_names()
+        raise InputError(
+            f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
+            f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
+        )
+    schema = schema_of_experiment(settings)
+    schema.check(settings, _OWN_KEYS)
+    if settings["mode"] not in schema.modes:
+        raise InputError(
+            f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(schema.modes)}."
+        )
+    goals_of(settings["objective"])
+    if not isinstance(settings["print_config"], bool):
+        raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
+    check_folder_settings(settings)
+    return complete_settings(settings)
+
+
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+    """Return the experiment of checked settings, with every object built that has a ``_target_``."""
+    with explained():
+        groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
+        for name in _OBJECT_GROUPS:
+            entries = settings.get(name, {}).items()
+            # An entry that is set to null is left out.
+            groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
+    return build_experiment(groups, output_dir)
+
+
+def _built(key: str, entry: object) -> Any:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        group, _, name = key.partition(".")
+        choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
+        elsewhere = OPTIONS_ELSEWHERE.get(name)
+        raise InputError(
+            f"The entry `{key}` names no class ({TARGET}); "
+            + (
+                f"use {elsewhere}."
+                if elsewhere
+                else f"add {choice} to the command, or remove what it sets of `{key}`."
+            )
+        )
+    try:
+        return instantiate(entry, _convert_="all")
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        reason = " ".join(str(error.__cause__).split()).rstrip(".")
+        raise MissingPackageError(
+            f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another entry."
+        ) from error
+
+
+def _with_objects(values: object) -> Any:
+    """Build every entry with a ``_target_`` inside a group; the experiment builds the group itself."""
+    if not isinstance(values, Mapping):
+        return values
+    inside = {name: value for name, value in values.items() if name != TARGET}
+    return {**values, **instantiate(inside, _convert_="all")} if inside else dict(values)
+
+
+def _settings_help(*, _root_: DictConfig) -> str:
+    groups = {str(name): _root_[name] for name in _root_ if name != "hydra"}
+    settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
+    if not settings.get(TARGET):
+        return "They are listed once an experiment is chosen: --help +experiment=mrc"
+    return schema_of_experiment(settings).help(settings)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return Hydra's parser of the options of ``portico train``."""
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser()

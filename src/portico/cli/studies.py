@@ -1,0 +1,155 @@
+"""Optuna's studies of sweeps: their storage, and the evaluations that a job reports to its trial."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from hydra.utils import instantiate
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from typing_extensions import override
+
+from portico.arguments import TrainingArguments
+from portico.cli.jobs import JobPruned, ReportedTrial, SweepJob
+from portico.errors import InputError, MissingPackageError
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.pruners import BasePruner
+    from optuna.storages import BaseStorage
+
+# ---- Storages ----
+
+
+def storage_of(address: str) -> "BaseStorage":
+    """Return an Optuna storage: a URL names a database, anything else a journal file."""
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))
+
+
+def open_storage(address: str) -> "BaseStorage":
+    """Return an Optuna storage that can be read.
+
+    Raises:
+        InputError: If it would be lost with its process, is another file, or cannot be opened.
+        MissingPackageError: If the driver of its database is not installed.
+    """
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # Do not print the password of postgresql://user:password@host/name.
+    setting = f"hydra.sweeper.storage={re.sub(r'//[^/@]*@', '//***@', address)}"
+    if address.rstrip("/") == "sqlite:" or ":memory:" in address:
+        raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
+    if "://" not in address and Path(address).is_file():
+        first = Path(address).read_bytes().partition(b"\n")[0]
+        if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
+            raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
+    try:
+        storage = storage_of(address)
+        storage.get_all_studies()
+    except ImportError as error:
+        raise MissingPackageError(
+            f"`{setting}` needs the driver of its database, which is not installed; install it, such as "
+            "psycopg2-binary for PostgreSQL or PyMySQL for MySQL, or set the storage to sqlite:///<file>."
+        ) from error
+    except (OSError, ValueError, LookupError, TypeError, SQLAlchemyError, OptunaError) as error:
+        raise InputError(
+            f"`{setting}` cannot be used ({str(error).splitlines()[0]}); set it to sqlite:///<file> or to a journal "
+            "file, in a folder that exists and can be written to, or to the URL of a database that runs."
+        ) from error
+    return storage
+
+
+def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":
+    """Return the pruner that a configuration describes, or one that never prunes."""
+    from optuna.pruners import BasePruner, NopPruner
+
+    pruner = instantiate(described) if described else NopPruner()
+    assert isinstance(pruner, BasePruner)
+    return pruner
+
+
+# ---- Evaluations of a job ----
+
+
+class JobProgress(TrainerCallback):
+    """Records the objective at each evaluation during training, and ends the run if the search prunes it.
+
+    ``metrics_of`` renames the metrics of an evaluation to their names in the metrics of the whole run.
+    """
+
+    def __init__(self, job: SweepJob, metrics_of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
+        self.job = job
+        self.metrics_of = metrics_of
+        self._trial: Trial | None = None
+        self._is_training = False
+
+    @override
+    def on_train_begin(  # type: ignore[override]  # transformers annotates none of the keywords
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._is_training = True
+        # A resumed run repeats the evaluations after its checkpoint.
+        self.job.evaluations = [one for one in self.job.evaluations if one[0] <= state.global_step]
+
+    @override
+    def on_train_end(  # type: ignore[override]
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._is_training = False
+
+    @override
+    def on_evaluate(  # type: ignore[override]
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
+        name = next(iter(self.job.goals), "")
+        found = self.metrics_of(metrics or {})
+        if not self._is_training or name not in found:
+            return
+        value = float(found[name])
+        is_pruned = [False]
+        if state.is_world_process_zero:
+            self.job.evaluations.append([state.global_step, value])
+            self.job.write()
+            # After its last evaluation a run has nothing left to save.
+            is_pruned = [self._report(value) and state.global_step < state.max_steps]
+        if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(is_pruned)
+        if is_pruned[0]:
+            raise JobPruned
+
+    def _report(self, value: float) -> bool:
+        if self.job.trial is None or len(self.job.goals) > 1:
+            return False  # Optuna does not prune with several objectives
+        if self._trial is None:
+            self._trial = _open_trial(self.job.trial)
+        known = self._trial.study.get_trials(deepcopy=False)[self.job.number]
+        if known.state.is_finished():
+            return False  # a run that somebody resumed after the search
+        # Numbered by evaluation: steps differ with the batch size, and pruners compare equal steps.
+        number = len(self.job.evaluations)
+        if number not in known.intermediate_values:
+            self._trial.report(value, number)
+        return bool(self._trial.should_prune())
+
+
+def _open_trial(described: ReportedTrial) -> "Trial":
+    """Return the trial that a sweeper described in ``SweepJob.trial``."""
+    import optuna
+
+    study: Study = optuna.load_study(
+        study_name=described["study"],
+        storage=storage_of(described["storage"]),
+        sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
+        pruner=pruner_of(described["pruner"]),
+    )
+    return optuna.trial.Trial(study, described["id"])

@@ -1,0 +1,414 @@
+"""One step of a training: what ``portico replay`` shows of it, and the observer that steers a training there."""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from torch import distributed, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from typing_extensions import override
+
+from portico.callbacks import LossSpike, find_spike
+from portico.checkpoint.manifest import damage
+from portico.commands.recording import norm_of
+from portico.errors import InputError
+from portico.observers import ObservedTrainer, Observer
+from portico.report.page import Section, html_table, render_page
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+_MOST_SHOWN = 160  # characters of an example, on the terminal
+
+
+class StepReplayed(SystemExit):
+    """Ends the script once the step is open, in every process; no handler for errors should catch it."""
+
+
+@dataclass
+class Example:
+    """One example of the step: its index in the dataset, if there are indices, and its loss without dropout."""
+
+    index: int | None
+    loss: float
+    share: float
+    text: str
+
+
+@dataclass
+class OpenStep:
+    """What happened in one step."""
+
+    number: int
+    checkpoint: str | None = None
+    """Where the replay began; None at the start."""
+    checked: tuple[int, float, float] | None = None
+    """Step, recorded loss and replayed loss that were compared; None without a recorded one."""
+    loss: float = math.nan
+    learning_rate: float = math.nan
+    examples: list[Example] = field(default_factory=list)
+    gradients: dict[str, float] = field(default_factory=dict)
+    """L2 norm of the gradients by layer, after clipping."""
+    updates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """L2 norm of the change of the weights by layer, and relative to the norm of the weights."""
+    first_not_finite: str | None = None
+    """The first module in the order of the forward pass whose output is not finite."""
+    is_first_process: bool = True
+
+    @property
+    def is_confirmed(self) -> bool | None:
+        """Whether the replayed loss is the recorded one; None if none was recorded."""
+        if self.checked is None:
+            return None
+        _, recorded, replayed = self.checked
+        return recorded == replayed or (math.isnan(recorded) and math.isnan(replayed))
+
+    @property
+    def lead(self) -> str:
+        """One sentence on where the replay came from, and whether it is the recorded run."""
+        start = f"from {self.checkpoint}" if self.checkpoint else "from the start, since no checkpoint precedes it"
+        if self.checked is None:
+            return f"Replayed {start}; the run recorded no loss of the replayed steps alone to compare with."
+        step, recorded, replayed = self.checked
+        if self.is_confirmed:
+            return f"Replayed {start}; the loss logged at step {step} is the recorded one, {recorded:.9g}."
+        return (
+            f"Replayed {start}; at step {step} the run recorded a loss of {recorded:.9g}, the replay {replayed:.9g}."
+        )
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        return [
+            ("loss", f"{self.loss:.6g}"),
+            ("learning rate", f"{self.learning_rate:.6g}"),
+            ("examples", str(len(self.examples))),
+            ("first output that is not finite", self.first_not_finite or "none"),
+        ]
+
+    @property
+    def example_rows(self) -> list[tuple[str, str, str, str]]:
+        """Rank, dataset index, loss and share, text; the largest share of the loss first."""
+        return [
+            ("" if one.index is None else str(one.index), f"{one.loss:.4g}", f"{one.share:.1%}", one.text)
+            for one in self.examples
+        ]
+
+    @property
+    def layer_rows(self) -> list[tuple[str, str, str, str]]:
+        return [
+            (name, f"{norm:.4g}", f"{self.updates[name][0]:.4g}", f"{self.updates[name][1]:.2e}")
+            for name, norm in self.gradients.items()
+            if name in self.updates
+        ]
+
+    def show(self, console: Console) -> None:
+        """Print the step as tables."""
+        console.print(f"Step {self.number}. {self.lead}", markup=False)
+        for name, value in self.facts:
+            console.print(f"  {name}: {value}", markup=False)
+        examples = Table("index", "loss", "share", "example")
+        for row in self.example_rows:
+            examples.add_row(*row[:3], escape(row[3][:_MOST_SHOWN]))
+        layers = Table(Column("layer", overflow="fold"), "gradient norm", "update norm", "update / weights")
+        for row in self.layer_rows:
+            layers.add_row(*row)
+        console.print(examples)
+        console.print(layers)
+
+    def page(self) -> str:
+        """Return the step as a page that needs no other file."""
+        return render_page(
+            f"Step {self.number}",
+            self.lead,
+            html_table(("", ""), self.facts),
+            [
+                Section("Examples", html_table(("index", "loss", "share of the loss", "example"), self.example_rows)),
+                Section(
+                    "Layers",
+                    html_table(("layer", "gradient norm", "update norm", "update / weights"), self.layer_rows),
+                ),
+            ],
+            kicker="Training step",
+        )
+
+
+class Replay(Observer):
+    """Steers the first training of this process to a step, and opens it.
+
+    Args:
+        number: The step; None for the step of the worst spike in the log of the run.
+        folder: Receives what the training writes.
+        run_folder: The folder of the run, by default the output folder of the trainer.
+    """
+
+    def __init__(self, number: int | None, folder: Path, *, run_folder: Path | None = None) -> None:
+        self.number = number or 0
+        self.step: OpenStep | None = None
+        self.num_trainings = 0
+        self.last_step = 0
+        self.checked_step: int | None = None
+        self.is_finished = False
+        self._folder = folder
+        self._run_folder = run_folder
+        self._recorded: list[dict[str, Any]] = []
+        self._indices: list[object] = []  # of the batches that are drawn and not trained on yet
+        self._drawn: object = None  # those of the batch trained on now
+        self._dataset: object = None
+        self._before: dict[str, torch.Tensor] = {}
+        self._hooks: list[RemovableHandle] = []
+
+    # ---- What the trainer tells ----
+
+    @override
+    def on_train(self, trainer: ObservedTrainer, checkpoint: str | bool | None) -> str | bool | None:
+        self.num_trainings += 1
+        return checkpoint if self.num_trainings > 1 else self._prepare(trainer)
+
+    @override
+    def on_train_dataloader(self, trainer: ObservedTrainer, loader: DataLoader[Any]) -> None:
+        self._dataset = getattr(loader, "dataset", None)
+
+    @override
+    def on_indices_drawn(self, loader: DataLoader[Any], indices: object) -> None:
+        if loader.dataset is self._dataset:
+            self._indices.append(indices)
+
+    @override
+    def on_training_step_begin(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
+        self._drawn = self._indices.pop(0) if self._indices else None
+
+    @override
+    def on_compute_loss(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
+        if self._is_at_step(trainer):
+            with _same_randomness():
+                self._add_examples(trainer, model, inputs)
+            self._watch_outputs(model)
+
+    @override
+    def on_training_step_end(self, trainer: ObservedTrainer, model: nn.Module, loss: torch.Tensor) -> None:
+        if self.step is not None and self._is_at_step(trainer):
+            before = 0.0 if math.isnan(self.step.loss) else self.step.loss
+            self.step.loss = before + float(loss)
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _is_at_step(self, trainer: ObservedTrainer) -> bool:
+        return self.step is not None and trainer.state.global_step + 1 == self.number
+
+    # ---- The way to the step ----
+
+    def _prepare(self, trainer: ObservedTrainer) -> str | None:
+        """Read the recorded log, find the nearest checkpoint, and return it."""
+        run = self._run_folder or Path(str(trainer.args.output_dir))
+        folders = {
+            path: int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*") if path.name[11:].isdigit()
+        }
+        states = [run / "trainer_state.json", *(path / "trainer_state.json" for path in folders)]
+        logs = [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in states if file.is_file()]
+        self._recorded = max(logs, key=lambda log: log[-1]["step"] if log else 0, default=[])
+        if not self.number:
+            spike = find_spike(self._recorded)
+            if spike is None:
+                raise InputError(f"{run} recorded no spike of the loss; name a step with --step.")
+            self.number = spike[0]
+        before = [path for path, step in folders.items() if step < self.number and damage(path) is None]
+        rolls_back = _rolls_back(trainer)
+        # A logged loss is the mean since the one before: only from there on can it be repeated.
+        logged = {row["step"] for row in self._recorded if "loss" in row and row["step"] < self.number}
+        if rolls_back:  # each logged loss may cause it
+            usable = [path for path in before if folders[path] in logged]
+        else:
+            usable = [path for path in before if folders[path] <= max(logged, default=0)] or before
+        checkpoint = max(usable, key=lambda path: folders[path], default=None)
+        self.last_step = 0 if checkpoint is None else folders[checkpoint]
+        if self.last_step <= max(logged, default=0):
+            self.checked_step = self.awaited(self.number)
+        self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.args.output_dir = str(self._folder)
+        # Nothing of a replay is kept or published.
+        trainer.args.push_to_hub = False
+        if rolls_back:
+            # To a checkpoint of the run, or to one that the replay itself writes.
+            for path in (path for path in before if folders[path] <= self.last_step):
+                with suppress(FileExistsError):  # by another process
+                    (self._folder / path.name).symlink_to(path.absolute(), target_is_directory=True)
+        else:
+            trainer.args.save_strategy = "no"
+        trainer.add_callback(_ReplayEvents(self))
+        return self.step.checkpoint
+
+    def awaited(self, step: int) -> int | None:
+        """Return the next step from ``step`` on whose loss was recorded."""
+        return next((row["step"] for row in self._recorded if "loss" in row and row["step"] >= step), None)
+
+    # ---- At the step ----
+
+    def _add_examples(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
+        """Compute the loss of each example of a batch by itself, in evaluation mode."""
+        assert self.step is not None
+        if not isinstance(inputs, Mapping):
+            return
+        sizes = [value.shape[0] for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()]
+        was_training = {module for module in model.modules() if module.training}
+        model.eval()
+        with torch.no_grad():
+            for number in range(min(sizes, default=0)):
+                one = {
+                    name: value[number : number + 1] if isinstance(value, torch.Tensor) and value.dim() else value
+                    for name, value in inputs.items()
+                }
+                loss = float(trainer.compute_loss(model, dict(one)))
+                self.step.examples.append(Example(self._index_in_dataset(number), loss, 0.0, _text(trainer, one)))
+        for module in was_training:
+            module.training = True
+
+    def _index_in_dataset(self, number: int) -> int | None:
+        """Return the index of an example of the present batch, if every one of its indices is known."""
+        drawn = self._drawn
+        return drawn[number] if isinstance(drawn, list) and None not in drawn and number < len(drawn) else None
+
+    def _watch_outputs(self, model: nn.Module) -> None:
+        """Note the first module that returns a value that is not finite, until the hooks are removed."""
+        step = self.step
+
+        def look(name: str, module: nn.Module, inputs: object, output: object) -> None:
+            assert step is not None
+            if step.first_not_finite is None and not all(_is_finite(tensor) for tensor in _tensors(output)):
+                step.first_not_finite = f"{name or 'the model'} ({type(module).__name__})"
+
+        self._hooks = [module.register_forward_hook(partial(look, name)) for name, module in model.named_modules()]
+
+    def note_gradients(self, model: nn.Module, optimizer: Optimizer) -> None:
+        assert self.step is not None
+        self.step.learning_rate = float(optimizer.param_groups[0]["lr"])
+        squares: dict[str, float] = {}
+        for name, weight in model.named_parameters():
+            if weight.grad is not None:
+                layer = name.rpartition(".")[0] or name
+                squares[layer] = squares.get(layer, 0.0) + norm_of(weight.grad) ** 2
+                self._before[name] = weight.detach().clone()
+        self.step.gradients = {name: square**0.5 for name, square in squares.items()}
+
+    def note_updates(self, model: nn.Module) -> None:
+        assert self.step is not None
+        squares: dict[str, tuple[float, float]] = {}
+        for name, weight in model.named_parameters():
+            if name in self._before:
+                layer = name.rpartition(".")[0] or name
+                change, size = squares.get(layer, (0.0, 0.0))
+                before = self._before[name]
+                squares[layer] = change + norm_of(weight.detach() - before) ** 2, size + norm_of(before) ** 2
+        self.step.updates = {
+            name: (change**0.5, (change / size) ** 0.5 if size else math.inf)
+            for name, (change, size) in squares.items()
+        }
+
+    def finish(self, logged: float | None) -> None:
+        """Compare with the recorded loss, rank the examples and end the script."""
+        assert self.step is not None
+        if logged is not None:
+            row = next(row for row in self._recorded if "loss" in row and row["step"] == self.checked_step)
+            self.step.checked = row["step"], row["loss"], logged
+        self._gather(self.step)
+        total = sum(one.loss for one in self.step.examples if math.isfinite(one.loss))
+        for one in self.step.examples:
+            one.share = one.loss / total if total and math.isfinite(one.loss) else float(not math.isfinite(one.loss))
+        # An example whose loss is not finite comes first.
+        self.step.examples.sort(key=lambda one: (math.isfinite(one.loss), -one.share))
+        self.is_finished = True
+        raise StepReplayed
+
+    def _gather(self, step: OpenStep) -> None:
+        """Collect what the other processes saw of the step; its loss is their mean."""
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return
+        parts: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(parts, (step.examples, step.loss, step.first_not_finite))
+        step.is_first_process = distributed.get_rank() == 0
+        step.examples = [one for examples, _, _ in parts for one in examples]
+        step.loss = sum(loss for _, loss, _ in parts) / len(parts)
+        step.first_not_finite = next((name for _, _, name in parts if name), None)
+
+
+class _ReplayEvents(TrainerCallback):
+    """Notes what happens at the step, and ends the replay once its loss is known."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    @override
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step + 1 == self._replay.number:
+            self._replay.note_gradients(kwargs["model"], kwargs["optimizer"])
+
+    @override
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step + 1 == self._replay.number:
+            self._replay.note_updates(kwargs["model"])
+
+    @override
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._replay.last_step = state.global_step
+        if state.global_step == self._replay.number and self._replay.checked_step is None:
+            self._replay.finish(None)
+
+    @override
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if "loss" in kwargs["logs"] and state.global_step == self._replay.checked_step:
+            self._replay.finish(kwargs["logs"]["loss"])
+
+
+def _rolls_back(trainer: ObservedTrainer) -> bool:
+    """Return whether a callback would restore a checkpoint during the training."""
+    return any(isinstance(one, LossSpike) and one.action == "rollback" for one in trainer.callback_handler.callbacks)
+
+
+def _text(trainer: ObservedTrainer, inputs: Mapping[str, Any]) -> str:
+    """Return the tokens of one example as text, or the values of its inputs without a tokenizer."""
+    tokenizer: Any = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
+    tokens = inputs.get("input_ids")
+    if tokens is not None and hasattr(tokenizer, "decode"):
+        return str(tokenizer.decode([token for token in tokens[0].tolist() if token != tokenizer.pad_token_id]))
+    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in inputs.items()}
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+@contextmanager
+def _same_randomness() -> Iterator[None]:
+    """Leave the global generators as they were before the block."""
+    of_python, of_numpy = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(of_python)
+    numpy.random.set_state(of_numpy)
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())

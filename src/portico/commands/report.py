@@ -1,0 +1,49 @@
+"""The command ``portico report``: the report of a run, or the comparison of several."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from portico.commands.command import command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="portico report",
+        description="Write the report of a reading comprehension run again, or compare runs with the first: which "
+        "answers were fixed or broken, and whether the differences are significant.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run")
+    parser.add_argument(
+        "others", metavar="OTHERS", type=Path, nargs="*", help="folders of the runs to compare with it"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
+    parser.add_argument(
+        "--max-megabytes",
+        type=float,
+        default=argparse.SUPPRESS,
+        metavar="NUMBER",
+        help="limit for the size of the questions to read; the others are only counted (default: 20)",
+    )
+    parser.add_argument(
+        "--trust-config",
+        action="store_true",
+        help="call the class that config.yaml names to load the data; only for a run that you trust",
+    )
+    return parser
+
+
+@command
+def main(arguments: Sequence[str]) -> None:
+    """Write a page and print its path."""
+    options = vars(build_parser().parse_args(arguments))
+    from portico.mrc.report.command import write_page
+
+    print(write_page(options.pop("run"), *options.pop("others"), **options))
+
+
+if __name__ == "__main__":
+    main()

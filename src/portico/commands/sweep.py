@@ -1,0 +1,26 @@
+"""The command ``portico sweep``: the table and the page of a sweep, written again."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from portico.commands.command import command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="portico sweep",
+        description="Write sweep.json and sweep.html of a sweep again and print the table of its runs: what differs "
+        "between them, what each reached, and how long it took.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="folder of a sweep, finished or running")
+    return parser
+
+
+@command
+def main(arguments: Sequence[str]) -> None:
+    """Write the report of a sweep again."""
+    given = build_parser().parse_args(arguments)
+    from portico.cli.sweeps import report_sweep
+
+    report_sweep(given.folder)

@@ -1,0 +1,23 @@
+"""The command ``portico train``: Hydra's, which reads the command line itself."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return Hydra's parser, without the overrides that it hands on."""
+    from portico.cli.composition import option_parser
+
+    return option_parser()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run ``python -m portico.cli`` with these arguments in this process."""
+    from portico.cli import main
+
+    sys.argv = ["portico train", *arguments]
+    # Lightning starts the other processes of a run by the name of the main module, with these arguments.
+    sys.modules["__main__"].__spec__ = find_spec("portico.cli.__main__")
+    main()

@@ -1,0 +1,262 @@
+"""A script under transformers and under portico, compared step by step, and the page that shows the comparison."""
+
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+
+from portico.commands.comparison import (
+    Growth,
+    RecordedRun,
+    RunDifference,
+    compared_files,
+    first_difference,
+    irreproducible,
+    likely_causes,
+    loss_growth,
+    reproducible_difference,
+)
+from portico.commands.record import RecordSettings, recording_environment
+from portico.commands.script import Script
+from portico.errors import InputError
+from portico.report.charts import Series, line_chart
+from portico.report.page import Section, html_table, panels, render_page, write_text
+
+# Relative difference of losses up to which a run counts as the same, by what is changed.
+TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
+_OUTPUT = "output"
+
+
+class Verification:
+    """Runs of one script, recorded in a folder."""
+
+    def __init__(self, script: Script, folder: Path, steps: int | None) -> None:
+        self._script = script
+        self._folder = folder
+        self._steps = steps
+        self._console = Console(soft_wrap=True, highlight=False)
+
+    def run(self, report: Path | None, *, is_once: bool) -> int:
+        """Compare transformers, itself first unless ``is_once``, with portico; return the exit code."""
+        first = self._recorded("transformers", RecordSettings("transformers", ""))
+        self._check_runs_alone(first)
+        again = None if is_once else self._again(first)
+        second = self._recorded("portico", RecordSettings("portico", ""))
+        difference = first_difference(first, second)
+        if second.exit_code:
+            difference = RunDifference("exit", _last_step(second), ("ended", second.error))
+        else:
+            if again is None and difference is not None:
+                again = self._again(first)
+            if again is not None:
+                difference = reproducible_difference(first, second, again)
+        changing = {} if again is None else irreproducible(first, again)
+        causes = self._causes(difference, first, second, again)
+        sentence = _sentence(first, difference, is_reproducible=not changing)
+        self._print(first, second, sentence, causes)
+        if report is not None:
+            charts = _difference_charts(first, second)
+            write_page(report, first, second, sentence, causes, charts, changing)
+        return int(difference is not None)
+
+    def _again(self, first: RecordedRun) -> RecordedRun:
+        """Run the script under transformers a second time and say what that does not reproduce, by which operators."""
+        again = self._recorded("transformers again", RecordSettings("transformers", ""))
+        self._check_runs_alone(again)
+        changing = irreproducible(first, again)
+        if next(iter(changing), None) in ("loss", "gradients", "gradient norm", "weights"):
+            named = self._recorded("operators", RecordSettings("transformers", "", finds_operators=True))
+            again.operators = named.operators
+        if changing:
+            self._console.print("Not reproducible at all, in two runs under transformers:")
+            for row in changing.values():
+                self._console.print(f"  {replace(row, tensor='')}", markup=False)
+        return again
+
+    def _causes(
+        self, difference: RunDifference | None, first: RecordedRun, second: RecordedRun, again: RecordedRun | None
+    ) -> list[str]:
+        if difference is None:
+            return []
+        if second.exit_code:
+            refused = second.error.removeprefix("portico.errors.").rstrip(".")
+            what = "an override that is never called" if "never called" in refused else "portico stops the script"
+            return [f"{what}: {refused}"]
+        return likely_causes(difference, first, second, again)
+
+    def run_against(self, against: str, report: Path | None) -> int:
+        """Compare portico with itself under an option, with a tolerance; return the exit code."""
+        name, _, value = against.partition("=")
+        if name not in TOLERANCES or not value:
+            raise InputError(
+                f"`--against {against}` is unknown; give one of {', '.join(f'{one}=VALUE' for one in TOLERANCES)}."
+            )
+        logged = {"logging_steps": 1, "logging_strategy": "steps"}
+        if name == "devices" and not (value.isdigit() and int(value)):
+            raise InputError(f"`--against {against}` is not a number of devices; give one, such as devices=2.")
+        options = {name: int(value) if name == "devices" else value}
+        # transformers adds losses up over processes; corrected, a step has one loss on any number of them.
+        shared = {"corrections": "all"} if name == "devices" else {}
+        plain = RecordSettings("portico", "", options=shared, arguments=logged)
+        divisor = int(value) if name == "devices" else 1
+        changed = replace(plain, options={**shared, **options}, batch_divisor=divisor)
+        first, second = self._recorded("portico", plain), self._recorded(against, changed)
+        self._check_runs_alone(first)
+        if second.exit_code:
+            self._console.print(f"With {against} the script stops: {second.error}")
+            return 1
+        growth = loss_growth(first, second, TOLERANCES[name])
+        sentence = self._print_growth(against, growth)
+        if report is not None:
+            write_page(report, first, second, sentence, [], _growth_charts(first, second, growth), {})
+        return int(growth.beyond is not None or not growth.by_step)
+
+    def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
+        """Run the script once; every run writes to the same paths, which its files may name."""
+        folder = self._folder / label.replace(" ", "-").replace("=", "-")
+        (folder / _OUTPUT).mkdir(parents=True)
+        settings = replace(settings, folder=str(folder), steps=self._steps)
+        words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
+        waiting = Console(stderr=True).status(f"Running under {label} ...")  # on a terminal
+        with waiting, (folder / "log").open("w+", encoding="utf-8") as log:
+            ended = subprocess.run(
+                [sys.executable, "-m", "portico.commands.recorder", *words],
+                env=recording_environment(settings),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            log.seek(0)
+            text = log.read()
+        run = RecordedRun.read(label, folder, ended.returncode, text)
+        for number, output in enumerate(run.folders):
+            if Path(output).exists():
+                shutil.move(output, folder / _OUTPUT / str(number))
+        return run
+
+    def _check_runs_alone(self, run: RecordedRun) -> None:
+        if run.exit_code:
+            print(run.log[-4000:], file=sys.stderr)
+            raise InputError(f"The script fails by itself under {run.label}, as shown above; nothing is compared.")
+        if not run.trainings:
+            raise InputError(
+                f"{self._script.target} built no Trainer, so there is nothing to compare; `portico run` names the "
+                "loop that trained instead."
+            )
+
+    def _print(self, first: RecordedRun, second: RecordedRun, sentence: str, causes: Sequence[str]) -> None:
+        table = Table("", first.label, second.label)
+        for name, *counts in _counts(first, second):
+            table.add_row(name, *map(str, counts))
+        self._console.print(table)
+        self._console.print(sentence, markup=False)
+        for number, cause in enumerate(causes):
+            self._console.print(f"{'Also: ' if number else 'Likeliest cause: '}{cause}.", markup=False)
+
+    def _print_growth(self, against: str, growth: Growth) -> str:
+        table = Table("steps", "largest relative difference of the loss", f"of the tolerance, {growth.tolerance:g}")
+        for steps, gap in growth.quarters:
+            table.add_row(steps, f"{gap:.2e}", f"{gap / growth.tolerance:.1%}")
+        self._console.print(table)
+        if not growth.by_step:
+            sentence = f"no loss was logged under both portico and {against}"
+        elif growth.beyond is not None:
+            step, gap = growth.beyond
+            sentence = f"{against} leaves the tolerance of {growth.tolerance:g} at step {step:g}: {gap:.2e}"
+        else:
+            sentence = f"{against} stays within the tolerance of {growth.tolerance:g} for {len(growth.by_step)} steps"
+        self._console.print(sentence)
+        return sentence
+
+
+def _last_step(run: RecordedRun) -> int:
+    return max((step["step"] for one in run.trainings for step in one["steps"]), default=0)
+
+
+def _counts(*runs: RecordedRun) -> list[tuple[str, int, int]]:
+    def of(run: RecordedRun) -> dict[str, int]:
+        events = [event for one in run.trainings for event, _ in one["events"]]
+        return {
+            "trainers": len(run.trainings),
+            "steps": sum(len(one["steps"]) for one in run.trainings),
+            "batches": sum(len(step["batches"]) for one in run.trainings for step in one["steps"]),
+            "logged rows": sum(len(one["log_history"]) for one in run.trainings),
+            "events": len(events),
+            "evaluations": events.count("on_evaluate"),
+            "checkpoints": events.count("on_save"),
+            "files compared": len(compared_files(run.folder / _OUTPUT)),
+        }
+
+    first, second = map(of, runs)
+    return [(name, first[name], second[name]) for name in first]
+
+
+def _sentence(first: RecordedRun, difference: RunDifference | None, *, is_reproducible: bool) -> str:
+    if difference is not None:
+        return f"First difference: {difference}"
+    counts = {name: count for name, count, _ in _counts(first, first)}
+
+    def several(name: str) -> str:
+        return f"{counts[name]} {name[:-1] if counts[name] == 1 else name}"
+
+    but = "" if is_reproducible else f", but for what {first.label} does not reproduce"
+    return f"identical for {several('steps')}, {several('checkpoints')}, {several('evaluations')}{but}"
+
+
+def _difference_charts(first: RecordedRun, second: RecordedRun) -> Markup:
+    """Return both curves of the loss, and their difference."""
+    one, other = first.losses(), second.losses()
+    gaps = [(x, b - a) for (x, a), (_, b) in zip(one, other, strict=False)]
+    curves = line_chart("Loss", [Series(first.label, "first", one), Series(second.label, "second", other)])
+    return curves + line_chart("Difference of the loss", [Series("difference", "first", gaps)])
+
+
+def _growth_charts(first: RecordedRun, second: RecordedRun, growth: Growth) -> Markup:
+    """Return both curves of the logged loss, a mean over all processes, and how their difference grows."""
+    lines = [
+        Series(run.label, css_class, sorted(run.logged_losses().items()))
+        for run, css_class in ((first, "first"), (second, "second"))
+    ]
+    gaps = [(step, gap) for step, gap in growth.by_step if math.isfinite(gap)]
+    grown = [Series("relative difference", "first", gaps)]
+    if max((gap for _, gap in gaps), default=0.0) > growth.tolerance / 10:  # below, it would flatten the curve
+        grown += [Series("tolerance", "second", [(step, growth.tolerance) for step, _ in (gaps[0], gaps[-1])])]
+    title = f"Relative difference of the loss, with a tolerance of {growth.tolerance:g}"
+    return line_chart("Loss", lines) + line_chart(title, grown)
+
+
+def _short(value: object) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def write_page(
+    path: Path,
+    first: RecordedRun,
+    second: RecordedRun,
+    sentence: str,
+    causes: Sequence[str],
+    charts: Markup,
+    changing: Mapping[str, RunDifference],
+) -> None:
+    """Write a page with charts of two runs, what was compared and the likeliest causes; it needs no other file.
+
+    ``changing`` are the quantities that the first library itself does not reproduce.
+    """
+    listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
+    rows = [(name, one.step or "", *map(_short, one.values)) for name, one in changing.items()]
+    irreproducible_rows = html_table(("", "first at step", "one run", "another"), rows) if rows else Markup()
+    sections = [
+        Section("Likeliest cause", listed if causes else Markup()),
+        Section(f"Not reproducible under {first.label} itself", irreproducible_rows, "Not reproducible"),
+        Section("Loss", panels(charts)),
+        Section("Compared", html_table(("", first.label, second.label), _counts(first, second))),
+    ]
+    title = f"{first.label} and {second.label}"
+    write_text(path, render_page(title, sentence, Markup(), sections, kicker="Verification"))

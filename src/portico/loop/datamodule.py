@@ -1,0 +1,379 @@
+"""The ``LightningDataModule`` and the feeds that Lightning's loops read batches from.
+
+Lightning rebuilds a ``DataLoader``, adds samplers to it and fetches ahead of it, but takes any other sized iterable
+unchanged. Both feeds are generators, so that nothing happens before the first batch is fetched.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+
+from portico.compat import transformers as hf_compat
+from portico.compat.accelerate import GradientState
+from portico.compat.transformers import logger
+from portico.distributed.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
+from portico.distributed.sharding import BatchSamplerShard
+from portico.errors import InputError
+from portico.plan import limited_batches
+
+if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
+    from portico.compat.annotations import DataCollator, Examples, Loader, ProcessingClass
+    from portico.loop.hooks import TrainerHooks
+    from portico.loop.run import TrainingRun
+
+
+@dataclass(eq=False)
+class TrainFeed:
+    """The micro-batches of an epoch, fetched an accumulation window at a time; ``open_epoch`` yields them.
+
+    Without a length Lightning would fetch a batch ahead, before ``on_train_begin``.
+    """
+
+    num_batches: int
+    open_epoch: Callable[[], Iterator[Any]]
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.open_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty state: the step count says where to resume. Lightning warns without this method."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Ignore the empty state."""
+
+
+@dataclass(eq=False)
+class EvaluationFeed:
+    """The batches of an evaluation, in the loader's order.
+
+    The length is the whole loader's, which Lightning limits by itself; ``num_batches`` are yielded.
+
+    Args:
+        loader: Batches.
+        limit: Value of Lightning's argument ``limited_by``, a number of batches or a part of them.
+        name: Name of the set among several.
+        renew: Makes the loader of each pass; Lightning asks for loaders once, transformers makes one a pass.
+    """
+
+    loader: "Loader"
+    limit: float = 1.0
+    limited_by: str = "limit_val_batches"
+    name: str | None = None
+    renew: "Callable[[], Loader] | None" = None
+
+    def __post_init__(self) -> None:
+        self.is_whole = isinstance(self.limit, float) and self.limit == 1.0
+        length = len(self)
+        self.num_batches = None if length == sys.maxsize else length
+        # An empty set is evaluated too, to no metrics.
+        if not self.is_whole and length != 0:
+            self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
+
+    def __len__(self) -> int:
+        if not hf_compat.has_length(self.loader):
+            return sys.maxsize
+        batches: Any = getattr(self.loader, "batch_sampler", None)
+        while isinstance(batches, BatchSamplerShard | SkipBatchSampler):
+            batches = batches.batch_sampler
+        # Lightning stops at this number, transformers at the end; a batch sampler may yield more than its length says.
+        is_exact = len(self.loader) == 0 or type(batches) in (BatchSampler, type(None))
+        return len(self.loader) if is_exact else sys.maxsize
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.renew is not None:
+            self.loader = self.renew()
+        if isinstance(self.loader, StreamShardsLoader):
+            self.loader.must_be_even = True
+        try:
+            yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
+        finally:
+            # Lightning does not ask for the end, where the accelerator stops reading the size of the last batch.
+            if isinstance(self.loader, DataLoaderShard):
+                GradientState()._remove_dataloader(self.loader)
+
+
+# Stage and hook of a data module for what the trainer calls a set. Validation data are set up for a fit, too.
+_STAGES = {
+    "training": ("fit", "train_dataloader"),
+    "evaluation": ("fit", "val_dataloader"),
+    "test": ("test", "test_dataloader"),
+}
+
+
+class TrainerDataModule(pl.LightningDataModule):
+    """Builds loaders from datasets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
+
+    def __init__(self, trainer: "TrainerHooks") -> None:
+        super().__init__()
+        self.hf_trainer = trainer
+        self.run: TrainingRun | None = None
+        self._announced: set[str] = set()
+        self._set_up: dict[int, set[str]] = {}  # the user's data modules, and their stages that were set up
+
+    def __str__(self) -> str:
+        # Lightning's representation iterates the loaders, which would draw random numbers.
+        sets = (("train", self.hf_trainer.train_dataset), ("eval", self.hf_trainer.eval_dataset))
+        return f"TrainerDataModule({', '.join(f'{name}={type(data).__name__}' for name, data in sets)})"
+
+    __repr__ = __str__
+
+    def train_dataloader(self) -> TrainFeed:
+        if self.run is None:
+            raise InputError(
+                "`trainer.datamodule` feeds `trainer.module`; call `lightning.Trainer.fit(trainer.module, "
+                "trainer.datamodule)`, or take a loader for another use from `trainer.get_train_dataloader()`."
+            )
+        loader, num_batches = self.run.loader, self.run.plan.steps_in_epoch
+        if self.hf_trainer.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
+            # Lightning applies the limit, of which the plan is the outcome.
+            num_batches = len(loader)
+        return TrainFeed(num_batches, self.run.batches)
+
+    def val_dataloader(self) -> list[EvaluationFeed]:
+        return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader)
+
+    def test_dataloader(self) -> list[EvaluationFeed]:
+        # A trainer has no test set of its own.
+        return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader)
+
+    predict_dataloader = test_dataloader
+
+    def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]") -> list[EvaluationFeed]:
+        """Return the batches of the evaluation set, or of each set of a dict; none without one."""
+        given, limit = self.hf_trainer.eval_dataset, getattr(self.hf_trainer.lightning_trainer, limited_by)
+        sets = given if isinstance(given, dict) else {} if given is None else {None: given}
+        makers = {name: partial(make_loader, data) for name, data in sets.items()}
+        return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
+
+    def loaders_of(self, data: Any, description: str) -> Any:
+        """Return the loader, or the loaders by name, that a user's data module has; other data are returned as given.
+
+        It is prepared and set up as ``lightning.Trainer`` does, once for each of its stages.
+        """
+        if not isinstance(data, pl.LightningDataModule):
+            return data
+        stage, hook = _STAGES[description]
+        args, done = self.hf_trainer.args, self._set_up.setdefault(id(data), set())
+        data.trainer = self.hf_trainer.lightning_trainer
+        if not done:
+            with args.main_process_first():
+                if args.local_process_index == 0 or not data.prepare_data_per_node:
+                    data.prepare_data()
+        if stage not in done:
+            data.setup(stage)
+            done.add(stage)
+        loaders = getattr(data, hook)()
+        if isinstance(loaders, list | tuple):
+            named = {str(index): loader for index, loader in enumerate(loaders)}
+            loaders = loaders[0] if len(loaders) == 1 else named
+        several = isinstance(loaders, dict) and description == "evaluation"
+        if not isinstance(loaders, DataLoader) and not several:
+            raise InputError(
+                f"`{type(data).__name__}.{hook}()` returned a {type(loaders).__name__}, and {description} takes one "
+                "`DataLoader`; let it return one."
+            )
+        return loaders
+
+    def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
+        """Return a loader that the user made, and warn once which training arguments it overrules."""
+        args, is_training = self.hf_trainer.args, description == "training"
+        size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
+        overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
+        if is_training:
+            overruled["dataloader_drop_last"] = loader.drop_last
+        different = [f"{name}={getattr(args, name)}" for name, own in overruled.items() if own != getattr(args, name)]
+        if is_training and args.train_sampling_strategy != "random":
+            different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
+        message = (
+            f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
+            f"{', '.join(different)} has no effect on it; set it in the loader."
+        )
+        if different and message not in self._announced:
+            self._announced.add(message)
+            logger.warning(message)
+        return loader
+
+    def build_loader(
+        self,
+        dataset: "Examples",
+        *,
+        description: str,
+        batch_size: int,
+        collate_fn: "DataCollator",
+        sampler_fn: "Callable[[Examples], Sampler[Any] | None] | None" = None,
+        is_training: bool = False,
+    ) -> "DataLoader[Any]":
+        """Return a plain loader over ``dataset``.
+
+        Messages call it by ``description``: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns the
+        sampler of data with indices; workers are seeded only if it ``is_training``.
+        """
+        trainer, args = self.hf_trainer, self.hf_trainer.args
+        if isinstance(dataset, DataLoader):
+            raise InputError(
+                f"The {description} data are a DataLoader, but `{type(trainer).__name__}` makes its own batches; give "
+                "its `dataset`."
+            )
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "collate_fn": collate_fn,
+            "num_workers": args.dataloader_num_workers,
+            # Pinned memory speeds up copies to an accelerator; without one torch only warns about it.
+            "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
+            "persistent_workers": args.dataloader_persistent_workers,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "in_order": args.dataloader_in_order,
+        }
+        if not isinstance(dataset, IterableDataset):
+            sampler = sampler_fn(dataset) if sampler_fn is not None else None
+            if isinstance(sampler, hf_compat.BatchRebalanceSampler):
+                # It yields whole batches of varying size.
+                del options["batch_size"]
+                options["batch_sampler"] = sampler
+            else:
+                options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
+            if is_training:
+                # Processes that share each layer read the same examples.
+                rank = args.process_index // self.hf_trainer.get_tp_size()
+                options["worker_init_fn"] = partial(
+                    hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=rank
+                )
+        return DataLoader(dataset, **options)
+
+    def remove_unused_columns(
+        self, dataset: "Examples", description: str | None, *, taken: Sequence[str]
+    ) -> "Examples":
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns in ``taken``."""
+        ignored = sorted(set(dataset.column_names) - set(taken))
+        if len(ignored) == len(dataset.column_names):
+            raise InputError(
+                f"No columns in the dataset match the model's forward method signature: ({', '.join(taken)}). The "
+                f"following columns have been ignored: [{', '.join(ignored)}]. Please check the dataset and model. "
+                "You may need to set `remove_unused_columns=False` in `TrainingArguments`. This is the "
+                f"{description or 'given'} set; rename its columns, or give a `data_collator` that makes the "
+                "model's inputs."
+            )
+        self.announce_ignored(ignored, description)
+        return dataset.remove_columns(ignored)
+
+    def removing_collator(
+        self, collator: "DataCollator", description: str | None, *, taken: Sequence[str]
+    ) -> "ColumnFilter":
+        """Return ``collator`` behind a filter that drops the columns that are not in ``taken``."""
+        model_name = type(self.hf_trainer.model).__name__
+        return ColumnFilter(collator, taken, logger, model_name, description)
+
+    def announce_ignored(self, columns: list[str], description: str | None) -> None:
+        """Log once which columns of a set are dropped."""
+        message = (
+            f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
+            f"not take are left out: {', '.join(columns)}; set `remove_unused_columns=False` to keep them."
+        )
+        if columns and message not in self._announced:
+            self._announced.add(message)
+            logger.info(message)
+
+
+class ColumnFilter(hf_compat.RemoveColumnsCollator):
+    """A collator behind a filter of columns, with a short way for examples that have only columns the model takes."""
+
+    def __init__(self, data_collator: "DataCollator", signature_columns: Sequence[str], *options: Any) -> None:
+        super().__init__(data_collator, signature_columns, *options)
+        self._taken = frozenset(signature_columns)
+
+    def __call__(self, features: list[Any]) -> Any:
+        if set(map(type, features)) == {dict} and set().union(*features) <= self._taken:
+            # Copied, since collators take columns out of their examples.
+            return self.data_collator([*map(dict, features)])
+        return super().__call__(features)
+
+
+def train_sampler(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> Sampler[Any] | None:
+    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
+    strategy = args.train_sampling_strategy
+    if not hf_compat.has_length(dataset):
+        if strategy in ("group_by_length", "batch_rebalance"):
+            logging.getLogger(__name__).warning(
+                f"`train_sampling_strategy='{strategy}'` is ignored because the training dataset does not implement "
+                "`__len__` (e.g. an `IterableDataset`). Examples will be consumed in the dataset's own order."
+            )
+        return None
+    if strategy == "group_by_length":
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
+    if strategy == "batch_rebalance":
+        return _batch_rebalanced(dataset, args, processing_class)
+    return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
+
+
+def eval_sampler(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> Sampler[int] | None:
+    """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
+    if not hf_compat.has_length(dataset):
+        return None
+    if args.train_sampling_strategy == "group_by_length":
+        # A generator seeded here, so that an evaluation draws nothing from the global one.
+        generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
+        options = _grouping(dataset, args, processing_class)
+        return hf_compat.LengthGroupedSampler(args.eval_batch_size, **options, generator=generator)
+    return SequentialSampler(dataset)
+
+
+def _grouping(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> dict[str, Any]:
+    lengths, name = _known_lengths(dataset, args), _first_input_name(processing_class)
+    return {"dataset": dataset, "lengths": lengths, "model_input_name": name}
+
+
+def _batch_rebalanced(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> hf_compat.BatchRebalanceSampler:
+    lengths = _known_lengths(dataset, args)
+    if lengths is None:
+        name = _first_input_name(processing_class) or "input_ids"
+        if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
+            raise InputError(
+                "Can only automatically infer lengths for datasets whose items are dictionaries with an "
+                f"'{name}' key. `train_sampling_strategy='batch_rebalance'` needs them; add a column "
+                f"`{args.length_column_name}`, or choose another strategy."
+            )
+        lengths = [len(example[name]) for example in dataset]
+    return hf_compat.BatchRebalanceSampler(
+        lengths=lengths,
+        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        dp_size=args.world_size,
+        grad_accum=args.gradient_accumulation_steps,
+        rank=args.process_index,
+        drop_last=args.dataloader_drop_last,
+    )
+
+
+def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] | None:
+    column = args.length_column_name
+    if column not in (getattr(dataset, "column_names", None) or ()):
+        return None
+    lengths = dataset[column]
+    return lengths.tolist() if isinstance(lengths, torch.Tensor) else list(lengths)
+
+
+def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
+    names = getattr(processing_class, "model_input_names", None)
+    return names[0] if names else None

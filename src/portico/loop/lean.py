@@ -1,0 +1,391 @@
+"""Our own loops in Lightning's seams: what Lightning runs for a batch, without the work that nobody notices.
+
+They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Lightning's own loops, with equal numbers.
+What Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these
+loops, 304 with Lightning's own optimization inside them, 236 with theirs (transformers adds 453); to a batch of an
+evaluation: 323 without, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers 258).
+``benchmarks/step_overhead.py`` measures both.
+"""
+
+import signal
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from portico.compat.lightning import USES_SHORTCUTS, DataFetcher, DataLoaderIterDataFetcher, EpochLoop, EvaluationLoop
+
+if TYPE_CHECKING:
+    from portico.compat.annotations import Batch
+
+
+class NullProfiler(PassThroughProfiler):
+    """Lightning's profiler that measures nothing, without its generator per hook.
+
+    Public: a profiler class of ours is public API; only ``profile`` differs from the documented type.
+    """
+
+    _nothing: AbstractContextManager[None] = nullcontext()
+
+    @override
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        return self._nothing
+
+
+class FastModule:
+    """A ``LightningModule`` with less work around each hook and batch.
+
+    The name of the current hook is set without ``nn.Module.__setattr__``: Lightning does so twenty times a step.
+    Public: none. Lightning's transfer of batches is skipped: the loaders and ``_prepare_inputs`` move them. Public:
+    an override of ``transfer_batch_to_device``, which Lightning still looks up and traces for every batch.
+    """
+
+    if USES_SHORTCUTS:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_current_fx_name":
+                self.__dict__[name] = value
+            else:
+                super().__setattr__(name, value)
+
+        def _on_before_batch_transfer(self, batch: "Batch", dataloader_idx: int = 0) -> "Batch":
+            return batch
+
+        def _apply_batch_transfer_handler(
+            self, batch: "Batch", device: torch.device | None = None, dataloader_idx: int = 0
+        ) -> "Batch":
+            return batch
+
+
+class LeanEpochLoop(EpochLoop):
+    """Lightning's loop over the batches of an epoch, without the work that nobody notices.
+
+    Hooks, their order and arguments, the counts of progress, what ``self.log`` collects and the name of the current
+    hook are Lightning's. Left out are calls of hooks that nobody defines, a log record and a profiler's context around
+    each call, and questions whose answer cannot change within an epoch. Lightning's own methods run what is unusual:
+    the first batch after a resume, a fit under ``no_grad``, and forward, backward and step under a strategy or a
+    precision that defines one of them. Public: none.
+    """
+
+    def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
+        super().__init__(pl_trainer, min_steps, max_steps)
+        self.val_loop = LeanEvaluationLoop(
+            pl_trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
+        )
+
+    @override
+    def on_run_start(self, data_fetcher: DataFetcher) -> None:
+        super().on_run_start(data_fetcher)
+        pl_trainer = self.trainer
+        self.hooks = _DefinedHooks(pl_trainer)
+        self.is_lean = not (
+            isinstance(data_fetcher, DataLoaderIterDataFetcher)
+            or self._should_check_val_epoch()
+            or _defines("on_train_batch_start", pl_trainer.lightning_module, pl.LightningModule)
+            or any(config.reduce_on_plateau for config in pl_trainer.lr_scheduler_configs)
+        )
+        if self.is_lean:
+            data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
+        self.runs_own_steps = _is_plain(pl_trainer.strategy, _TRAINING_STEPS)
+
+    @property
+    @override
+    def done(self) -> bool:
+        if self._restarting or self.trainer.should_stop or self.max_steps != -1:
+            return super().done
+        return self._num_ready_batches_reached()
+
+    @override
+    def advance(self, data_fetcher: DataFetcher) -> None:
+        if self._restarting or not self.is_lean or not torch.is_grad_enabled():
+            super().advance(data_fetcher)
+            return
+        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
+        self.val_loop._restarting = False
+        if pl_trainer.world_size > 1:
+            self._broadcast_sigterm_tensor()
+        batch_idx = progress.current.ready
+        batch, _, _ = next(data_fetcher)
+        progress.is_last_batch = data_fetcher.done
+        hooks, connector = self.hooks, pl_trainer._logger_connector
+        if not self.runs_own_steps:
+            batch = pl_trainer.precision_plugin.convert_input(batch)
+            batch = pl_trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        progress.increment_ready()
+        connector._first_loop_iter = connector._first_loop_iter is None
+        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
+        hooks.of_callbacks("on_train_batch_start", batch, batch_idx)
+        hooks.of(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
+        progress.increment_started()
+        if self.runs_own_steps:
+            output = self._optimize(batch, batch_idx)
+        else:
+            kwargs = OrderedDict(batch=batch, batch_idx=batch_idx)
+            output = self.automatic_optimization.run(pl_trainer.optimizers[0], batch_idx, kwargs)
+        progress.increment_processed()
+        self.update_lr_schedulers("step", update_plateau_schedulers=False)
+        if self._num_ready_batches_reached():
+            self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        hooks.of_callbacks("on_train_batch_end", output, batch, batch_idx)
+        hooks.of(pl_trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
+        if results:
+            connector.on_batch_end()
+        results.batch = results.batch_size = None
+        progress.increment_completed()
+        if results:
+            connector.update_train_step_metrics()
+
+    @override
+    def on_advance_end(self, data_fetcher: DataFetcher) -> None:
+        if not self.is_lean or self.trainer.should_stop or self.trainer.received_sigterm:
+            super().on_advance_end(data_fetcher)
+        elif not self._should_accumulate():
+            self._batches_that_stepped += 1
+
+    @override
+    def _update_learning_rates(self, interval: str, update_plateau_schedulers: bool) -> None:
+        if not self.is_lean:
+            super()._update_learning_rates(interval, update_plateau_schedulers)
+            return
+        for config in () if update_plateau_schedulers else self.trainer.lr_scheduler_configs:
+            index = self.batch_idx if interval == "step" else self.trainer.current_epoch
+            if config.interval == interval and (index + 1) % config.frequency == 0:
+                self.scheduler_progress.increment_ready()
+                self.hooks.of(self.trainer.lightning_module, "lr_scheduler_step", config.scheduler, None)
+                self.scheduler_progress.increment_completed()
+
+    @override
+    def _should_accumulate(self) -> bool:
+        # Asked three times a batch; one that closes its window steps, whatever else the base class looks at.
+        within_window = self.batch_progress.current.ready % self.trainer.accumulate_grad_batches != 0
+        return within_window and super()._should_accumulate()
+
+    def _optimize(self, batch: "Batch", batch_idx: int) -> dict[str, torch.Tensor]:
+        """Run forward and backward, and the optimizer's step at the end of a window; return the step's loss."""
+        pl_trainer, module, hooks = self.trainer, self.trainer.lightning_module, self.hooks
+        progress = self.automatic_optimization.optim_progress.optimizer
+        losses: dict[str, torch.Tensor] = {}
+
+        def closure() -> torch.Tensor:
+            loss: torch.Tensor = hooks.of(module, "training_step", batch, batch_idx)
+            losses["loss"] = loss.detach()
+            if self.automatic_optimization._skip_backward:
+                return losses["loss"]
+            if batch_idx % pl_trainer.accumulate_grad_batches == 0:
+                optimizer = pl_trainer.optimizers[0]
+                progress.zero_grad.increment_ready()
+                hooks.call("on_before_zero_grad", optimizer)
+                progress.zero_grad.increment_started()
+                hooks.of(module, "optimizer_zero_grad", pl_trainer.current_epoch, batch_idx, optimizer)
+                progress.zero_grad.increment_completed()
+            hooks.call("on_before_backward", loss)
+            module.backward(loss)
+            hooks.call("on_after_backward")
+            return losses["loss"]
+
+        if self._should_accumulate():
+            closure()
+        else:
+            progress.step.increment_ready()
+            optimizer = pl_trainer.strategy._lightning_optimizers[0]
+            hooks.of(module, "optimizer_step", pl_trainer.current_epoch, batch_idx, optimizer, closure)
+            progress.step.increment_completed()
+        return losses
+
+
+def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
+    """Run ``closure``, the hooks after it and the step of ``optimizer``: as the strategy would, or through it."""
+    loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
+    if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
+        pl_trainer.strategy.optimizer_step(optimizer, closure, module)
+        return
+    closure()
+    loop.hooks.call("on_before_optimizer_step", optimizer)
+    loop.hooks.of(
+        module,
+        "configure_gradient_clipping",
+        optimizer,
+        gradient_clip_val=pl_trainer.gradient_clip_val,
+        gradient_clip_algorithm=pl_trainer.gradient_clip_algorithm,
+    )
+    optimizer.step()
+
+
+class LeanEvaluationLoop(EvaluationLoop):
+    """Lightning's loop over the batches of an evaluation, lean as :class:`LeanEpochLoop` is. Public: none."""
+
+    _verified_hooks: Sequence[Any] = ()
+
+    @override
+    def reset(self) -> None:
+        super().reset()
+        self.hooks = _DefinedHooks(self.trainer)
+        self.runs_own_steps = _is_plain(self.trainer.strategy, _EVALUATION_STEPS)
+        fetcher = self._data_fetcher
+        assert fetcher is not None, "made by the method of the base class"
+        self.is_lean = (
+            not isinstance(fetcher, DataLoaderIterDataFetcher)
+            and self.num_dataloaders == 1
+            and not self.trainer.sanity_checking
+        )
+        self._stage_name = "test" if self.trainer.testing else "validation"
+        if self.is_lean:
+            fetcher._start_profiler = fetcher._stop_profiler = _do_nothing
+
+    @override
+    def _verify_dataloader_idx_requirement(self) -> None:
+        # By the signatures of three hooks, before the first batch and after the last.
+        module = self.trainer.lightning_module
+        hooks = [self.num_dataloaders, *(getattr(getattr(module, name), "__func__", None) for name in _INDEXED_HOOKS)]
+        if hooks != self._verified_hooks or None in hooks:
+            super()._verify_dataloader_idx_requirement()
+            self._verified_hooks = hooks
+
+    @override
+    def _evaluation_step(
+        self, batch: "Batch", batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
+    ) -> None:
+        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
+        if not self.is_lean:
+            super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
+            return
+        hooks, connector, stage = self.hooks, pl_trainer._logger_connector, self._stage_name
+        if not self.runs_own_steps:
+            batch = pl_trainer.strategy.batch_to_device(
+                pl_trainer.precision_plugin.convert_input(batch), dataloader_idx=0
+            )
+        progress.increment_ready()
+        connector._first_loop_iter = connector._first_loop_iter is None
+        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
+        hooks.call(f"on_{stage}_batch_start", batch, batch_idx)
+        progress.increment_started()
+        runner = pl_trainer.lightning_module if self.runs_own_steps else pl_trainer.strategy
+        output = hooks.of(runner, f"{stage}_step", batch, batch_idx)
+        progress.increment_processed()
+        hooks.call(f"on_{stage}_batch_end", output, batch, batch_idx)
+        if results:
+            connector.on_batch_end()
+        results.batch = results.batch_size = None
+        progress.increment_completed()
+        self._has_run = True
+        if results:
+            connector.update_eval_step_metrics(self._seen_batches_per_dataloader[dataloader_idx])
+        self._seen_batches_per_dataloader[dataloader_idx] += 1
+        if not progress.is_last_batch and pl_trainer.received_sigterm:
+            raise SIGTERMException
+
+
+_INDEXED_HOOKS = [
+    f"{on}{stage}_{place}"
+    for stage in ("validation", "test")
+    for on, place in (("", "step"), ("on_", "batch_start"), ("on_", "batch_end"))
+]
+
+# Only a strategy that defines none of these, in full precision, leaves the steps to the loops above.
+_TRAINING_STEPS = (
+    "batch_to_device",
+    "training_step",
+    "post_training_step",
+    "pre_backward",
+    "backward",
+    "post_backward",
+    "optimizer_step",
+    "handles_gradient_accumulation",
+    "block_backward_sync",
+)
+_EVALUATION_STEPS = ("batch_to_device", "validation_step", "test_step")
+
+
+def _is_plain(strategy: Strategy, steps: tuple[str, ...]) -> bool:
+    plain = type(strategy.precision_plugin) is Precision
+    return plain and not any(_defines(name, strategy, Strategy) for name in steps)
+
+
+def _defines(name: str, owner: object, base: type) -> bool:
+    """Return whether ``owner``, or its class, replaces the attribute ``name`` of ``base``."""
+    return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
+
+
+def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
+    """Return a context that disables the autocast that Lightning puts around a whole step.
+
+    Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
+    """
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        return torch.autocast(plugin.device, enabled=False)
+    return nullcontext()
+
+
+class _DefinedHooks:
+    """Calls the hooks that somebody defines, under their name; those of Lightning's base classes do nothing."""
+
+    def __init__(self, pl_trainer: pl.Trainer) -> None:
+        self.trainer = pl_trainer
+        self.module = pl_trainer.lightning_module
+
+    def call(self, name: str, *args: object) -> None:
+        """Call the hook of the callbacks, then that of the module."""
+        self.of_callbacks(name, *args)
+        self.of(self.module, name, *args)
+
+    def of_callbacks(self, name: str, *args: object) -> None:
+        """Call the hook of each callback."""
+        nothing, state = getattr(pl.Callback, name), self.module.__dict__
+        outer, state["_current_fx_name"] = state["_current_fx_name"], name
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            hook = getattr(callback, name)
+            if getattr(hook, "__func__", hook) is not nothing:
+                hook(self.trainer, self.module, *args)
+        state["_current_fx_name"] = outer
+
+    def of(self, owner: pl.LightningModule | Strategy, name: str, *args: object, **kwargs: object) -> Any:
+        """Call the hook of the module or of the strategy, and return what it returned."""
+        hook = getattr(owner, name)
+        if getattr(hook, "__func__", hook) is getattr(pl.LightningModule, name, None):
+            return None
+        state = self.module.__dict__
+        outer, state["_current_fx_name"] = state["_current_fx_name"], name
+        output = hook(*args, **kwargs)
+        state["_current_fx_name"] = outer
+        return output
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def use_lean_loops(pl_trainer: pl.Trainer) -> None:
+    """Let the lean loops run the batches of ``pl_trainer``, and keep the handlers of no other signals than it sets.
+
+    Public: none.
+    """
+    if not USES_SHORTCUTS:
+        return
+    signals = {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
+    requeue = getattr(pl_trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
+    if requeue is not None:
+        signals.add(requeue)
+
+    def current_handlers() -> dict[Any, Any]:
+        return {one: signal.getsignal(one) for one in signals}
+
+    pl_trainer._signal_connector._get_current_signal_handlers = current_handlers  # type: ignore[method-assign]
+    if isinstance(pl_trainer.profiler, NullProfiler):  # type: ignore[attr-defined]  # set by a connector
+        loop = pl_trainer.fit_loop
+        loop.epoch_loop = LeanEpochLoop(pl_trainer, loop.min_steps, loop.max_steps)
+        validating, testing = RunningStage.VALIDATING, RunningStage.TESTING
+        pl_trainer.validate_loop = LeanEvaluationLoop(
+            pl_trainer, TrainerFn.VALIDATING, validating, inference_mode=False
+        )
+        pl_trainer.test_loop = LeanEvaluationLoop(pl_trainer, TrainerFn.TESTING, testing, inference_mode=False)

@@ -1,0 +1,192 @@
+"""Watch training from outside: what ``portico run``, ``verify`` and ``replay`` are built on.
+
+An :class:`Observer` is told what every trainer of this process does, also those that a script makes by itself::
+
+    class Batches(Observer):
+        def on_training_step_begin(self, trainer, model, inputs):
+            print(trainer.state.global_step, inputs["input_ids"].shape)
+
+    with observe(Batches()):
+        runpy.run_path("train.py")
+
+For the events of ``transformers.TrainerCallback``, such as ``on_step_end`` or ``on_log``, an observer adds a callback
+to the trainer in :meth:`Observer.on_train`. Importing this module imports neither torch nor transformers.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from portico.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from lightning.pytorch.loggers import Logger
+    from torch import nn
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    from portico.compat.annotations import Loader
+
+
+class ObservedTrainer(Protocol):
+    """What observers use of a trainer; ``transformers.Trainer`` has it too."""
+
+    @property
+    def args(self) -> "TrainingArguments": ...
+    @property
+    def state(self) -> "TrainerState": ...
+    @property
+    def control(self) -> "TrainerControl": ...
+    @property
+    def callback_handler(self) -> Any: ...
+    @property
+    def processing_class(self) -> object: ...
+    @property
+    def data_collator(self) -> object: ...
+    @property
+    def compute_loss(self) -> "Callable[..., Any]": ...
+    @property
+    def add_callback(self) -> "Callable[[TrainerCallback], None]": ...
+
+
+class Observer:
+    """Is told what portico's trainers do; override the methods you need, they do nothing by default."""
+
+    def on_arguments_init(self, args: object) -> None:
+        """Training arguments are being made, or adopted from transformers; their fields may still be changed."""
+
+    def on_trainer_init(self, trainer: ObservedTrainer) -> None:
+        """A trainer is being made; it has no attributes yet."""
+
+    def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
+        """Training starts; return the checkpoint to resume from, by default ``checkpoint``, the one that was given."""
+        return checkpoint
+
+    def on_train_dataloader(self, trainer: ObservedTrainer, loader: "Loader") -> None:
+        """A run trains on this loader, or on copies of it that skip batches."""
+
+    def on_indices_drawn(self, loader: "Loader", indices: object) -> None:
+        """A loader of portico has drawn the indices of its next batch, in the order of the batches.
+
+        ``indices`` is what the batch sampler yields, mostly a list of integers. Batches are drawn ahead of the
+        training, also where worker processes load them. Streams have no indices; they are not told.
+        """
+
+    def on_training_step_begin(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
+        """``trainer.training_step(model, inputs)`` is called next, an override of it included."""
+
+    def on_compute_loss(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
+        """``trainer.compute_loss(model, inputs)`` is called next for training, with inputs on the model's device."""
+
+    def on_training_step_end(self, trainer: ObservedTrainer, model: "nn.Module", loss: "torch.Tensor") -> None:
+        """``trainer.training_step`` has returned this loss, a scalar divided for accumulation."""
+
+
+active: tuple[Observer, ...] = ()
+"""The observers of this process, for those who tell them: ``for observer in observers.active: observer.on_...``."""
+
+
+def observe(observer: Observer) -> ExitStack:
+    """Tell ``observer`` what happens from now on; used in a ``with`` statement, until the end of its block."""
+    global active
+    active = (*active, observer)
+    registration = ExitStack()
+    registration.callback(_forget, observer)
+    return registration
+
+
+def _forget(observer: Observer) -> None:
+    global active
+    active = tuple(one for one in active if one is not observer)
+
+
+# ---- Options of every trainer ----
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``portico.install`` adds to each trainer; the first six are fields of ``TrainingArguments``."""
+
+    accelerator: str | None = None
+    strategy: str | None = None
+    devices: int | str | None = None
+    num_nodes: int | None = None
+    precision: str | None = None
+    corrections: str | None = None
+    callbacks: Sequence[object] = ()
+    """Callbacks of transformers or Lightning: objects, or ``package.Class`` to make one without arguments."""
+    loggers: Sequence[object] = ()
+    """Lightning loggers: objects, ``package.Class``, or ``csv`` or ``tensorboard`` for one in ``output_dir``."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), [])}
+
+    def fill(self, args: object) -> None:
+        """Set the fields of training arguments that the script leaves unset."""
+        for one in fields(self)[:6]:
+            if getattr(self, one.name) is not None and getattr(args, one.name) is None:
+                setattr(args, one.name, getattr(self, one.name))
+
+    def make_callbacks(self) -> list[Any]:
+        return [_made(one) for one in self.callbacks]
+
+    def make_loggers(self, output_dir: str) -> list[Any]:
+        """Return the loggers of one trainer."""
+        return [_logger_in(output_dir, one) if one in LIGHTNING_LOGGERS else _made(one) for one in self.loggers]
+
+
+LIGHTNING_LOGGERS = ("csv", "tensorboard")
+_options = RunOptions()
+
+
+def options() -> RunOptions:
+    """Return what is added to each trainer; nothing unless ``portico.install`` was called with options."""
+    return _options
+
+
+def set_options(changed: RunOptions) -> None:
+    """Add these options, instead of the present ones, to each trainer made from now on."""
+    global _options
+    _options = changed
+
+
+def tell_of_arguments(args: object) -> None:
+    """Set the options in training arguments that are being made, and tell the observers of them."""
+    _options.fill(args)
+    for observer in active:
+        observer.on_arguments_init(args)
+
+
+def imported(path: str) -> Any:
+    """Return what ``package.module.Name`` names."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise InputError(
+            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
+        )
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
+        ) from error
+
+
+def check_part(part: str) -> None:
+    """Raise an ``InputError`` if no callback or logger has this name."""
+    if part not in LIGHTNING_LOGGERS:
+        imported(part)
+
+
+def _made(part: object) -> Any:
+    found = imported(part) if isinstance(part, str) else part
+    return found() if isinstance(found, type) else found
+
+
+def _logger_in(folder: str, kind: object) -> "Logger":
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+    return CSVLogger(folder, name="csv") if kind == "csv" else TensorBoardLogger(folder, name="tensorboard")

@@ -1,0 +1,158 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fresh_process import environment
+from portico.commands import run
+
+TRAINS = """
+import sys
+from transformers import {names}
+from models import Line, Points, toy_arguments
+
+class Mine(Trainer):
+    pass
+
+if __name__ == "__main__":
+    print("argv", sys.argv, "file", __file__, "path", sys.path[0])
+    args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=5)
+    trainer = Mine(Line(), args, train_dataset=Points())
+    trainer.train()
+    print("made by", Trainer.__module__, args.world_size, getattr(args, "precision", 0))
+"""
+
+
+def portico(*command, folder, variables=None):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "portico", *command],
+        cwd=folder,
+        env=environment(**(variables or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "trains.py").write_text(TRAINS.format(names="Trainer, TrainingArguments"))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "other.py").write_text("from transformers import Trainer, TrainingArguments")
+    (tmp_path / "package" / "main.py").write_text(
+        TRAINS.format(names="set_seed").replace("import sys\n", "import sys\nfrom .other import *\n", 1)
+    )
+    return tmp_path
+
+
+def test_runs_a_script_as_python_does(folder):
+    plain = subprocess.run(
+        [sys.executable, "-W", "ignore", "trains.py", "--a", "1"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ended = portico("run", "trains.py", "--a", "1", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    first = plain.stdout.splitlines()[0]
+    assert first.startswith("argv ['trains.py', '--a', '1']")
+    assert ended.stdout.splitlines()[0] == first
+    assert "made by portico.trainer 1 None" in ended.stdout
+    assert (
+        "replaces Trainer, TrainingArguments, Seq2SeqTrainer, Seq2SeqTrainingArguments of transformers" in ended.stderr
+    )
+    assert (folder / "out" / "checkpoint-5" / "training_args.bin").is_file()
+
+
+def test_runs_a_module_with_relative_imports_in_two_processes(folder):
+    ended = portico("run", "--strategy", "ddp", "--devices=2", "-m", "package.main", "--x", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("portico.trainer 2 None") == 2
+    assert ended.stderr.count("replaces Trainer") == 1
+
+
+def test_follows_accelerate_launch(folder):
+    ended = portico("run", "trains.py", folder=folder, variables={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    assert "made by portico.trainer 1 bf16-mixed" in ended.stdout
+
+
+def test_replaces_in_spawned_processes(folder):
+    (folder / "spawns.py").write_text(
+        "import multiprocessing\n"
+        "def show(n):\n    from transformers import Trainer\n    print(Trainer.__module__, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=show, args=(1,))\n"
+        "    process.start(); process.join(); raise SystemExit(process.exitcode)\n"
+    )
+    ended = portico("run", "spawns.py", folder=folder)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "portico.trainer"), ended.stderr
+
+
+def test_says_where_a_script_trains_by_itself(folder):
+    (folder / "own.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nstep = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(3):\n    model(torch.ones(2)).sum().backward()\n    step.step()\n"
+    )
+    ended = portico("run", "own.py", folder=folder)
+    assert ended.returncode == 0
+    assert "the script built no Trainer, so nothing ran in Lightning" in ended.stderr
+    assert "own.py:6) trained 3 steps in a loop of its own" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "message"),
+    [
+        ("missing.py", 1, "error: missing.py: no such file; give the path of a script"),
+        ("fails.py", 1, 'fails.py", line 2, in <module>'),
+        ("needs.py", 2, "needs.py: error: the following arguments are required: --name"),
+        ("-m", 1, "error: -m is not followed by a module"),
+        ("package", 1, "error: package: a folder without __main__.py"),
+    ],
+)
+def test_bad_scripts(script, code, message, folder):
+    Path(folder, "fails.py").write_text("import json\njson.loads('{')\n")
+    Path(folder, "needs.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--name', required=True)\nparser.parse_args()\n"
+    )
+    ended = portico("run", script, folder=folder)
+    assert ended.returncode == code
+    assert message in ended.stderr
+    assert "portico/" not in ended.stderr
+    assert "built no Trainer" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--device 2 trains.py", "error: --device is not an option of `portico run`; did you mean --devices?"),
+        (
+            "--learning_rate 1 trains.py",
+            "error: --learning_rate is not an option of `portico run`; `portico run --help`",
+        ),
+        ("--devices two trains.py", "argument --devices: 'two' is not a number of devices; give one, '0,1' for some"),
+        ("--logger tensorbord trains.py", "error: 'tensorbord' is unknown; give package.module.Class, or one of the"),
+        ("trains", "error: trains: no such file; did you mean trains.py?"),
+        ("written", "error: written: the folder that a script wrote; give the script itself, with its arguments."),
+    ],
+)
+def test_mistyped_commands(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "trains.py").touch()
+    (tmp_path / "written/checkpoint-5").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "pass_on", lambda: None)
+    monkeypatch.setattr(run, "install_on_demand", lambda **options: None)
+    with pytest.raises(SystemExit):
+        run.main(arguments.split())
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_callback_is_refused_before_the_script(folder):
+    ended = portico("run", "--callbacks", "nowhere.Class", "trains.py", folder=folder)
+    assert ended.returncode == 1
+    assert "error: 'nowhere.Class' cannot be imported" in ended.stderr
+    assert ended.stdout == ""

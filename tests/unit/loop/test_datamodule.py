@@ -1,0 +1,270 @@
+import logging
+import sys
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import transformers
+from torch.utils.data import DataLoader, IterableDataset
+
+import portico
+from models import Line, Points, PointStream, ToyDataset, tiny_bert, toy_arguments, toy_trainer
+from portico.errors import InputError
+from portico.loop.datamodule import EvaluationFeed, TrainFeed
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+def test_train_feed_opens_an_epoch_per_iteration():
+    opened = []
+
+    def open_epoch():
+        opened.append(True)
+        return iter("ab")
+
+    feed = TrainFeed(2, open_epoch)
+    assert len(feed) == 2
+    assert opened == []
+    assert [list(feed), list(feed)] == [["a", "b"], ["a", "b"]]
+    assert len(opened) == 2
+
+
+def test_train_feed_is_stateless():
+    feed = TrainFeed(2, lambda: iter("ab"))
+    feed.load_state_dict(feed.state_dict())
+    assert feed.state_dict() == {}
+
+
+def test_evaluation_does_not_stop_at_the_length_of_a_batch_sampler(tmp_path):
+    class MoreThanItSays(list):
+        def __len__(self):
+            return 1
+
+    sampler = MoreThanItSays([[0, 1], [2], [3, 4, 5]])
+    losses = {}
+    for library in (transformers, portico):
+
+        class Own(library.Trainer):
+            def get_eval_dataloader(self, eval_dataset=None):
+                return self.accelerator.prepare(DataLoader(Points(6, seed=1), batch_sampler=sampler))
+
+        args = toy_arguments(tmp_path, library.TrainingArguments)
+        trainer = Own(model=Line(), args=args, eval_dataset=Points(6, seed=1))
+        losses[library.__name__] = trainer.evaluate()["eval_loss"]
+    assert losses["portico"] == losses["transformers"]
+
+
+@pytest.mark.parametrize(("loader", "length"), [([1, 2, 3], 3), (DataLoader(Stream()), sys.maxsize)])
+def test_evaluation_feed_has_the_length_of_its_loader(loader, length):
+    feed = EvaluationFeed(loader)
+    assert len(feed) == length
+    assert [int(batch) for batch in feed] == [int(batch) for batch in loader]
+
+
+def test_feed_draws_nothing_before_first_batch():
+    feed = EvaluationFeed(DataLoader(range(4)))
+    assert not isinstance(feed, DataLoader)
+    before = torch.get_rng_state()
+    iter(feed)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+datasets = pytest.importorskip("datasets")
+
+
+def columned(size=8, **extra):
+    points = Points(size)
+    columns = {"x": points.x.tolist(), "labels": points.y.tolist()}
+    return datasets.Dataset.from_dict({**columns, **{name: [value] * size for name, value in extra.items()}})
+
+
+def test_unused_columns_are_removed_and_logged_once(tmp_path, caplog):
+    parts = {"train_dataset": columned(title="x", number=3), "eval_dataset": columned(title="x")}
+    trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch")
+    with caplog.at_level(logging.INFO, logger="transformers"):
+        trainer.train()
+    cure = "; set `remove_unused_columns=False` to keep them."
+    told = [record.message for record in caplog.records if "are left out" in record.message]
+    assert told == [
+        f"Columns of the training set that `Line.forward` does not take are left out: number, title{cure}",
+        f"Columns of the evaluation set that `Line.forward` does not take are left out: title{cure}",
+    ]
+
+
+def test_columned_dataset_trains(tmp_path):
+    columned_run = toy_trainer(tmp_path / "a", parts={"train_dataset": columned(title="x")})
+    plain_run = toy_trainer(tmp_path / "b", parts={"train_dataset": Points(8)})
+    columned_run.train()
+    plain_run.train()
+    assert torch.equal(columned_run.model.linear.weight, plain_run.model.linear.weight)
+
+
+def test_dataset_without_model_columns_is_rejected(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "title": ["a", "b"]})
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data})
+    match = r"signature: \(x, .* have been ignored: \[text, title\].*the training set; rename its columns"
+    with pytest.raises(InputError, match=match):
+        trainer.train()
+
+
+def test_remove_unused_columns_off_passes_columns_to_collator(tmp_path):
+    seen = set()
+
+    def collate(examples):
+        seen.update(examples[0])
+        return {name: torch.tensor([example[name] for example in examples]) for name in ("x", "labels")}
+
+    parts = {"train_dataset": columned(title="x"), "data_collator": collate}
+    toy_trainer(tmp_path, parts=parts, remove_unused_columns=False, max_steps=1).train()
+    assert seen == {"x", "labels", "title"}
+
+
+def test_named_columned_datasets_are_evaluated(tmp_path):
+    sets = datasets.DatasetDict({"a": columned(4, title="x"), "b": columned(6)})
+    metrics = toy_trainer(tmp_path, parts={"eval_dataset": sets}).evaluate()
+    assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
+
+
+def test_columned_stream_trains(tmp_path):
+    stream = columned(8, title="x").to_iterable_dataset()
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": stream}, max_steps=6)
+    assert trainer.train().global_step == 6
+    assert "eval_loss" in trainer.evaluate(columned(4).to_iterable_dataset())
+
+
+# Loaders of the user's own -------------------------------------------------------------------------------------------
+
+
+def test_loaders_are_used_as_they_are(tmp_path, caplog):
+    train, evaluation = DataLoader(Points(), batch_size=5), DataLoader(Points(7, seed=1), batch_size=3)
+    parts = {"train_dataset": train, "eval_dataset": evaluation}
+    trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch", dataloader_drop_last=True)
+    plain = toy_trainer(
+        tmp_path,
+        parts={"eval_dataset": Points(7, seed=1)},
+        per_device_train_batch_size=5,
+        per_device_eval_batch_size=3,
+        train_sampling_strategy="sequential",
+        eval_strategy="epoch",
+    )
+    with caplog.at_level(logging.WARNING, logger="transformers"):
+        trainer.train()
+        plain.train()
+    assert trainer.state.global_step == 4
+    for key in ("loss", "eval_loss"):
+        assert [one[key] for one in trainer.state.log_history if key in one] == [
+            one[key] for one in plain.state.log_history if key in one
+        ]
+    assert [record.message for record in caplog.records if "is used as it is" in record.message] == [
+        "The training loader is used as it is, with batches of 5: per_device_train_batch_size=2, "
+        "dataloader_drop_last=True has no effect on it; set it in the loader.",
+        "The evaluation loader is used as it is, with batches of 3: per_device_eval_batch_size=2 has no effect on it; "
+        "set it in the loader.",
+    ]
+    assert trainer.predict(DataLoader(Points(7), batch_size=4)).predictions.shape == (7, 1)
+    assert {"eval_a_loss"} <= trainer.evaluate({"a": evaluation}).keys()
+
+
+def test_own_loader_trains_as_under_transformers(tmp_path):
+    def loader():
+        return DataLoader(ToyDataset(), batch_size=4, shuffle=True, collate_fn=transformers.default_data_collator)
+
+    class Theirs(transformers.Trainer):
+        def get_train_dataloader(self):
+            return self.accelerator.prepare(loader())
+
+    options = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no"}
+    histories = []
+    for library, kind, data in ((transformers, Theirs, ToyDataset()), (portico, portico.Trainer, loader())):
+        args = library.TrainingArguments(str(tmp_path), num_train_epochs=2, gradient_accumulation_steps=3, **options)
+        trainer = kind(tiny_bert(), args, train_dataset=data)
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+        histories.append([(one["step"], one["loss"], one["grad_norm"]) for one in trainer.state.log_history[:-1]])
+    assert histories[0] == histories[1]
+    assert len(histories[0]) == 6
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_run_over_own_loader_resumes_in_an_epoch(accumulation, tmp_path):
+    def trainer(folder):
+        parts = {"train_dataset": DataLoader(Points(), batch_size=2, shuffle=True)}
+        options = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": accumulation}
+        return toy_trainer(folder, parts=parts, **options)
+
+    whole, resumed = trainer(tmp_path), trainer(tmp_path / "resumed")
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert torch.equal(resumed.model.linear.weight, whole.model.linear.weight)
+
+
+def test_loader_without_a_length_needs_max_steps(tmp_path):
+    data = {"train_dataset": DataLoader(PointStream(), batch_size=2)}
+    with pytest.raises(InputError, match="Set `max_steps` to an int"):
+        toy_trainer(tmp_path, parts=data)
+    assert toy_trainer(tmp_path, parts=data, max_steps=7).train().global_step == 7
+
+
+def test_loader_whose_batches_must_not_change_is_refused(tmp_path):
+    data = {"train_dataset": DataLoader(Points(), batch_size=2)}
+    with pytest.raises(InputError, match="`auto_find_batch_size=True` makes batches smaller, which a given"):
+        toy_trainer(tmp_path, parts=data, auto_find_batch_size=True)
+
+
+class PointModule(pl.LightningDataModule):
+    def __init__(self, validation=1, train=DataLoader):
+        super().__init__()
+        self.calls = []
+        self.validation = validation
+        self.train_kind = train
+
+    def prepare_data(self):
+        self.calls.append("prepare")
+
+    def setup(self, stage):
+        self.calls.append(stage)
+        self.data = Points()
+
+    def train_dataloader(self):
+        return self.train_kind(self.data, batch_size=5)
+
+    def val_dataloader(self):
+        loaders = [DataLoader(Points(4 + index), batch_size=4) for index in range(self.validation)]
+        return loaders if self.validation > 1 else loaders[0]
+
+    def test_dataloader(self):
+        return DataLoader(Points(3), batch_size=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:Found \d+ module\(s\) in eval mode")
+def test_data_module_gives_its_loaders(tmp_path):
+    data = PointModule()
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data, "eval_dataset": data}, eval_strategy="epoch")
+    assert data.calls == ["prepare", "fit"]
+    assert trainer.train().global_step == 4
+    assert trainer.predict(data).predictions.shape == (3, 1)
+    assert data.calls == ["prepare", "fit", "test"]
+    assert data.trainer is not None
+    plain = pl.Trainer(max_epochs=2, accelerator="cpu", barebones=True)
+    other = toy_trainer(tmp_path, parts={"train_dataset": data})
+    plain.fit(other.module, PointModule())
+    assert torch.equal(other.model.linear.weight, trainer.model.linear.weight)
+
+
+def test_several_loaders_of_a_data_module_are_evaluated_by_number(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": PointModule(validation=2)})
+    metrics = trainer.evaluate()
+    assert metrics["eval_0_loss"] == toy_trainer(tmp_path).evaluate(DataLoader(Points(4), batch_size=4))["eval_loss"]
+    assert "eval_1_loss" in metrics
+
+
+def test_data_module_with_several_training_loaders_is_refused(tmp_path):
+    def several(data, batch_size):
+        return [DataLoader(data), DataLoader(data)]
+
+    with pytest.raises(InputError, match=r"train_dataloader\(\)` returned a dict, and training takes one"):
+        toy_trainer(tmp_path, parts={"train_dataset": PointModule(train=several)})
