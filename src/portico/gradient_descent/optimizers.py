@@ -201,10 +201,11 @@ def _register(name: str, optimizer_class: Callable[..., torch.optim.Optimizer]) 
         parameter.replace(annotation=inspect.Parameter.empty, kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in torch_options.values()
     ]
-    make.__signature__ = inspect.Signature([*parameters_of(make).values(), *further])  # type: ignore[attr-defined]
-    make.__name__ = make.__qualname__ = optimizer_class.__name__
-    make.__annotations__ = {}
-    RegistrableOptimizer.register(name)(make)
+    function: Any = make
+    function.__signature__ = inspect.Signature([*parameters_of(make).values(), *further])
+    function.__name__ = function.__qualname__ = optimizer_class.__name__
+    function.__annotations__ = {}
+    RegistrableOptimizer.register(name)(function)
 
 
 for _name, _class in {
@@ -248,7 +249,7 @@ class MultiOptimizer(torch.optim.Optimizer):
             self.optimizers[name] = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
         super().__init__(self._all_groups(), {})
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for optimizer in self.optimizers.values():

@@ -262,40 +262,36 @@ class NoamLR(LearningRateScheduler):
 
 
 @LearningRateScheduler.register("polynomial_decay")
+@dataclass(eq=False, repr=False)
 class PolynomialDecay(LearningRateScheduler):
     """Rises linearly over the warm-up steps, then falls along a polynomial of degree ``power`` until the last step.
 
     All steps are optimizer steps. ``total_steps``, AllenNLP 1's argument, overrides epochs times steps per epoch.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        num_epochs: int | None = None,
-        num_steps_per_epoch: int | None = None,
-        power: float = 1.0,
-        warmup_steps: int = 0,
-        end_learning_rate: float = 0.0,
-        total_steps: int | None = None,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(optimizer, last_epoch)
-        if warmup_steps < 0:
+    optimizer: torch.optim.Optimizer
+    num_epochs: int | None = None
+    num_steps_per_epoch: int | None = None
+    power: float = 1.0
+    warmup_steps: int = 0
+    end_learning_rate: float = 0.0
+    total_steps: int | None = None
+    last_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        super().__init__(self.optimizer, self.last_epoch)
+        if self.warmup_steps < 0:
             raise ConfigurationError(
-                f"`warmup_steps={warmup_steps}` is negative; set it to 0 optimizer steps or more."
+                f"`warmup_steps={self.warmup_steps}` is negative; set it to 0 optimizer steps or more."
             )
-        if total_steps is None:
-            if num_epochs is None or num_steps_per_epoch is None:
+        if self.total_steps is None:
+            if self.num_epochs is None or self.num_steps_per_epoch is None:
                 raise ConfigurationError(
                     "'num_steps_per_epoch' is required for this LR scheduler, and the data loader has no length to "
                     "count it by; set it (or `total_steps`) in the configuration of the scheduler, or pass a data "
                     "loader with `__len__`."
                 )
-            total_steps = num_epochs * num_steps_per_epoch
-        self.power = power
-        self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
-        self.end_learning_rate = end_learning_rate
+            self.total_steps = self.num_epochs * self.num_steps_per_epoch
         self.steps = 0
         self.step_batch(0)
 
@@ -313,6 +309,7 @@ class PolynomialDecay(LearningRateScheduler):
         if self.warmup_steps > 0 and self.steps < self.warmup_steps:
             share = self.steps / self.warmup_steps
             return [share * base for base in self.base_values]
+        assert self.total_steps is not None, "computed when the scheduler is made"
         end = self.end_learning_rate
         if self.steps >= self.total_steps:
             return [end for _ in self.base_values]

@@ -176,8 +176,10 @@ def rebind_schedule(scheduler: Schedule, optimizer: torch.optim.Optimizer) -> No
         return step(optimizer, *args, **kwargs)
 
     # torch's schedules warn about an optimizer whose `step` they have not wrapped.
-    counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = counted  # type: ignore[method-assign]
+    wrapper: Any = counted
+    wrapper._wrapped_by_lr_sched = True
+    rebound: Any = optimizer
+    rebound.step = wrapper
 
 
 # ---- Loaded from checkpoints ----

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
@@ -19,6 +19,9 @@ from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defin
 from portico.errors import InputError
 from portico.ort.compiler.translation import CALLING
 from portico.ort.settings import SessionSettings
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +82,8 @@ def device_of(values: Iterable[object]) -> torch.device:
 
 def make_session(
     model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU, *, optimized: Path | None = None
-) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that optimises ``model``, and runs it on tensors of ``device``.
+) -> "InferenceSession":
+    """Return a session that optimises ``model``, and runs it on tensors of ``device``.
 
     The model as ONNX Runtime optimises it on this machine is written to ``optimized``, if that is given.
 
@@ -110,7 +113,7 @@ def make_session(
         ) from error
 
 
-def _options(settings: SessionSettings) -> Any:
+def _options(settings: SessionSettings) -> "SessionOptions":
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -151,7 +154,9 @@ class SessionCache:
         self._settings = settings
         self.folder = cache_folder(settings.cache_dir)
 
-    def session(self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device) -> tuple[Any, bool]:
+    def session(
+        self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device
+    ) -> "tuple[InferenceSession, bool]":
         """Return a session for tensors on ``device``, and whether it had to be built.
 
         ``key`` is unique to the model, which ``build`` makes if it is not in the cache.
@@ -176,7 +181,7 @@ class SessionCache:
             logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)
         return self._loaded(path, device) or make_session(model, self._settings, device), True
 
-    def _loaded(self, path: Path, device: torch.device) -> Any:
+    def _loaded(self, path: Path, device: torch.device) -> "InferenceSession | None":
         import onnxruntime
 
         if not path.is_file():
@@ -228,7 +233,7 @@ class Program:
         num_nodes: Nodes of the model before ONNX Runtime fused them.
     """
 
-    def __init__(self, session: Any, device: torch.device = CPU) -> None:
+    def __init__(self, session: "InferenceSession", device: torch.device = CPU) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
