@@ -58,7 +58,7 @@ class EvalPredictionWithProcessing(NamedTuple):
 
 
 class AbstractPostProcessor(ABC):
-    """Turns the outputs of a model into predictions, and both predictions and examples into what metrics take.
+    """Turns the outputs of a model into predictions, and predictions and examples into the arguments of metrics.
 
     Args:
         k: Predictions to keep of each example.
@@ -306,7 +306,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         ]
 
     def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
-        """Add to the records what ranking does not know: here, the confidence."""
+        """Add the values that ranking does not compute to the records; here, the confidence."""
         if self._confidence is not None:
             for of_example in records.values():
                 for record, score in zip(of_example, self._confidence.predict_scores(of_example), strict=True):
@@ -422,7 +422,7 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
     """Adds question, language and the text of the passage to each record, for the boolean question pipeline."""
 
     def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
-        """Add what the classifiers of questions and answers read."""
+        """Add the fields that the classifiers of questions and answers read."""
         records = super().completed(examples, records)
         for example in examples:
             contexts = contexts_of(example)
@@ -441,7 +441,7 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
 
 
 class ELI5FiDPostProcessor(AbstractPostProcessor):
-    """Decodes generated answers; of several features of an example the last counts.
+    """Decodes generated answers; if an example has several features, the last one counts.
 
     ``tokenizer`` decodes the ids; the other options have no effect: one answer is generated from all passages.
     """
