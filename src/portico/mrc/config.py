@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from transformers import BertConfig, DataCollatorForSeq2Seq, T5Config
+from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
 from portico.cli.experiment import TARGET, import_target
 from portico.cli.settings import check_values, further_keys, schema_of, setting, without_further_keys
@@ -300,7 +300,9 @@ class WindowPreprocessing:
     cache_dir: str | None = None
     """Folder to store features in, for sets larger than memory and for reuse by other processes and runs."""
 
-    def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
+    def trainer_parts(
+        self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, Any]:
         """Return features, examples and collator as arguments of a trainer; lists if there are several sources.
 
         Raises:
@@ -309,7 +311,9 @@ class WindowPreprocessing:
         with naming(PREPROCESS_KEYS):
             return self._trainer_parts(sources, model, tokenizer)
 
-    def _trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
+    def _trainer_parts(
+        self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, Any]:
         modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
         featurizer = self.featurizer(tokenizer, target_types=target_types)
@@ -325,7 +329,7 @@ class WindowPreprocessing:
         collator = enable_packing(model, tokenizer, self.max_seq_length) if self.packing else None
         return {**parts, "data_collator": head_collator(head_of(model), tokenizer, collator)}
 
-    def featurizer(self, tokenizer: Any, *, target_types: bool = False) -> Featurizer:
+    def featurizer(self, tokenizer: PreTrainedTokenizerFast, *, target_types: bool = False) -> Featurizer:
         """Return the featurizer of these settings; ``target_types`` if the head classifies the kind of answer."""
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
@@ -349,7 +353,9 @@ class GenerativePreprocessing:
     vocab_size: int = setting(2000, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
 
-    def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
+    def trainer_parts(
+        self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, Any]:
         """Return features, examples and collator of all sources together, as arguments of a trainer."""
         train, validation = pooled(sources)
         featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
@@ -383,7 +389,9 @@ class SpanAnswers:
     calibrate: bool = True
     """Store a calibration with the model, which turns scores into probabilities."""
 
-    def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
+    def build(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, version_2_with_negative: bool
+    ) -> SpanPostProcessing:
         """Return the post-processing; raises an ``InputError`` if the mode cannot read the outputs of the model."""
         options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
@@ -395,6 +403,8 @@ class GeneratedAnswers:
 
     gives_spans: ClassVar[bool] = False
 
-    def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> GeneratedAnswerProcessing:
+    def build(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, version_2_with_negative: bool
+    ) -> GeneratedAnswerProcessing:
         """Return the post-processing, which decodes the tokens."""
         return GeneratedAnswerProcessing(tokenizer, version_2_with_negative=version_2_with_negative)

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 from portico.cli.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
@@ -309,7 +311,9 @@ class MRCExperiment(TrainerExperiment):
         texts = {answer["id"]: answer["prediction_text"] for answer in answers}
         return [{"id": one["id"], "question": one["question"], "answer": texts[one["id"]]} for one in asked]
 
-    def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
+    def _calibrated(
+        self, calibration: AnswerCalibration | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
         chosen = self.postprocess.null_score_diff_threshold
         negatives = self.version_2_with_negative

@@ -125,7 +125,7 @@ class AnswerSession(EvaluationSession):
 
 
 def takes_stage(function: Callable[..., Any]) -> bool:
-    """Return whether a post-processing takes the stage, as Hugging Face's do and PrimeQA's do not."""
+    """Return whether a post-processing takes the stage as an argument: Hugging Face's do, PrimeQA's do not."""
     # transformers' examples (trainer_qa.py, trainer_seq2seq_qa.py) pass "predict" as the fourth argument.
     parameters = inspect.signature(function).parameters
     return "stage" in parameters or len(parameters) > 3

@@ -17,7 +17,6 @@ from transformers import (
     DataCollatorWithPadding,
     EvalPrediction,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     default_data_collator,
 )
 
@@ -35,6 +34,7 @@ from portico.tasks.task import (
     Predictions,
     Record,
     Task,
+    Tokenizer,
     accuracy,
     best_class,
     first,
@@ -76,7 +76,7 @@ _METRICS = {**_CLASS_METRICS, **_NUMBER_METRICS}
 
 
 @dataclass(kw_only=True)
-class TextClassification(Task[PreTrainedTokenizerBase]):
+class TextClassification(Task[Tokenizer]):
     """Predicts a class, or a number, for a text or a pair of texts."""
 
     model_class: ClassVar[Any] = AutoModelForSequenceClassification
@@ -99,7 +99,7 @@ class TextClassification(Task[PreTrainedTokenizerBase]):
         if unknown:
             raise InputError(f"`task.metrics={self.metrics}` has {unknown[0]}; use any of {', '.join(_METRICS)}.")
 
-    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         measured = "numbers" if self._is_regression else f"{len(self.labels)} classes"
         fitting = list(_NUMBER_METRICS if self._is_regression else _CLASS_METRICS)
         if len(self.labels) > 2:
@@ -135,7 +135,7 @@ class TextClassification(Task[PreTrainedTokenizerBase]):
     def _is_regression(self) -> bool:
         return len(self.labels) == 1
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> Features:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         columns = zip(*map(self.texts, records), strict=True)
         length = min(self.max_seq_length, processor.model_max_length)
         padding = "max_length" if self.pad_to_max_length else False
@@ -146,9 +146,7 @@ class TextClassification(Task[PreTrainedTokenizerBase]):
         ]
         return [{**row, **label} for row, label in zip(rows(encoded), labels, strict=True)]
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         if self.pad_to_max_length:
             return default_data_collator
         return DataCollatorWithPadding(processor, pad_to_multiple_of=multiple_of(args))
@@ -171,7 +169,7 @@ class TextClassification(Task[PreTrainedTokenizerBase]):
 
 
 @dataclass(kw_only=True)
-class TokenClassification(Task[PreTrainedTokenizerBase]):
+class TokenClassification(Task[Tokenizer]):
     """Predicts a tag for each word, such as the names in a sentence."""
 
     model_class: ClassVar[Any] = AutoModelForTokenClassification
@@ -198,7 +196,7 @@ class TokenClassification(Task[PreTrainedTokenizerBase]):
     def _labels_in(self, record: Record) -> Sequence[Any]:
         return value_of(record, self.label_column, "label_column")
 
-    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         self._tokenizer = processor
 
     def _encoded(self, records: Sequence[Record]) -> Any:
@@ -210,7 +208,7 @@ class TokenClassification(Task[PreTrainedTokenizerBase]):
             is_split_into_words=True,
         )
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> Features:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         encoded = self._encoded(records)
         made = rows(encoded)
         for number, (row, record) in enumerate(zip(made, records, strict=True)):
@@ -241,9 +239,7 @@ class TokenClassification(Task[PreTrainedTokenizerBase]):
         inside = "I-" + self.labels[tag].removeprefix("B-")
         return self.labels.index(inside) if inside in self.labels else tag
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         return DataCollatorForTokenClassification(processor, pad_to_multiple_of=multiple_of(args))
 
     def _tags(self, classes: Array, labels: Array) -> list[list[str]]:
@@ -306,7 +302,7 @@ def entity_scores(predicted: Sequence[Sequence[str]], golds: Sequence[Sequence[s
 
 
 @dataclass(kw_only=True)
-class MultipleChoice(Task[PreTrainedTokenizerBase]):
+class MultipleChoice(Task[Tokenizer]):
     """Chooses the ending that fits a beginning, on records in the form of SWAG."""
 
     model_class: ClassVar[Any] = AutoModelForMultipleChoice
@@ -335,7 +331,7 @@ class MultipleChoice(Task[PreTrainedTokenizerBase]):
     def classes(self, records: Sequence[Record]) -> list[Any]:
         return []  # the model scores each ending by itself
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> Features:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         contexts, endings = [], []
         for record in records:
             context, question, *parts = self.texts(record)
@@ -366,9 +362,7 @@ class MultipleChoice(Task[PreTrainedTokenizerBase]):
             )
         return int(label)
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         if self.pad_to_max_length:
             return default_data_collator
         return DataCollatorForMultipleChoice(processor, pad_to_multiple_of=multiple_of(args), return_tensors="pt")

@@ -14,7 +14,6 @@ from transformers import (
     DataCollatorForLanguageModeling,
     EvalPrediction,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     default_data_collator,
 )
 
@@ -28,6 +27,7 @@ from portico.tasks.task import (
     LONGEST,
     Record,
     Task,
+    Tokenizer,
     accuracy,
     first,
     label_array,
@@ -42,7 +42,7 @@ _TEXTS_AT_A_TIME = 1000
 
 
 @dataclass(kw_only=True)
-class LanguageModeling(Task[PreTrainedTokenizerBase]):
+class LanguageModeling(Task[Tokenizer]):
     """Base class of both kinds of language models."""
 
     made = staticmethod(corpus.line)
@@ -57,10 +57,10 @@ class LanguageModeling(Task[PreTrainedTokenizerBase]):
         return [str(record[column])]
 
     @abstractmethod
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]: ...
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> list[dict[str, Any]]: ...
 
     def limited_features(
-        self, records: Sequence[Record], processor: PreTrainedTokenizerBase, limit: int | None, *, training: bool
+        self, records: Sequence[Record], processor: Tokenizer, limit: int | None, *, training: bool
     ) -> list[dict[str, Any]] | None:
         if not records:
             return None
@@ -85,12 +85,12 @@ class LanguageModeling(Task[PreTrainedTokenizerBase]):
         model = trainer.model.to(trainer.args.device).eval()
         tokenizer = trainer.processing_class
         assert isinstance(model, PreTrainedModel)
-        assert isinstance(tokenizer, PreTrainedTokenizerBase)
+        assert isinstance(tokenizer, Tokenizer)
         texts = (next(iter(self.texts(record))).rstrip("\n") for record in records)
         return [self._completed(text, model, tokenizer) for text in texts], {}
 
     @abstractmethod
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with the tokens that the model adds."""
 
 
@@ -119,26 +119,24 @@ class CausalLM(LanguageModeling):
     max_new_tokens: int = setting(32, least=1)
     """Tokens that mode=predict adds to each text."""
 
-    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         self._num_positions = getattr(model.config, "max_position_embeddings", LONGEST)
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> list[dict[str, Any]]:
         size = min(self.block_size or processor.model_max_length, processor.model_max_length)
         if self.block_size is None and size > self._num_positions:
             size = min(LONGEST, self._num_positions)
         texts = rows(processor([text for record in records for text in self.texts(record)]))
         return [{**block, "labels": list(block["input_ids"])} for block in blocks(texts, size)]
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         return default_data_collator
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
         predicted, labels = first(prediction.predictions), label_array(prediction)
         return {"accuracy": accuracy(predicted[:, :-1], labels[:, 1:])}
 
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with its most likely continuation."""
         tokens = tokenizer(text, return_tensors="pt").to(model.device)
         tokens_T = tokens["input_ids"][0]
@@ -168,7 +166,7 @@ class MaskedLM(LanguageModeling):
     pad_to_max_length: bool = False
     """Pad single texts to that length, instead of to the longest of their batch."""
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> list[dict[str, Any]]:
         size = min(self.max_seq_length or LONGEST, processor.model_max_length)
         texts = [text for record in records for text in self.texts(record)]
         if not self.line_by_line:
@@ -183,9 +181,7 @@ class MaskedLM(LanguageModeling):
             )
         )
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         padded = multiple_of(args) if self.line_by_line and not self.pad_to_max_length else None
         return DataCollatorForLanguageModeling(
             processor, mlm_probability=self.mlm_probability, pad_to_multiple_of=padded
@@ -196,7 +192,7 @@ class MaskedLM(LanguageModeling):
         is_masked = labels != IGNORED
         return {"accuracy": accuracy(first(prediction.predictions)[is_masked], labels[is_masked])}
 
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with its mask tokens replaced by the most likely ones."""
         tokens = tokenizer(text, truncation=True, return_tensors="pt").to(model.device)
         ids_T = tokens["input_ids"][0]

@@ -14,7 +14,6 @@ from transformers import (
     BertConfig,
     GPT2Config,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
     T5Config,
     ViTConfig,
 )
@@ -30,7 +29,7 @@ from portico.mrc.models.from_scratch import (
     train_wordpiece_tokenizer,
 )
 from portico.tasks.images import ImageProcessor
-from portico.tasks.task import ProcessorT, Task
+from portico.tasks.task import ProcessorT, Task, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +81,13 @@ class TaskModel(ABC, Generic[ProcessorT]):
         fields = {**self.small, **self.config}
         with explained_fields(self.kind, self.config):
             processor = self.new_processor(texts, fields, lowercase=task.lowercase)
-            if isinstance(processor, PreTrainedTokenizerBase):
+            if isinstance(processor, Tokenizer):
                 processor.model_max_length = fields.get("max_position_embeddings", processor.model_max_length)
                 fields |= {"vocab_size": len(processor), **self.special_tokens(processor)}
             config = self.config_class(**fields, **_label_fields(labels))
             return task.model_class.from_config(config), processor
 
-    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Return the fields of a configuration that hold the ids of special tokens."""
         return {"pad_token_id": tokenizer.pad_token_id}
 
@@ -127,7 +126,7 @@ def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class SmallBert(TaskModel[PreTrainedTokenizerBase]):
+class SmallBert(TaskModel[Tokenizer]):
     """A small BERT."""
 
     kind: ClassVar[str] = "small BERT"
@@ -142,14 +141,12 @@ class SmallBert(TaskModel[PreTrainedTokenizerBase]):
     config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig, small))
     """Field of BertConfig, of a new small BERT."""
 
-    def new_processor(
-        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
-    ) -> PreTrainedTokenizerBase:
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
         return train_wordpiece_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE), lowercase=lowercase)
 
 
 @dataclass(kw_only=True)
-class SmallGPT2(TaskModel[PreTrainedTokenizerBase]):
+class SmallGPT2(TaskModel[Tokenizer]):
     """A small GPT-2."""
 
     kind: ClassVar[str] = "small GPT-2"
@@ -158,21 +155,19 @@ class SmallGPT2(TaskModel[PreTrainedTokenizerBase]):
     config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
     """Field of GPT2Config, of a new small GPT-2."""
 
-    def new_processor(
-        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
-    ) -> PreTrainedTokenizerBase:
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
         size = fields.get("vocab_size", _VOCAB_SIZE)
         tokenizer = train_generator_tokenizer(texts, vocab_size=size, ends_sequences=False)
         tokenizer.model_max_length = fields["n_positions"]
         return tokenizer
 
-    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
         end = tokenizer.eos_token_id
         return {**super().special_tokens(tokenizer), "bos_token_id": end, "eos_token_id": end}
 
 
 @dataclass(kw_only=True)
-class SmallT5(TaskModel[PreTrainedTokenizerBase]):
+class SmallT5(TaskModel[Tokenizer]):
     """A small T5."""
 
     kind: ClassVar[str] = "small T5"
@@ -188,12 +183,10 @@ class SmallT5(TaskModel[PreTrainedTokenizerBase]):
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
     """Field of T5Config, of a new small T5."""
 
-    def new_processor(
-        self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool
-    ) -> PreTrainedTokenizerBase:
+    def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
         return train_generator_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE))
 
-    def special_tokens(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
         pad = tokenizer.pad_token_id
         return {"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": pad}
 

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.collators import Collator
 from portico.trainer import Trainer
 
+Tokenizer: TypeAlias = PreTrainedTokenizerBase
 Record: TypeAlias = Mapping[str, Any]
 Features: TypeAlias = Sequence[Mapping[str, Any]] | Dataset[Mapping[str, Any]]
 Array: TypeAlias = npt.NDArray[Any]

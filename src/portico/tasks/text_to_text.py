@@ -11,7 +11,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from portico.arguments import TrainingArguments
@@ -27,6 +26,7 @@ from portico.tasks.task import (
     Predictions,
     Record,
     Task,
+    Tokenizer,
     first,
     label_array,
     multiple_of,
@@ -37,7 +37,7 @@ _PERCENT = 100
 
 
 @dataclass(kw_only=True)
-class TextToText(Task[PreTrainedTokenizerBase]):
+class TextToText(Task[Tokenizer]):
     """Reads one string of a pair and writes the other; the score is the share of exactly matching targets."""
 
     model_class: ClassVar[Any] = AutoModelForSeq2SeqLM
@@ -76,7 +76,7 @@ class TextToText(Task[PreTrainedTokenizerBase]):
     def golds(self, records: Sequence[Record]) -> list[str]:
         return [self._target(record) or "" for record in records]
 
-    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         self._tokenizer = processor
         # As in the scripts: T5's tokenizer sets a limit of 512 tokens, but the relative positions of T5 have none.
         self._num_positions = getattr(model.config, "max_position_embeddings", None)
@@ -88,7 +88,7 @@ class TextToText(Task[PreTrainedTokenizerBase]):
     def _check_metric(self) -> None:
         """Refuse a metric whose package is missing, before the training."""
 
-    def features(self, records: Sequence[Record], processor: PreTrainedTokenizerBase) -> Features:
+    def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         padding = "max_length" if self.pad_to_max_length else False
         limits = {"padding": padding, "truncation": True}
         made = []
@@ -106,9 +106,7 @@ class TextToText(Task[PreTrainedTokenizerBase]):
     def _limit(self, length: int) -> int:
         return min(length, self._num_positions or length)
 
-    def collator(
-        self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase
-    ) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
         multiple = multiple_of(args)
         return DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=IGNORED, pad_to_multiple_of=multiple)
 
@@ -207,7 +205,7 @@ class Translation(TextToText):
         pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")
         return pair
 
-    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> None:
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         super().adapt(args, model, processor)
         tokenizer: Any = processor
         if hasattr(tokenizer, "src_lang"):

@@ -134,7 +134,7 @@ def is_validation_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class ValueMaker:
-    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades."""
+    """Makes the names and values of one split: people, places and organisations, dates, counts, works, trades."""
 
     rng: Random
     validation: bool
@@ -311,7 +311,7 @@ class Passage:
         return spans
 
     def ask(self) -> Iterable[Example]:
-        """Draw questions about the passage, without duplicates and those that do not apply to it."""
+        """Draw questions about the passage, without duplicates or questions that do not apply to it."""
         questions: dict[str, Example] = {}
         for ask in self._rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
             question = ask(self)
@@ -327,7 +327,7 @@ class Passage:
         return self._ask(subject, relation, answer)
 
     def _ask_fact_of_the_other(self) -> Example | None:
-        """Ask about one subject a fact that is stated only of the other: the hardest unanswerable question."""
+        """Ask about one subject for a fact stated only about the other: the hardest unanswerable question."""
         possible = product(self.subjects, self._relations())
         missing = [(subject, relation) for subject, relation in possible if (subject, relation) not in self.facts]
         return self._ask(*self._rng.choice(missing)) if missing else None
@@ -351,7 +351,7 @@ class Passage:
 
 
 def _question(text: str, question_type: str, answer: Span | None) -> Example:
-    """Return what an example has of a question: its type is such as ``"person"``, its answer a span of the passage."""
+    """Return the fields of an example for one question, with a type such as ``"person"``."""
     spans = [answer] if answer else []
     answers = {"text": [span.text for span in spans], "answer_start": [span.start for span in spans]}
     return {"question": text, "answers": answers, "question_type": question_type}

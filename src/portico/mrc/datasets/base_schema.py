@@ -13,7 +13,7 @@ _PARSED = frozenset({"target", *_ID_KEYS})
 
 
 def question(raw: records.RawRecord) -> Example:
-    """Parse the fields of a record that a reader answers from; a single context is a string, several are a list."""
+    """Parse the question and the contexts of a record; a single context is a string, several are a list."""
     text, contexts = (records.required(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list) or not contexts:

@@ -80,5 +80,5 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def context_starts(contexts: Sequence[str]) -> list[int]:
-    """Return the character at which each context starts in the string that ``with_one_context`` makes of them."""
+    """Return the character at which each context starts in the joined string of ``with_one_context``."""
     return list(accumulate((len(context) + len(_SEPARATOR) for context in contexts[:-1]), initial=0))

@@ -20,7 +20,7 @@ _KIND = (
 
 @dataclass(frozen=True)
 class Document:
-    """A document: its tokens joined by single spaces, and the characters ``[start, end)`` of each token in that."""
+    """A document: its tokens joined by single spaces, and the characters ``[start, end)`` of each token."""
 
     context: str
     token_spans: Sequence[records.Span]
@@ -81,9 +81,9 @@ def read_document(raw: records.RawRecord) -> Document:
 def read_answers(
     raw: records.RawRecord, locate: Callable[[Mapping[str, int]], records.Span]
 ) -> tuple[list[records.Span], list[records.Annotation]]:
-    """Return where every long answer candidate is, and the annotations with the first of several short answers.
+    """Return the span of every long answer candidate, and the annotations with the first of several short answers.
 
-    ``locate`` returns where an answer or candidate is: ``Document.chars``, or its bytes.
+    ``locate`` returns the span of an answer or candidate, in characters (``Document.chars``) or in bytes.
     """
     rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]

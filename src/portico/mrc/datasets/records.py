@@ -19,7 +19,7 @@ NO_SPAN: Span = (-1, -1)
 
 
 def children(parent: object, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
-    """Return the numbered entries of a list in an object; if ``form`` has it and the object has not, add a defect."""
+    """Return the numbered entries of the list ``key`` in an object; if it is missing, add a defect and return none."""
     listed = parent.get(key) if isinstance(parent, Mapping) else None
     if isinstance(listed, list):
         return enumerate(listed, start=1)
@@ -33,7 +33,7 @@ def children(parent: object, key: str, place: str, defects: Defects, form: str) 
 def questions_of_passage(
     place: str, passage: object, defects: Defects, form: str, **shared: object
 ) -> Iterator[Placed]:
-    """Yield the ``qas`` of a passage with its context and what else they share, not yet validated."""
+    """Yield the ``qas`` of a passage with the context and other values that they share, not yet validated."""
     more = dict(shared)
     if isinstance(passage, Mapping) and "context" in passage:
         more["context"] = passage["context"]
@@ -102,7 +102,7 @@ def _encodable(key: str, text: str) -> str:
 
 
 def checked_label(key: str, value: object) -> str:
-    """Return a string that describes the question, such as its title; a number becomes one, and null is empty."""
+    """Return a label of the question, such as a title, as a string; a number is converted, and null is ``""``."""
     if value is not None and not isinstance(value, str | int | float):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     return _encodable(key, str(value or ""))
@@ -116,7 +116,7 @@ def checked_id(key: str, value: object) -> str:
 
 
 def checked_position(value: object, key: str) -> int:
-    """Return where something starts or ends, an integer."""
+    """Return the place where something starts or ends, an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRecord(f"`{key}` must be an int; got {describe(value)}.")
     return value

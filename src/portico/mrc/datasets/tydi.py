@@ -21,7 +21,7 @@ class ByteOffsets:
         self._num_started = np.concatenate(([0], np.cumsum((encoded & 0xC0) != 0x80)))
 
     def char(self, byte: int) -> int:
-        """Return the number of characters that start before a byte; one beyond the end is the end, -1 stays -1."""
+        """Return the character offset of a byte offset; offsets beyond the end become the end, and -1 stays -1."""
         records.checked_position(byte, "start_byte or end_byte")
         return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
 

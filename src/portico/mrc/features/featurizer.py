@@ -112,7 +112,7 @@ class Featurizer:
             self.subsampling.refuse_nothing(num_windows, f"the windows of {len(examples)} questions")
 
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
-        """Return the windows of all examples with what post-processing needs: example and character offsets.
+        """Return the windows of all examples with the columns of post-processing: example and character offsets.
 
         With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. Raises the errors
         of ``train_features``.

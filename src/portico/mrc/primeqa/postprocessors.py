@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,9 @@ from portico.mrc.postprocess.token_offsets import (
 )
 from portico.mrc.primeqa.confidence import ConfidenceScorer, SpanRecord
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
 
@@ -55,7 +58,7 @@ class EvalPredictionWithProcessing(NamedTuple):
 
 
 class AbstractPostProcessor(ABC):
-    """Turns the outputs of a model into predictions, and both predictions and examples into what metrics take.
+    """Turns the outputs of a model into predictions, and predictions and examples into the arguments of metrics.
 
     Args:
         k: Predictions to keep of each example.
@@ -66,7 +69,7 @@ class AbstractPostProcessor(ABC):
     """
 
     def __init__(
-        self, k: int, max_answer_length: int, single_context_multiple_passages: bool = False, **ignored: Any
+        self, k: int, max_answer_length: int, single_context_multiple_passages: bool = False, **ignored: object
     ) -> None:
         if ignored:
             logger.warning("%s ignores the options %s; leave them out.", type(self).__name__, ", ".join(ignored))
@@ -75,7 +78,7 @@ class AbstractPostProcessor(ABC):
         self._single_context_multiple_passages = single_context_multiple_passages
 
     @abstractmethod
-    def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
+    def process(self, examples: Examples, features: Features, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
         Features are grouped by example, in the order of the examples; ``predictions`` are the model's outputs for all
@@ -91,12 +94,12 @@ class AbstractPostProcessor(ABC):
         return processed
 
     def process_references_and_predictions(
-        self, examples: Examples, features: Any, predictions: Sequence[Any]
+        self, examples: Examples, features: Features, predictions: Sequence[Any]
     ) -> EvalPredictionWithProcessing:
         """Return predictions and references; the ``post_process_function`` of an evaluation. See :meth:`process`."""
         return self.evaluated(examples, self.process(examples, features, predictions))
 
-    def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
+    def evaluated(self, examples: Examples, processed: object) -> EvalPredictionWithProcessing:
         return EvalPredictionWithProcessing(
             predictions=processed,
             label_ids=self.prepare_examples_as_references(examples),
@@ -256,7 +259,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         single_context_multiple_passages: bool = False,
         output_confidence_feature: bool = False,
         confidence_model_path: str | None = None,
-        **ignored: Any,
+        **ignored: object,
     ) -> None:
         super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
         self._n_best_size = n_best_size
@@ -264,15 +267,19 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         self._outputs = _CONFIDENCE_OUTPUTS if output_confidence_feature else _OUTPUTS
         self._confidence = None if confidence_model_path is None else ConfidenceScorer(confidence_model_path)
 
-    def begin(self, examples: Examples, features: Any) -> SpanRecords:
+    def begin(self, examples: Examples, features: Features) -> SpanRecords:
         """Start an evaluation of ``features``, the windows of ``examples``."""
         return SpanRecords(self, examples, features)
 
-    def __call__(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> EvalPredictionWithProcessing:
+    def __call__(
+        self, examples: Examples, features: Features, predictions: Sequence[Any]
+    ) -> EvalPredictionWithProcessing:
         """Return predictions and references; see :meth:`process_references_and_predictions`."""
         return self.process_references_and_predictions(examples, features, predictions)
 
-    def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
+    def process(
+        self, examples: Examples, features: Features, predictions: Sequence[Any]
+    ) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
         ``predictions`` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
@@ -299,7 +306,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         ]
 
     def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
-        """Add to the records what ranking does not know: here, the confidence."""
+        """Add the values that ranking does not compute to the records; here, the confidence."""
         if self._confidence is not None:
             for of_example in records.values():
                 for record, score in zip(of_example, self._confidence.predict_scores(of_example), strict=True):
@@ -317,7 +324,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
             )
 
 
-def _reference(example: Any) -> dict[str, Any]:
+def _reference(example: Mapping[str, Any]) -> dict[str, Any]:
     target = example["target"]
     once = {
         "example_id": example["example_id"],
@@ -361,7 +368,7 @@ class SQUADPostProcessor(ExtractivePostProcessor):
         ]
 
 
-def _gold_texts(example: Any) -> list[str]:
+def _gold_texts(example: Mapping[str, Any]) -> list[str]:
     if example.get("answer_text") is not None:
         return list(example["answer_text"])
     target = example["target"]
@@ -415,7 +422,7 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
     """Adds question, language and the text of the passage to each record, for the boolean question pipeline."""
 
     def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
-        """Add what the classifiers of questions and answers read."""
+        """Add the fields that the classifiers of questions and answers read."""
         records = super().completed(examples, records)
         for example in examples:
             contexts = contexts_of(example)
@@ -434,7 +441,7 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
 
 
 class ELI5FiDPostProcessor(AbstractPostProcessor):
-    """Decodes generated answers; of several features of an example the last counts.
+    """Decodes generated answers; if an example has several features, the last one counts.
 
     ``tokenizer`` decodes the ids; the other options have no effect: one answer is generated from all passages.
     """
@@ -445,8 +452,8 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         max_answer_length: int = 32,
         single_context_multiple_passages: bool = False,
         *,
-        tokenizer: Any,
-        **ignored: Any,
+        tokenizer: "PreTrainedTokenizerBase",
+        **ignored: object,
     ) -> None:
         super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
         self._tokenizer = tokenizer

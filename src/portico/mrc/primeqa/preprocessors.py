@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.data.defects import Defects
@@ -270,7 +271,7 @@ class BasePreProcessor(AbstractPreProcessor):
         """Return the columns with a list per window, as Arrow arrays."""
         import pyarrow as pa
 
-        def lists(values_T: Any) -> Any:
+        def lists(values_T: npt.NDArray[Any]) -> Any:
             return pa.ListArray.from_arrays(pa.array(windows.row_starts.astype(np.int32)), pa.array(values_T))
 
         columns = {
@@ -382,7 +383,7 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
         return {**_with_one_passage(record, record["id"], spans), "answer_text": answers["text"]}
 
 
-def _with_one_passage(raw: Mapping[str, Any], identifier: Any, spans: Sequence[Span]) -> dict[str, Any]:
+def _with_one_passage(raw: Mapping[str, Any], identifier: object, spans: Sequence[Span]) -> dict[str, Any]:
     """Return the base schema's columns for a record whose only passage is its whole context."""
     return {
         "example_id": identifier,

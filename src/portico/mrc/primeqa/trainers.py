@@ -31,7 +31,7 @@ class MSKD_MRCTrainer(MultiSourceMRCTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
 
-        def given(name: str, argument: Any) -> Any:
+        def given(name: str, argument: object) -> Any:
             return getattr(self.args, name, None) if argument is None else argument
 
         model_path = given("kd_teacher_model_path", kd_teacher_model_path)

@@ -78,7 +78,7 @@ def _in_order_of(first: RunRecord, second: RunRecord) -> RunRecord:
 
 
 def _distinct_ends(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, as few as make them differ."""
+    """Return the shortest ends of the paths that differ from each other."""
     parts = [Path(name).parts for name in names]
     for count in range(1, max(map(len, parts)) + 1):
         ends = [str(Path(*one[-count:])) for one in parts]
@@ -88,7 +88,7 @@ def _distinct_ends(names: Sequence[str]) -> list[str]:
 
 
 def ordinal(place: int) -> str:
-    """Return what the tables call the run at this place, counted from 0: "1st"."""
+    """Return the name of a run in the tables by its place, counted from 0: "1st"."""
     number = place + 1
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"

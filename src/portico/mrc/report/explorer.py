@@ -71,7 +71,7 @@ class Explorer:
         )
 
     def fitted(self) -> tuple[str, Mapping[Kind, int]]:
-        """Return as many questions as fit as JSON, and how many of each kind were left out.
+        """Return as many questions as fit, as JSON, and the number of questions of each kind that were left out.
 
         The questions of a kind keep their order; a passage counts once, with its first question.
         """

@@ -142,7 +142,7 @@ def num_questions(count: int) -> str:
 
 
 def baselines(record: RunRecord) -> Mapping[str, Mapping[str, float]]:
-    """Return the scores of answering trivially, as recorded or by the rules of SQuAD; none if all have an answer."""
+    """Return the scores of trivial answers, recorded or by SQuAD's rules; none if every question has an answer."""
     if all(result.golds for result in record.results) or record.baselines is not None:
         return record.baselines or {}
     ends = threshold_curve(record.results)

@@ -76,7 +76,7 @@ def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = S
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values raised for the number of tests: without any effect, the least is below 0.05 in 1 case of 20.
+    """Return p-values adjusted for the number of tests: without any effect, one is below 0.05 in 1 case of 20.
 
     Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", 1979.
     """

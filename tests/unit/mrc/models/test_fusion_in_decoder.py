@@ -116,5 +116,5 @@ def test_invalid_use_is_refused(model):
 def test_a_derived_class_accepts_the_head():
     made = FiDModelForDownstreamTasks.model_class_from_config(CONFIGS["T5"])(CONFIGS["T5"], task_heads=FID_HEAD)
     assert type(made).__name__ == "T5FiDModelForDownstreamTasks"
-    with pytest.raises(InputError, match="has one head, that of its language model"):
+    with pytest.raises(InputError, match="has one head, its language model head"):
         type(made)(CONFIGS["T5"], EXTRACTIVE_HEAD)
