@@ -7,7 +7,7 @@ import portico
 
 PACKAGE = Path(portico.__file__).parent
 # Each unpickles what portico itself, or the user's own script, has just written; SECURITY.md says so.
-UNPICKLED = {"distributed/processes.py": 4, "run/comparison.py": 1}
+UNPICKLED = {"distributed/processes.py": 4, "commands/comparison.py": 1}
 # A classifier that the user names; SECURITY.md warns of it.
 JOBLIB = {"mrc/primeqa/confidence.py"}
 
