@@ -132,6 +132,29 @@ class ToyStream(IterableDataset):
         return (self.data[index] for index in range(len(self.data)))
 
 
+class Bag(nn.Module):
+    """A plain module that classifies the mean of its words' embeddings.
+
+    It does not take ``num_items_in_batch``, so its loss is a mean of means.
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.embedding = nn.Embedding(50, 8)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.logits(input_ids)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    def logits(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(self.embedding(input_ids).mean(1)))
+
+
 def tiny_bert_config() -> transformers.BertConfig:
     """Return a configuration with dropout, so that a difference in random draws shows in the numbers."""
     return transformers.BertConfig(

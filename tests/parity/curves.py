@@ -19,7 +19,7 @@ from transformers import DataCollatorForSeq2Seq
 
 import portico
 import portico.errors
-from models import Pairs, Sequences, ToyDataset, pad_everything, tiny_bert_config, tiny_t5, tiny_tokenizer
+from models import Bag, Pairs, Sequences, ToyDataset, pad_everything, tiny_bert_config, tiny_t5, tiny_tokenizer
 from parity.peers import QUIET
 
 LIBRARIES = {"portico": portico, "transformers": transformers}
@@ -52,20 +52,7 @@ def number(index, input_ids, labels):
     return {"input_ids": input_ids, "labels": labels.float() + index / 10}
 
 
-class Plain(nn.Module):
-    """A classifier of torch, whose loss is a mean."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(7)
-        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 3)
-
-    def forward(self, input_ids, labels=None):
-        logits = self.head(self.embedding(input_ids).mean(1))
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-class PlainWithOptions(Plain):
+class BagWithOptions(Bag):
     def forward(self, input_ids, labels=None, **kwargs):
         return super().forward(input_ids, labels)
 
@@ -132,8 +119,8 @@ MODELS = {
     "masked LM": (bert("MaskedLM"), text, padded_with_mask),
     "causal LM": (gpt2, text, padded_with_mask),
     "seq2seq": (t5, pairs, "seq2seq"),
-    "plain": (Plain, ToyDataset, None),
-    "plain with kwargs": (PlainWithOptions, ToyDataset, None),
+    "plain": (Bag, ToyDataset, None),
+    "plain with kwargs": (BagWithOptions, ToyDataset, None),
 }
 
 
@@ -203,9 +190,7 @@ def divergence(folder, *, num_processes=1, **arguments):
             is_here = self.state.global_step == 2 and self.args.process_index == num_processes - 1
             return loss * float("nan") if is_here else loss
 
-    trainer = Diverging(
-        Plain(), portico.TrainingArguments(str(folder), **{**options, **arguments}), train_dataset=data
-    )
+    trainer = Diverging(Bag(), portico.TrainingArguments(str(folder), **{**options, **arguments}), train_dataset=data)
     trainer.remove_callback(transformers.PrinterCallback)
     try:
         trainer.train()

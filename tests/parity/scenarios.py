@@ -31,6 +31,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 import portico
 from models import (
+    Bag,
     Sequences,
     ToyDataset,
     ToyStream,
@@ -504,29 +505,6 @@ for _name, _arguments in _REBALANCED_WITH.items():
 
 def first_words(rows):
     return {"input_ids": [words[:3] for words in rows["input_ids"]], "labels": rows["labels"]}
-
-
-class Bag(nn.Module):
-    """A plain module that classifies the mean of its words' embeddings.
-
-    It does not take ``num_items_in_batch``, so its loss is a mean of means.
-    """
-
-    def __init__(self, dropout=0.0):
-        super().__init__()
-        torch.manual_seed(7)
-        self.embedding = nn.Embedding(50, 8)
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, input_ids, labels=None):
-        logits = self.logits(input_ids)
-        if labels is None:
-            return {"logits": logits}
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-    def logits(self, input_ids):
-        return self.head(self.dropout(self.embedding(input_ids).mean(1)))
 
 
 def plain_model():

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import portico
 from models import (
+    Bag,
     Line,
     Pairs,
     Points,
@@ -29,7 +30,7 @@ from models import (
     toy_arguments,
     toy_trainer,
 )
-from parity.curves import Plain, WithColumns, span
+from parity.curves import WithColumns, span
 from portico.arguments import CORRECTIONS, correction_names
 from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
@@ -210,16 +211,11 @@ def test_overridden_training_step_receives_the_count_of_the_window(tmp_path):
     assert set(counts) == {12}
 
 
-class Balanced(nn.Module):
+class Balanced(Bag):
     """A sum over the count of labels, and next to it a mean, as the routing loss of a mixture of experts."""
 
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(7)
-        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 3)
-
     def forward(self, input_ids, labels=None, num_items_in_batch=None, **kwargs):
-        logits = self.head(self.embedding(input_ids).mean(1))
+        logits = self.logits(input_ids)
         reduction = "mean" if num_items_in_batch is None else "sum"
         loss = nn.functional.cross_entropy(logits, labels, reduction=reduction)
         loss = loss if num_items_in_batch is None else loss / num_items_in_batch
@@ -257,7 +253,7 @@ def test_batch_without_labels_weighs_nothing(tmp_path):
     found = []
     for size in (4, 2, 1):
         sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 4 // size, "max_steps": 2}
-        trainer = bert_trainer(tmp_path, None, {"model": Plain(), "train_dataset": data}, corrections="all", **sizes)
+        trainer = bert_trainer(tmp_path, None, {"model": Bag(), "train_dataset": data}, corrections="all", **sizes)
         trainer.train()
         found.append(logged(trainer) + logged(trainer, "grad_norm"))
     assert found == [pytest.approx(found[0], rel=1e-5)] * 3

@@ -8,56 +8,18 @@ import torch
 import transformers as hf
 from torch import nn
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-}
-
+POSITIONS = {"vocab_size": 50, "max_position_embeddings": 32}
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES = {**POSITIONS, **LAYERS}
 DECODER = {**SIZES, "num_key_value_heads": 1, "use_cache": False}
-
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "use_cache": False}
-
-DISTIL = {
-    "vocab_size": 50,
-    "dim": 16,
-    "n_layers": 2,
-    "n_heads": 2,
-    "hidden_dim": 32,
-    "max_position_embeddings": 32,
-}
-
-T5 = {
-    "vocab_size": 50,
-    "d_model": 16,
-    "d_kv": 8,
-    "d_ff": 32,
-    "num_layers": 2,
-    "num_heads": 2,
-    "use_cache": False,
-    "decoder_start_token_id": 0,
-}
-
-BART = {
-    "vocab_size": 50,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "max_position_embeddings": 32,
-    "use_cache": False,
-}
-
-VIT = {**SIZES, "image_size": 8, "patch_size": 4}
-
-VIT = {name: value for name, value in VIT.items() if name not in ("vocab_size", "max_position_embeddings")}
-
+DISTIL = {**POSITIONS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+T5_LAYERS = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+T5 = {"vocab_size": 50, **T5_LAYERS, "use_cache": False, "decoder_start_token_id": 0}
+BART_ENCODER = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
+BART_DECODER = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+BART = {**POSITIONS, "d_model": 16, **BART_ENCODER, **BART_DECODER, "use_cache": False}
+VIT = {**LAYERS, "image_size": 8, "patch_size": 4}
 DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 
 
@@ -167,20 +129,13 @@ def make_batch(name: str, rows: int, length: int) -> dict[str, torch.Tensor]:
 
 
 OPT = {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 32}
-
-WHISPER = {**BART, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32, "suppress_tokens": None}
-
-
-WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-
+SPOKEN = {"num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32, "suppress_tokens": None}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+WHISPER = {**BART, **SPOKEN, **SPECIAL}
 GROUPS = {f"{part}_groups": 2 for part in ("q", "k", "v", "intermediate", "output")}
-
 STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
-
-SEGFORMER = {"num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
-
-
-SEGFORMER |= {"num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "drop_path_rate": 0.0, **STAGES}
+PATCHES = {"sr_ratios": [2, 1], "patch_sizes": [3, 3], "strides": [2, 2], "mlp_ratios": [2, 2]}
+SEGFORMER = {"num_encoder_blocks": 2, "num_attention_heads": [1, 2], "drop_path_rate": 0.0, **PATCHES, **STAGES}
 
 
 def boxed(rows: int, length: int) -> dict[str, torch.Tensor]:
@@ -273,17 +228,11 @@ def _family(model: Any, config: Any, sizes: dict[str, Any], batch: Any) -> Famil
 
 
 GPT_NEO = {**layers("num_layers", "num_heads"), "attention_types": [[["global", "local"], 1]], "window_size": 4}
-
 RESNET = {"embedding_size": 8, "layer_type": "basic", **STAGES}
-
 CONVNEXT = {"num_stages": 2, "patch_size": 2, **STAGES}
-
 LAYOUT = {**SIZES, "max_2d_position_embeddings": 64}
-
 XLNET = {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
-
 EXPERTS = {**DECODER, "num_experts_per_tok": 2}
-
 SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [1, 2], "window_size": 4}
 
 MORE_FAMILIES = {
@@ -318,12 +267,7 @@ MORE_FAMILIES = {
     "beit": _family(hf.BeitForImageClassification, hf.BeitConfig, {**VIT, "drop_path_rate": 0.0}, images),
     "deit": _family(hf.DeiTForImageClassification, hf.DeiTConfig, VIT, images),
     "clip": Family(clip, captions),
-    "convnext": _family(
-        hf.ConvNextForImageClassification,
-        hf.ConvNextConfig,
-        {"num_stages": 2, "patch_size": 2, **STAGES},
-        larger_images,
-    ),
+    "convnext": _family(hf.ConvNextForImageClassification, hf.ConvNextConfig, CONVNEXT, larger_images),
     "resnet": _family(hf.ResNetForImageClassification, hf.ResNetConfig, RESNET, larger_images),
     "segformer": _family(hf.SegformerForImageClassification, hf.SegformerConfig, SEGFORMER, larger_images),
 }

@@ -1,11 +1,11 @@
-"""Writing where a mask is true."""
+"""Modules that write where a mask is true, and batch norm in evaluation."""
 
 import pytest
 import torch
 from torch import nn
 
 import portico.ort
-from portico.ort.api import restore
+from portico.ort.api import restore, running_in_torch
 
 
 def everywhere(x, mask):
@@ -51,3 +51,16 @@ def test_a_mask_tells_where_to_write(write, threshold):
         outcomes.append((y, x.grad))
         restore(net)
     torch.testing.assert_close(*outcomes)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("1d", (4, 3)), ("1d", (2, 3, 5)), ("2d", (2, 3, 4, 4))])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_in_evaluation_uses_the_running_statistics(kind, shape, affine):
+    torch.manual_seed(0)
+    net, x = {"1d": nn.BatchNorm1d, "2d": nn.BatchNorm2d}[kind](3, affine=affine), torch.randn(shape)
+    net(x * 3 + 1)
+    portico.ort.compile(net.eval(), strict=True)
+    with torch.no_grad():
+        found = net(x)
+        with running_in_torch(net):
+            torch.testing.assert_close(found, net(x))
