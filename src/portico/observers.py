@@ -10,7 +10,7 @@ An :class:`Observer` is told what every trainer of this process does, also those
         runpy.run_path("train.py")
 
 For the events of ``transformers.TrainerCallback``, such as ``on_step_end`` or ``on_log``, an observer adds a callback
-to the trainer in :meth:`Observer.on_train`. Importing this module imports neither torch nor transformers.
+to ``trainer.callback_handler`` in :meth:`Observer.on_train`. Importing this module imports neither torch nor transformers.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     import torch
     from lightning.pytorch.loggers import Logger
     from torch import nn
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from portico.compat.annotations import Loader
+    from portico.compat.transformers import CallbackHandler
 
 
 class ObservedTrainer(Protocol):
@@ -40,15 +41,9 @@ class ObservedTrainer(Protocol):
     @property
     def control(self) -> "TrainerControl": ...
     @property
-    def callback_handler(self) -> Any: ...
-    @property
-    def processing_class(self) -> object: ...
-    @property
-    def data_collator(self) -> object: ...
+    def callback_handler(self) -> "CallbackHandler": ...
     @property
     def compute_loss(self) -> "Callable[..., Any]": ...
-    @property
-    def add_callback(self) -> "Callable[[TrainerCallback], None]": ...
 
 
 class Observer:

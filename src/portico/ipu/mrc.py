@@ -31,7 +31,7 @@ class IPUInference(Inference, IPUMRCTrainer):
     """:class:`~portico.mrc.inference.Inference` on IPUs."""
 
 
-def _attributes(config_class: type) -> GroupSchema:
+def _attributes(config_class: Callable[..., object]) -> GroupSchema:
     docs = documentation(config_class)
     docs |= {f"inference_{name}": f"{text}, in inference" for name, text in docs.items()}
     return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})

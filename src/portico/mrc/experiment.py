@@ -49,6 +49,7 @@ from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
+from portico.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -155,12 +156,13 @@ class MRCExperiment(TrainerExperiment):
         odds = float(texts is None) if has_odds else None
         return scores_of_texts(self._prepared_metric, source.validation, texts, no_answer_probability=odds)
 
-    def report(self, trainer: MRCTrainer, metrics: Mapping[str, float], *, seconds: float) -> None:
+    def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Write a page for each source of spans, and print the headline scores and the paths of the files."""
         folder = Path(trainer.args.output_dir)
         if not self._gives_spans:
             print_summary(metrics, title="Generated answers", files={"Everything": str(folder)}, seconds=seconds)
             return
+        assert isinstance(trainer, MRCTrainer), "only its answers are spans"
         title = "Machine reading comprehension"
         answered = [trainer.answered] if len(self.sources) == 1 else trainer.answered
         records = [

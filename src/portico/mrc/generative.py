@@ -238,11 +238,7 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
             features, examples = self.eval_dataset, self.eval_examples
         return self._predicted(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
-<<<<<<< HEAD
-    def evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
-=======
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
->>>>>>> d
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:
             return super().evaluation_session(dataloader, **options)
         # Logits of an encoder-decoder are not answers: without generation there is only a loss.

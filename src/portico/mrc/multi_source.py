@@ -8,13 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
-<<<<<<< HEAD
-=======
 from portico.compat.annotations import DataCollator, EvalExamples, ProcessingClass
 from portico.compat.annotations import Examples as Features
-from portico.deprecated import evaluation_loop_in_use
-from portico.distributed.processes import run_in_workers
->>>>>>> d
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer

@@ -299,17 +299,10 @@ class MRCTrainer(Trainer):
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
-<<<<<<< HEAD
-    def batched_alike(self, dataset: Any, data_collator: Any) -> tuple[Any, Any]:
+    def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
         return by_columns(dataset, data_collator)
 
-    def evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
-=======
-    def _batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
-        return by_columns(dataset, data_collator)
-
-    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
->>>>>>> d
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         if self._answering_options is None:
             return super().evaluation_session(dataloader, **options)
         return self._session_class(
