@@ -10,7 +10,8 @@ An :class:`Observer` is told what every trainer of this process does, also those
         runpy.run_path("train.py")
 
 For the events of ``transformers.TrainerCallback``, such as ``on_step_end`` or ``on_log``, an observer adds a callback
-to ``trainer.callback_handler`` in :meth:`Observer.on_train`. Importing this module imports neither torch nor transformers.
+to ``trainer.callback_handler`` in :meth:`Observer.on_train`. Importing this module imports neither torch nor
+transformers.
 """
 
 from collections.abc import Callable, Sequence
