@@ -10,7 +10,8 @@ An :class:`Observer` is told what every trainer of this process does, also those
         runpy.run_path("train.py")
 
 For the events of ``transformers.TrainerCallback``, such as ``on_step_end`` or ``on_log``, an observer adds a callback
-to the trainer in :meth:`Observer.on_train`. Importing this module imports neither torch nor transformers.
+to ``trainer.callback_handler`` in :meth:`Observer.on_train`. Importing this module imports neither torch nor
+transformers.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.utils.data import DataLoader
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
 class ObservedTrainer(Protocol):
@@ -37,13 +38,7 @@ class ObservedTrainer(Protocol):
     @property
     def callback_handler(self) -> Any: ...
     @property
-    def processing_class(self) -> object: ...
-    @property
-    def data_collator(self) -> object: ...
-    @property
     def compute_loss(self) -> "Callable[..., Any]": ...
-    @property
-    def add_callback(self) -> "Callable[[TrainerCallback], None]": ...
 
 
 class Observer:

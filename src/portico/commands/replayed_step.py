@@ -247,7 +247,7 @@ class Replay(Observer):
                     (self._folder / path.name).symlink_to(path.absolute(), target_is_directory=True)
         else:
             trainer.args.save_strategy = "no"
-        trainer.add_callback(_ReplayEvents(self))
+        trainer.callback_handler.add_callback(_ReplayEvents(self))
         return self.step.checkpoint
 
     def awaited(self, step: int) -> int | None:
@@ -384,7 +384,8 @@ def _rolls_back(trainer: ObservedTrainer) -> bool:
 
 def _text(trainer: ObservedTrainer, inputs: Mapping[str, Any]) -> str:
     """Return the tokens of one example as text, or the values of its inputs without a tokenizer."""
-    tokenizer: Any = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
+    collator = getattr(trainer, "data_collator", None)
+    tokenizer: Any = getattr(trainer, "processing_class", None) or getattr(collator, "tokenizer", None)
     tokens = inputs.get("input_ids")
     if tokens is not None and hasattr(tokenizer, "decode"):
         return str(tokenizer.decode([token for token in tokens[0].tolist() if token != tokenizer.pad_token_id]))
