@@ -163,7 +163,8 @@ class GradientState:
 
     @property
     def active_dataloader(self) -> IteratedLoader | None:
-        return self.dataloader_references[-1]
+        reference = self._dataloader_references_ref[-1]
+        return None if reference is None else reference()
 
     @property
     def in_dataloader(self) -> bool:

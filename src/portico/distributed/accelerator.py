@@ -153,6 +153,13 @@ R = TypeVar("R")
 _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
 
+def _of_dataloader_config(name: str) -> property:
+    return property(
+        lambda accelerator: getattr(accelerator.dataloader_config, name),
+        lambda accelerator, value: setattr(accelerator.dataloader_config, name, value),
+    )
+
+
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
@@ -175,6 +182,12 @@ class Accelerator:
     project_dir = logging_dir = None
     step = save_iteration = 0
     rng_types = ("generator",)
+    # As under accelerate, they hold for the loaders that are prepared after they are set.
+    split_batches = _of_dataloader_config("split_batches")
+    dispatch_batches = _of_dataloader_config("dispatch_batches")
+    even_batches = _of_dataloader_config("even_batches")
+    use_seedable_sampler = _of_dataloader_config("use_seedable_sampler")
+    non_blocking = _of_dataloader_config("non_blocking")
     log_with = trackers = ()
     device_placement = step_scheduler_with_optimizer = initialized = True
     debug = fork_launched = False
@@ -376,16 +389,10 @@ class Accelerator:
         return strategy
 
     def __getattr__(self, name: str) -> Any:
-        if name in _LOADING:
-            return getattr(self.dataloader_config, name)
         raise AttributeError(
             f"`accelerator.{name}` is not available: portico runs on Lightning instead of accelerate; "
             f"{REFUSED.get(name, _ELSEWHERE)}."
         )
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # As under accelerate, they hold for the loaders that are prepared from then on.
-        object.__setattr__(self.dataloader_config if name in _LOADING else self, name, value)
 
     # ---- What accelerate keeps in other objects ----
 
@@ -445,7 +452,7 @@ class Accelerator:
 
     @property
     def scaler(self) -> Any:
-        return getattr(self.precision_plugin, "scaler", None)
+        return getattr(self._strategy().precision_plugin, "scaler", None)
 
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Make ``function`` run on the first process of all only."""

@@ -63,19 +63,19 @@ class SeedableRandomSampler(RandomSampler):
         if self.generator is None:
             self.generator = torch.Generator()
         self.generator.manual_seed(self.seed + self.epoch)
-        yield from super().__iter__() if self.replacement else self._permutations()
+        if self.replacement:
+            yield from super().__iter__()
+        else:
+            # The order of `RandomSampler`, which holds it as a list, in a tenth of the memory.
+            size = len(self.data_source)
+            # The numbers do not depend on the type.
+            dtype = torch.int32 if size < 2**31 else torch.int64
+            # `RandomSampler` draws once more where nothing is left over, which the state of the generator shows.
+            for start in range(0, self.num_samples + 1, size):
+                order = torch.randperm(size, generator=self.generator, dtype=dtype)
+                for part in order[: self.num_samples - start].split(_DRAWN_TOGETHER):
+                    yield from part.tolist()
         self.epoch += 1
-
-    def _permutations(self) -> Iterator[int]:
-        """Yield the order of ``RandomSampler``, which holds it as a list, in a tenth of the memory."""
-        size = len(self.data_source)
-        # The numbers do not depend on the type.
-        dtype = torch.int32 if size < 2**31 else torch.int64
-        # `RandomSampler` draws once more where nothing is left over, which the state of the generator shows.
-        for start in range(0, self.num_samples + 1, size):
-            order = torch.randperm(size, generator=self.generator, dtype=dtype)
-            for part in order[: self.num_samples - start].split(_DRAWN_TOGETHER):
-                yield from part.tolist()
 
 
 class SkipBatchSampler(BatchSampler):
@@ -167,7 +167,12 @@ class DataLoaderShard(DataLoader[Any]):
             self.set_epoch(self.epoch)
             # The only `iter()` of this pass: each one draws a base seed from the global generator.
             fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
-            batches = chain(self._positioned(self._batches(fetched)), [_END])
+            own_batches = self._batches(fetched)
+            source = self._seekable() if self.num_positions_kept else None
+            self._positions = deque(maxlen=self.num_positions_kept)
+            if source is not None:
+                own_batches = self._positioned(own_batches, source)
+            batches = chain(own_batches, [_END])
             to_skip = self.num_batches_to_skip
             progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
             # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
@@ -190,14 +195,11 @@ class DataLoaderShard(DataLoader[Any]):
         is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
         return _ObservedIndices(self, sampler) if is_observed else sampler
 
-    def _positioned(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches, and note after each where the stream stands."""
-        source = self._seekable() if self.num_positions_kept else None
-        self._positions = deque(maxlen=self.num_positions_kept)
+    def _positioned(self, batches: Iterator[Any], source: Any) -> Iterator[Any]:
+        """Yield the batches, and note after each where the stream ``source`` stands."""
         before = self.position["num_batches"] if self.position else 0
         for num_batches, batch in enumerate(batches, start=before + 1):
-            if source is not None:
-                self._positions.append((num_batches, source.state_dict()))
+            self._positions.append((num_batches, source.state_dict()))
             yield batch
 
     def _seekable(self) -> Any:

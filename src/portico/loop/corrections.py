@@ -222,7 +222,8 @@ class Corrections:
 
     def filters(self, loss: torch.Tensor) -> bool:
         """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
-        if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
+        args = self._trainer.args
+        if not (args.logging_nan_inf_filter or args.stop_on_nan) or math.isfinite(loss.item()):
             return False
         self._has_diverged = True
         if self._trainer.accelerator.data_parallel_size == 1:
