@@ -57,7 +57,7 @@ def main(kind, folder, optimizer="sgd"):
     else:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     trainer = portico.Trainer(model, args, train_dataset=Words(), eval_dataset=Words())
-    trainer._spread_model(trainer.lightning_trainer.strategy)
+    trainer.module.shard_model(trainer.lightning_trainer.strategy)
     loaded = peak() - before
     trainer.evaluate()
     evaluated = peak() - before
