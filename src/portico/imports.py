@@ -14,6 +14,12 @@ from typing import Any
 
 from portico.errors import InputError, naming_the_extra
 
+
+def named(module: str, name: str) -> Any:
+    """Return the attribute ``name`` of a module, which is imported if it is not yet."""
+    return getattr(import_module(module), name)
+
+
 # ---- Exports of a package ----
 
 
@@ -31,7 +37,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
         with naming_the_extra(f"`{package}.{name}`"):
-            return getattr(import_module(str(homes[name])), name)
+            return named(str(homes[name]), name)
 
     return get, lambda: names, names
 
@@ -119,7 +125,7 @@ class LazyClass:
 
     def _class(self) -> Any:
         with naming_the_extra(f"`{self._class_name}`"):
-            return getattr(import_module(self._module), self._class_name)
+            return named(self._module, self._class_name)
 
 
 # ---- Parts that options name ----
@@ -136,7 +142,7 @@ def imported(path: str) -> Any:
             f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
         )
     try:
-        return getattr(import_module(module), name)
+        return named(module, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."

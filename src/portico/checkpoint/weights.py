@@ -1,6 +1,5 @@
 """Write a model's weights as ``from_pretrained`` reads them, and load them; at the end PEFT's adapters."""
 
-import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,7 +235,8 @@ def _save_sharded_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
 
     They are small enough to be written at once.
     """
-    peft = importlib.import_module("peft")
+    import peft
+
     tensors: dict[str, torch.Tensor] = model.state_dict()
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     # PEFT computes the embeddings of prompts from the encoder's weights, which are not among the tensors it is given.

@@ -19,7 +19,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 from lightning.pytorch import Callback
@@ -39,6 +38,7 @@ from portico.cli.settings import (
     without_further_keys,
 )
 from portico.errors import InputError, MissingPackageError, naming_the_extra
+from portico.imports import named
 from portico.trainer import Trainer
 
 # Arguments of a trainer that the experiment passes itself; settings cannot set them.
@@ -311,7 +311,7 @@ def import_target(name: str, path: object) -> Any:
     module, _, attribute = str(path).rpartition(".")
     try:
         with naming_the_extra(f"`{name}={path}`"):
-            target = getattr(import_module(module), attribute)
+            target = named(module, attribute)
     except MissingPackageError:
         raise
     except (ImportError, AttributeError, ValueError) as error:

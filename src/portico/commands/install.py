@@ -11,12 +11,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from importlib import import_module, metadata
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 from portico.errors import InputError
-from portico.imports import when_imported
+from portico.imports import named, when_imported
 from portico.observers import RunOptions, options, set_options
 
 REPLACED = {
@@ -93,7 +93,7 @@ def install_on_demand(**given: object) -> None:
 
 def original(name: str) -> Any:
     """Return the class of transformers, replaced or not."""
-    return _originals.get(name) or getattr(import_module("transformers"), name)
+    return _originals.get(name) or named("transformers", name)
 
 
 def when_replaced(action: Callable[[], None]) -> None:
@@ -130,8 +130,8 @@ def _replace() -> None:
     if _originals:
         return
     # All originals before any of ours: the seq2seq classes of transformers are made from the others.
-    found = {name: getattr(import_module(theirs), name) for name, (theirs, _) in REPLACED.items()}
-    ours = {name: getattr(import_module(home), name) for name, (_, home) in REPLACED.items()}
+    found = {name: named(theirs, name) for name, (theirs, _) in REPLACED.items()}
+    ours = {name: named(home, name) for name, (_, home) in REPLACED.items()}
     _originals.update(found)
     _set_names(ours)
     while _actions:
@@ -141,7 +141,7 @@ def _replace() -> None:
 def _set_names(classes: Mapping[str, type]) -> None:
     packages = _packages()
     for name, value in classes.items():
-        for module in (import_module(REPLACED[name][0]), *packages):
+        for module in (sys.modules[REPLACED[name][0]], *packages):
             setattr(module, name, value)
 
 
@@ -201,7 +201,7 @@ def _asked(name: str) -> Any:
         raise AttributeError(name)
     _replace_if_complete()
     # Also while it is too early: the package would keep the class that it finds itself, and not ask again.
-    return getattr(import_module(REPLACED[name][0]), name)
+    return named(REPLACED[name][0], name)
 
 
 def _replace_if_complete(executed: str = "") -> None:

@@ -128,14 +128,15 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
     """Spread the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
-    module = import_module("transformers.distributed.tensor_parallel")
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
     # The plan names tied weights under each of their names; transformers splits them before it ties them.
     for name in model.all_tied_weights_keys or ():
         owner, _, own = name.rpartition(".")
         tensor = model.get_submodule(owner)._parameters[own]
         assert tensor is not None
         model.get_submodule(owner)._parameters[own] = nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
-    module.apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
+    apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
     model.tie_weights(recompute_mapping=False)
     # Read by `Trainer.get_tp_size` of transformers.
     model._tp_size = mesh.size()  # type: ignore[assignment]  # None in the class
@@ -143,22 +144,23 @@ def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
 
 def shard_operation(tensor: "DTensor") -> Any:
     """Return what cuts this process's part of ``tensor`` out of a whole one, or reads it from a file."""
-    return import_module("transformers.distributed.sharding_utils").DtensorShardOperation(tensor)
+    from transformers.distributed.sharding_utils import DtensorShardOperation
+
+    return DtensorShardOperation(tensor)
 
 
 def revert_weight_conversion(model: "PreTrainedModel", weights: dict[str, Any]) -> dict[str, Any]:
     """Return ``weights`` under the names, and in the pieces, in which ``save_pretrained`` writes them."""
-    reverted: dict[str, Any] = import_module("transformers.core_model_loading").revert_weight_conversion(
-        model, weights
-    )
-    return reverted
+    from transformers import core_model_loading
+
+    return core_model_loading.revert_weight_conversion(model, weights)
 
 
 def products_of_experts(name: str) -> list[Any]:
     """Return an operator that transformers registers with torch for mixtures of experts, if this release has it."""
     import torch
+    from transformers.integrations import moe  # registers the operators
 
-    import_module("transformers.integrations.moe")
     operator = getattr(torch.ops.transformers, name, None)
     return [] if operator is None else [operator.default]
 
@@ -167,11 +169,10 @@ def products_of_experts(name: str) -> list[Any]:
 def make_deberta_traceable() -> None:
     """Let torch trace DeBERTa's attention span as a number: as a tensor, as transformers has it, it cuts the graph."""
     import torch
+    from transformers.models.deberta.modeling_deberta import compute_attention_span
 
-    module = import_module("transformers.models.deberta.modeling_deberta")
-
-    @torch.compiler.substitute_in_graph(module.compute_attention_span)
-    def compute_attention_span(query_layer: Any, key_layer: Any, max_relative_positions: int) -> int:
+    @torch.compiler.substitute_in_graph(compute_attention_span)
+    def attention_span(query_layer: Any, key_layer: Any, max_relative_positions: int) -> int:
         return min(max(query_layer.size(-2), key_layer.size(-2)), max_relative_positions)
 
 

@@ -32,7 +32,9 @@ def poptorch() -> ModuleType:
 
         return poptorch_emulator
     try:
-        return importlib.import_module("poptorch")
+        import poptorch as installed
+
+        return installed
     except Exception as error:
         raise InputError(
             f"`poptorch` is installed, but cannot be imported with torch {torch.__version__}: {error}. It is built "
