@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,42 @@ LIGHTNING_COMPAT = "compat.lightning"
 HF_COMPAT = "compat.transformers"
 FEWEST_LINES = 40
 MOST_FUNCTION_LINES = 70
+
+MOST_FILES_IN_A_CIRCLE = 10
+MOST_FLOORS = 9
+MOST_ROOT_MODULES = 12
+MOST_UNTYPED = 0.08
+MOST_UNTYPED_IN_A_ROOM = 0.12
+FEWEST_PARAMETERS = 25  # of a room whose share of untyped ones says something
+
+# Hooks of `transformers.Trainer` with these names that the loop calls, since subclasses override them; all else that
+# other modules read of a trainer is public.
+PRIVATE_HOOKS = (
+    "_evaluate",
+    "_finalize_training",
+    "_get_learning_rate",
+    "_load_rng_state",
+    "_maybe_log_save_evaluate",
+    "_prepare_input",
+    "_track_num_input_tokens",
+    "_wrap_model",
+)
+_DIGEST = re.compile(r'"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})"')
+_NAMES_OF_A_TRAINER = ("trainer", "hf_trainer", "_trainer")
+# Where a name in a string becomes a module: what is named is data, a command or a class that is imported on first use.
+IMPORTERS_BY_NAME = ("__main__", "imports", "compat.transformers")
+
+# Functions that several modules define under one name, and why.
+SHARED_FUNCTIONS: Mapping[str, str] = {
+    "build_parser": "each command has one, which completion and the command itself use",
+    "main": "each command has one",
+    "join": "each command that starts processes has one, which they call",
+    "example": "each format of questions has one",
+    "questions": "formats whose entries hold several questions have one",
+    "lightning_placement": "AllenNLP's arguments are placed as training arguments are",
+    "random_states": "of a recorded step, and of AllenNLP's checkpoints",
+    "write_page": "the page of a comparison of libraries, and of runs",
+}
 
 # Modules under 40 lines that a single module imports, and why each is not a section of that module.
 SMALL_MODULES: Mapping[str, str] = {}
@@ -63,6 +100,9 @@ def violations(package: Path) -> list[str]:
         found += _vague_name(module)
         found += _method_collections(module)
         found += _long_functions(module)
+        found += _assignments_to_own_classes(module, package.name)
+        found += _assignments_of_unrelated_values(module)
+        found += _imports_by_name(module)
         for one in module.imports:
             found += [
                 f"{module.path}:{one.line} imports {one.target}: {why}" for why in _wrong(module, one, package.name)
@@ -71,6 +111,12 @@ def violations(package: Path) -> list[str]:
     found += _circles(modules, package.name)
     found += _small_modules(modules, package.name)
     found += _shared_class_names(modules)
+    found += _shared_function_names(modules)
+    found += _large_circles(modules, package.name)
+    found += _rooms_that_look_up(modules, package.name)
+    found += _private_uses_of_the_trainer(modules)
+    found += _untyped_rooms(modules)
+    found += _generated_files(package)
     return sorted(found)
 
 
@@ -203,6 +249,146 @@ def _reached(start: Module, modules: Modules, package: str) -> Iterator[tuple[Pa
                     waiting.append(modules[name])
 
 
+def _large_circles(modules: Modules, package: str) -> list[str]:
+    """Find circles of imports, those for types included, that are larger than a reader can hold."""
+    return [
+        f"{', '.join(sorted(circle))} know each other in a circle of more than {MOST_FILES_IN_A_CIRCLE} modules"
+        for circle in _circles_of({module.name: _neighbours(module, modules, package) for module in modules.values()})
+        if len(circle) > MOST_FILES_IN_A_CIRCLE
+    ]
+
+
+def _rooms_that_look_up(modules: Modules, package: str) -> Iterator[str]:
+    """Find rooms (folders and modules at the root) in a circle, too many floors, and too many modules at the root."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module in modules.values():
+        if module.name:
+            room = module.name.partition(".")[0]
+            others = {name.partition(".")[0] for name in _neighbours(module, modules, package) if name}
+            rooms[room] |= others - {room}
+    circles = [circle for circle in _circles_of(rooms) if len(circle) > 1]
+    for circle in circles:
+        yield f"the rooms {', '.join(sorted(circle))} import each other, for types at least"
+    if not circles:
+        floors = _floors(rooms)
+        if max(floors.values(), default=0) > MOST_FLOORS:
+            yield f"{max(floors, key=floors.__getitem__)} is on floor {max(floors.values())}, above {MOST_FLOORS}"
+    at_root = [one for one in modules.values() if len(one.path.parts) == 2 and not one.path.stem.startswith("__")]
+    if len(at_root) > MOST_ROOT_MODULES:
+        yield f"{len(at_root)} modules are at the root, more than {MOST_ROOT_MODULES}"
+
+
+def _neighbours(module: Module, modules: Modules, package: str) -> set[str]:
+    found = {_imported_module(one, modules, package) for one in module.imports}
+    return {name for name in found if name is not None and name != module.name}
+
+
+def _circles_of(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the sets of names that reach each other."""
+    reached = {name: _all_reached(name, graph) for name in graph}
+    circles = {frozenset({name, *(one for one in reached[name] if name in reached[one])}) for name in graph}
+    return [set(circle) for circle in circles]
+
+
+def _all_reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
+    waiting, seen = list(graph[start]), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(graph.get(name, ()))
+    return seen
+
+
+def _floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
+    """Return for each name how many stand on the longest way down from it, itself included."""
+    floors: dict[str, int] = {}
+    for name in graphlib.TopologicalSorter(graph).static_order():
+        floors[name] = 1 + max((floors[one] for one in graph.get(name, ())), default=0)
+    return floors
+
+
+def _private_uses_of_the_trainer(modules: Modules) -> Iterator[str]:
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if module.name == "trainer" or not isinstance(node, ast.Attribute):
+                continue
+            owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+            is_private = node.attr.startswith("_") and not node.attr.startswith("__")
+            if is_private and owner in _NAMES_OF_A_TRAINER and node.attr not in PRIVATE_HOOKS:
+                yield f"{module.path}:{node.lineno} uses the trainer's {node.attr}: give it a public name or pass it"
+
+
+def _imports_by_name(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called.rpartition(".")[2] == "import_module" and module.name not in IMPORTERS_BY_NAME:
+            yield f"{module.path}:{node.lineno} imports by name: import it in the function, or use imports.named"
+
+
+# What a class is and does --------------------------------------------------------------------------------------------
+
+
+def _assignments_to_own_classes(module: Module, package: str) -> Iterator[str]:
+    """Find assignments that change a class of the package for everybody."""
+    imported = {one.target.rpartition(".")[2] for one in module.imports if one.is_of(package)}
+    names = {*imported, *_class_names(module)}
+    own = {name for name in names if name.lstrip("_")[:1].isupper() and not name.isupper()}
+    for node in ast.walk(module.tree):
+        for target in _assigned(node):
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in own:
+                yield f"{module.path}:{node.lineno} assigns onto the class {target.value.id}: give it a hook"
+        is_set = isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr")
+        if is_set and isinstance(node.args[0], ast.Name) and node.args[0].id in own:
+            yield f"{module.path}:{node.lineno} assigns onto the class {node.args[0].id}: give it a hook"
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+
+
+def _assignments_of_unrelated_values(module: Module) -> Iterator[str]:
+    """Find `a, b, c = x, y, z`, which saves lines and costs the reader; one call may return a tuple."""
+    for node in ast.walk(module.tree):
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)):
+            continue
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else []
+        if len(values) > 2 and not all(isinstance(value, ast.Constant) for value in values):
+            yield f"{module.path}:{node.lineno} assigns {len(values)} values in one line"
+
+
+def _untyped_rooms(modules: Modules) -> Iterator[str]:
+    """Find rooms whose parameters are `Any` too often: types that say nothing."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for module in modules.values():
+        room = module.name.partition(".")[0] if len(module.path.parts) > 2 else "the root"
+        for node in ast.walk(module.tree):
+            for one in _parameters(node):
+                for place in (room, "the package"):
+                    counts[place][0] += one.annotation is not None and ast.unparse(one.annotation).strip("'") == "Any"
+                    counts[place][1] += 1
+    for place, (untyped, every) in counts.items():
+        most = MOST_UNTYPED if place == "the package" else MOST_UNTYPED_IN_A_ROOM
+        if every >= FEWEST_PARAMETERS and untyped > most * every:
+            yield f"{untyped} of {every} parameters in {place} are Any, more than {most:.0%}: give them their types"
+
+
+def _parameters(node: ast.AST) -> list[ast.arg]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    return [one for one in given if one is not None and one.arg not in ("self", "cls")]
+
+
+def _generated_files(package: Path) -> Iterator[str]:
+    """Find data with digests of sources: somebody would have to write them anew after each change of a comment."""
+    for path in sorted(package.rglob("*.json")):
+        if _DIGEST.search(path.read_text(encoding="utf-8")):
+            yield f"{path.relative_to(package.parent)} holds digests: read from the sources what it was made of"
+
+
 # Names and sizes -----------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +429,17 @@ def _small_modules(modules: Modules, package: str) -> Iterator[str]:
         is_checked = module.path.stem not in ("__init__", "__main__") and name not in SMALL_MODULES
         if is_checked and module.num_lines < FEWEST_LINES and len(users) == 1:
             yield f"{module.path} has {module.num_lines} lines and a single importer, {users.pop() or package}"
+
+
+def _shared_function_names(modules: Modules) -> Iterator[str]:
+    owners = defaultdict(set)
+    for module in modules.values():
+        for node in module.tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                owners[node.name].add(str(module.path))
+    for name, paths in owners.items():
+        if len(paths) > 1 and name not in SHARED_FUNCTIONS:
+            yield f"{', '.join(sorted(paths))} each define a function {name}: rename one, or say why they may"
 
 
 def _shared_class_names(modules: Modules) -> Iterator[str]:

@@ -944,7 +944,8 @@ class Trainer:
         if isinstance(grad_norm, nn.Module):
             # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
             ignore_keys_for_eval = cast("list[str] | None", epoch)
-            model, trial, grad_norm = grad_norm, model, None
+            model, trial = grad_norm, model
+            grad_norm = None
         if grad_norm is None and self.module.run is not None:
             grad_norm = self.module.run.grad_norm
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:

@@ -1,5 +1,6 @@
 """The structure of the packages, and proof on made-up trees that each rule can fail."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,13 @@ def test_bases_of_other_packages_do_not_count():
         ("loop/plan.py", "def f():\n    from lightning.pytorch import Trainer", "plan is pure"),
         ("mrc/postprocess/spans.py", "import torch", "numpy only"),
         ("mrc/postprocess.py", "from transformers import AutoTokenizer", "numpy only"),
+        ("loop/run.py", "from house.trainer import Trainer\nTrainer.train = print", "assigns onto the class Trainer"),
+        ("loop/run.py", "class Loop:\n    pass\nsetattr(Loop, 'x', 1)", "assigns onto the class Loop"),
+        ("loop/run.py", "a, b, c = f(), g(), h()", "assigns 3 values in one line"),
+        ("loop/run.py", "def f(trainer):\n    trainer._fit()", "uses the trainer's _fit: give it a public name"),
+        ("loop/run.py", "def f(self):\n    self.hf_trainer._fit()", "uses the trainer's _fit"),
+        ("loop/run.py", "from importlib import import_module\nimport_module('torch')", "imports by name"),
+        ("known.json", json.dumps({"trainer.py": 32 * "0"}), "known.json holds digests"),
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
         ("loop/run.py", "def f():\n" + 70 * "    pass\n", "f has 71 lines, more than 70"),
         ("loop/run.py", "class A:\n    async def f():\n" + 70 * "        pass\n", "f has 71 lines, more than 70"),
@@ -151,20 +159,61 @@ def test_allowed_module_passes(tmp_path, name, source):
     assert violations(tree(tmp_path, {name: source})) == []
 
 
+def test_untyped_parameters_are_found(tmp_path):
+    functions = "def f(x: Any, y: int): ...\n" + 24 * "def f(x: str, y: int): ...\n"
+    assert violations(tree(tmp_path, {"loop/run.py": functions})) == []
+    (tmp_path / "house/loop/run.py").write_text(25 * "def f(x: Any, y: int): ...\n")
+    room, package = violations(tmp_path / "house")
+    assert "25 of 50 parameters in loop are Any, more than 12%" in room
+    assert "25 of 50 parameters in the package are Any, more than 8%" in package
+
+
+def test_functions_of_one_name_are_found(tmp_path):
+    sources = {"loop/run.py": "def open_run(): ...", "data/run.py": "def open_run(): ..."}
+    (found,) = violations(tree(tmp_path, sources))
+    assert found.startswith("house/data/run.py, house/loop/run.py each define a function open_run")
+
+
+def test_large_circle_of_imports_for_types_is_found(tmp_path):
+    imports = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.loop.m{} import f\n"
+    files = {f"loop/m{n}.py": imports.format((n + 1) % 11) + 40 * "\n" for n in range(11)}
+    (found,) = violations(tree(tmp_path, files))
+    assert "in a circle of more than 10 modules" in found
+
+
+def test_rooms_that_import_each_other_for_types_are_found(tmp_path):
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.loop.run import Run\n"
+    files = {
+        "loop/run.py": "from house.data.feeds import feed\n" + 40 * "\n",
+        "data/feeds.py": for_types + 40 * "\n",
+    }
+    assert violations(tree(tmp_path, files)) == ["the rooms data, loop import each other, for types at least"]
+
+
+def test_tenth_floor_is_found(tmp_path):
+    files = {f"m{n}/a.py": f"from house.m{n + 1}.a import f\n" + 40 * "\n" for n in range(9)}
+    assert violations(tree(tmp_path, {**files, "m9/a.py": 40 * "\n"})) == ["m0 is on floor 10, above 9"]
+
+
+def test_thirteenth_module_at_the_root_is_found(tmp_path):
+    files = {f"m{n}.py": 40 * "\n" for n in range(13)}
+    assert violations(tree(tmp_path, files)) == ["13 modules are at the root, more than 12"]
+
+
 def test_circle_of_runtime_imports_is_found(tmp_path):
     sources = {
-        "state.py": "from house.optim import step\n" + 40 * "\n",
-        "optim.py": "def step():\n    from house.state import State\n" + 40 * "\n",
+        "loop/state.py": "from house.loop.optim import step\n" + 40 * "\n",
+        "loop/optim.py": "def step():\n    from house.loop.state import State\n" + 40 * "\n",
     }
     (found,) = violations(tree(tmp_path, sources))
     assert "import each other in a circle" in found
-    assert {"state", "optim"} <= set(found.split())
+    assert {"loop.state", "loop.optim"} <= set(found.split())
 
 
 def test_type_import_may_close_a_circle(tmp_path):
     sources = {
-        "trainer.py": "from house.optim import step\n" + 40 * "\n",
-        "optim.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.trainer import Trainer\n"
+        "loop/run.py": "from house.loop.optim import step\n" + 40 * "\n",
+        "loop/optim.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.loop.run import Run\n"
         + 40 * "\n",
     }
     assert violations(tree(tmp_path, sources)) == []

@@ -110,7 +110,9 @@ class BackgroundWriter:
 
     def discard(self) -> None:
         """Forget the jobs kept since :meth:`collect`."""
-        self._jobs, self.copies, self._storages = [], False, {}
+        self._jobs = []
+        self.copies = False
+        self._storages = {}
 
     def release(self) -> None:
         """Free the memory of the copies, which is kept for the next checkpoint."""

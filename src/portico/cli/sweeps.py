@@ -6,10 +6,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from hydra.experimental.callback import Callback
@@ -188,14 +189,17 @@ class _OwnSweep:
     failed: Sequence[str] = ()
 
 
+_own_sweep: ContextVar[_OwnSweep] = ContextVar("own_sweep", default=_OwnSweep())  # noqa: B039  # only read
+
+
 class SweepFolder(Callback):
     """Tells the command line, which Hydra gives neither, that a sweep runs and where; a callback of Hydra."""
 
-    own: ClassVar[_OwnSweep] = _OwnSweep()
-
     @override
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self.own.folder, self.own.started = Path(config.hydra.sweep.dir).absolute(), time.time()
+        own = _own_sweep.get()
+        own.folder = Path(config.hydra.sweep.dir).absolute()
+        own.started = time.time()
         # The jobs in other processes are to end as after Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt)
 
@@ -207,7 +211,8 @@ def _interrupt(*_: Any) -> NoReturn:
 @contextmanager
 def reported_sweep() -> Iterator[_OwnSweep]:
     """Report the sweep that the block runs, if it runs one, however it ends; gives its folder and its failed jobs."""
-    own = SweepFolder.own = _OwnSweep()
+    own = _OwnSweep()
+    _own_sweep.set(own)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield own

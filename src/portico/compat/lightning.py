@@ -219,7 +219,8 @@ def run_nested_evaluation(pl_trainer: pl.Trainer, feed: Iterable[object], *, pre
         # The loop may be running already, in an evaluation around this one.
         with _restored([(loop, name) for name in vars(loop)]):
             loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
-            loop._combined_loader, loop.restarting, loop.verbose = None, False, False
+            loop._combined_loader = None
+            loop.restarting = loop.verbose = False
             loop.batch_progress = _BatchProgress()
             loop._results = _ResultCollection(training=False)
             loop.run()

@@ -108,7 +108,9 @@ class ShardedStrategy(MeshStrategy):
         super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
         self.sync_each_batch = sync_each_batch
-        self._replicas, self._shards, self._is_alone_refused = replicas, shards, is_alone_refused
+        self._replicas = replicas
+        self._shards = shards
+        self._is_alone_refused = is_alone_refused
         self._follows_lightning = "data_parallel_size" in options
 
     @property

@@ -119,7 +119,9 @@ class Corrections:
 
     @contextmanager
     def _applied(self, share: BatchShare | None, num_summed: int, inputs: _T) -> Iterator[_T]:
-        before, self.share, self._watched, self._factor = self.share, share, None, 1
+        before, self.share = self.share, share
+        self._watched = None
+        self._factor = 1
         try:
             yield inputs
             if self._watched is not None and not (self._watched.uses or WatchedCount.traced):

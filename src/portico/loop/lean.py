@@ -110,7 +110,9 @@ class LeanEpochLoop(EpochLoop):
         if self._restarting or not self.is_lean or not torch.is_grad_enabled():
             super().advance(data_fetcher)
             return
-        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
+        pl_trainer = self.trainer
+        progress = self.batch_progress
+        results = self._results
         self.val_loop._restarting = False
         if pl_trainer.world_size > 1:
             self._broadcast_sigterm_tensor()
@@ -123,7 +125,8 @@ class LeanEpochLoop(EpochLoop):
             batch = pl_trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         connector._first_loop_iter = connector._first_loop_iter is None
-        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
+        results.batch = batch
+        results.batch_size = results.dataloader_idx = None
         hooks.of_callbacks("on_train_batch_start", batch, batch_idx)
         hooks.of(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
         progress.increment_started()
@@ -172,7 +175,9 @@ class LeanEpochLoop(EpochLoop):
 
     def _optimize(self, batch: "Batch", batch_idx: int) -> dict[str, torch.Tensor]:
         """Run forward and backward, and the optimizer's step at the end of a window; return the step's loss."""
-        pl_trainer, module, hooks = self.trainer, self.trainer.lightning_module, self.hooks
+        pl_trainer = self.trainer
+        module = pl_trainer.lightning_module
+        hooks = self.hooks
         progress = self.automatic_optimization.optim_progress.optimizer
         losses: dict[str, torch.Tensor] = {}
 
@@ -255,18 +260,23 @@ class LeanEvaluationLoop(EvaluationLoop):
     def _evaluation_step(
         self, batch: "Batch", batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
-        pl_trainer, progress, results = self.trainer, self.batch_progress, self._results
+        pl_trainer = self.trainer
+        progress = self.batch_progress
+        results = self._results
         if not self.is_lean:
             super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
             return
-        hooks, connector, stage = self.hooks, pl_trainer._logger_connector, self._stage_name
+        hooks = self.hooks
+        connector = pl_trainer._logger_connector
+        stage = self._stage_name
         if not self.runs_own_steps:
             batch = pl_trainer.strategy.batch_to_device(
                 pl_trainer.precision_plugin.convert_input(batch), dataloader_idx=0
             )
         progress.increment_ready()
         connector._first_loop_iter = connector._first_loop_iter is None
-        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
+        results.batch = batch
+        results.batch_size = results.dataloader_idx = None
         hooks.call(f"on_{stage}_batch_start", batch, batch_idx)
         progress.increment_started()
         runner = pl_trainer.lightning_module if self.runs_own_steps else pl_trainer.strategy

@@ -289,7 +289,9 @@ def _head(trainer: "TrainerHooks") -> str:
 def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
     """Refuse a metric of another number of classes, or of another kind, than the head of the model."""
     config: Any = getattr(trainer.model, "config", None)
-    head, name, num_classes = _head(trainer), type(metric).__name__, getattr(metric, "num_classes", None)
+    head = _head(trainer)
+    name = type(metric).__name__
+    num_classes = getattr(metric, "num_classes", None)
     if config is None or not (_LABEL_HEADS.search(head) or _TOKEN_HEADS.search(head)):
         return
     is_of_labels = _LABEL_HEADS.search(head) is not None

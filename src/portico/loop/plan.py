@@ -92,7 +92,9 @@ class RunPlan:
                     f"{max_steps}. The training data loader {what}; give a dataset with examples, or set `max_steps`."
                 )
             # As often over the stream as the steps take.
-            epochs, per_epoch, num_batches = sys.maxsize, max_steps, max_steps * gradient_accumulation_steps
+            epochs = sys.maxsize
+            per_epoch = max_steps
+            num_batches = max_steps * gradient_accumulation_steps
             examples = total_train_batch_size * max_steps
             samples = float(examples)
         else:

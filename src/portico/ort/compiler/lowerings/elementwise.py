@@ -247,7 +247,9 @@ def is_special(graph: Graph, x: Value, *, op_type: str) -> Value:
 
 @lowers(aten.where.self)
 def where(graph: Graph, condition: Value, x: Operand, y: Operand) -> Value:
-    condition, x, y = graph.cast(condition, torch.bool), graph.operand(x), graph.operand(y)
+    condition = graph.cast(condition, torch.bool)
+    x = graph.operand(x)
+    y = graph.operand(y)
     if graph.out.dtype is not torch.bool:
         return graph.op("Where", condition, x, y)
     # ONNX Runtime's `Where` has no kernel for booleans.
