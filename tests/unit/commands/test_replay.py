@@ -176,7 +176,7 @@ trainer.train()
 def test_repeats_a_rollback(tmp_path):
     (tmp_path / "script.py").write_text(ROLLED_BACK.format(arguments="save_steps=5"))
     ended = portico("run", "script.py", folder=tmp_path)
-    assert "Weights and optimizer are those of out/checkpoint-5 again" in ended.stderr, ended.stderr
+    assert "Weights and optimizer are restored from out/checkpoint-5" in ended.stderr, ended.stderr
     before = files(tmp_path / "out")
     ended = portico("replay", "script.py", "--step", "9", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -195,7 +195,7 @@ def test_compares_a_logged_mean_of_several_steps(action, tmp_path):
     script = ROLLED_BACK.format(arguments="save_steps=2, logging_steps=3, max_steps=15")
     (tmp_path / "script.py").write_text(script.replace("rollback", action))
     ended = portico("run", "script.py", folder=tmp_path)
-    assert ("Weights and optimizer are those of out/checkpoint-6 again" in ended.stderr) == (action == "rollback")
+    assert ("Weights and optimizer are restored from out/checkpoint-6" in ended.stderr) == (action == "rollback")
     # Checkpoint 10 is nearer, but the loss logged at step 12 is the mean from step 10 on.
     ended = portico("replay", "script.py", "--step", "11", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
