@@ -1,7 +1,7 @@
 """Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
 
 transformers documents what its top level exports; the rest moves between minor releases (5.17 to 5.23 moved some of
-these). A release of transformers is judged by this file: `tests/unit/test_hf_compat.py` looks each name up.
+these). A release of transformers is judged by this file: `tests/unit/compat/test_transformers.py` looks each name up.
 """
 
 from functools import cache
@@ -127,7 +127,7 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 
 
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
-    """Spread the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
+    """Split the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     # The plan names tied weights under each of their names; transformers splits them before it ties them.
