@@ -1,1 +1,1 @@
-"""Data loaders: how they are built, placed and divided among processes."""
+"""Where training data come from: files and streams of records, and what is wrong with a record."""
