@@ -360,7 +360,7 @@ class Trainer:
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
         self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
-        self.loss_shifts_labels = model_setup.loss_shifts_labels(base)
+        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
 
@@ -1807,6 +1807,11 @@ class Trainer:
         model.to(device)
 
     # ---- Lightning ----
+
+    @property
+    def loss_shifts_labels(self) -> bool:
+        """Whether the model's own loss predicts the next token, so that it shifts the labels."""
+        return self._loss_shifts_labels
 
     @property
     def runs_backward_in_step(self) -> bool:

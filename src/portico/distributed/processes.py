@@ -465,7 +465,8 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
         with kill_children_on_error():
-            result = pickle.loads(call)() if isinstance(call, bytes) else call()
+            work = pickle.loads(call) if isinstance(call, bytes) else call
+            result = work()
             if rank == "0":
                 torch.save(result, folder / "result")
     except (Exception, SystemExit) as error:

@@ -63,9 +63,10 @@ class TrainerHooks(ObservedTrainer, Protocol):
     gather_function: Callable[..., Any]
     label_names: list[str]
     place_model_on_device: bool
-    loss_shifts_labels: bool
     scores_logits: bool
 
+    @property
+    def loss_shifts_labels(self) -> bool: ...
     @property
     def loss_is_scaled_for_ga(self) -> bool | None: ...
 

@@ -29,7 +29,11 @@ def loss_divided_by_lightning(patch):
     def divided(cls, training_step_output, normalize=1):
         return super(UnnormalizedLoss, cls).from_training_step_output(training_step_output, normalize)
 
+    step = TrainerModule.training_step
     patch.setattr(UnnormalizedLoss, "from_training_step_output", classmethod(divided))
+    patch.setattr(
+        TrainerModule, "training_step", lambda self, *batch: step(self, *batch) / self.trainer.accumulate_grad_batches
+    )
 
 
 def partial_windows_counted_as_full(patch):

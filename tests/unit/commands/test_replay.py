@@ -228,7 +228,7 @@ def test_opens_a_step_of_a_folder_of_train(tmp_path):
     [
         ("os.system", "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}"),
         ("portico.commands.replay.os.system", "callbacks: {one: {_target_: portico.commands.replay.os.system}}"),
-        ("portico.cli.experiment.import_module", "model: {_target_: portico.cli.experiment.import_module}"),
+        ("portico.imports.import_module", "model: {_target_: portico.imports.import_module}"),
         ("os.system", "trainer: {optimizer: {type: os.system}}"),
         ("theirs.jsonnet", "allennlp_config: theirs.jsonnet"),
     ],
