@@ -398,7 +398,8 @@ _ADDED_ARGUMENTS = {
     "training_step": {"num_items_in_batch"},
 }
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_MARK = "_left_out_arguments"
+LEFT_OUT = "_left_out_arguments"
+"""Attribute of an adapted override: the arguments that it is called without."""
 
 
 def adapt_overrides(subclass: type, trainer_class: type) -> None:
@@ -410,7 +411,7 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
         override, current = getattr(subclass, hook), inspect.signature(getattr(trainer_class, hook))
         names = list(current.parameters)
         missing = _left_out(added, override, names)
-        if missing and not hasattr(override, _MARK):
+        if missing and not hasattr(override, LEFT_OUT):
             bare = current.replace(
                 parameters=[one.replace(annotation=one.empty) for one in current.parameters.values()],
                 return_annotation=inspect.Signature.empty,
@@ -422,11 +423,6 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
                 stacklevel=3,
             )
             setattr(subclass, hook, _called_without(missing, override, names))
-
-
-def omitted_arguments(hook: Callable[..., object]) -> frozenset[str]:
-    """Return the arguments that ``hook`` is called without, if it is an override for an older version."""
-    return frozenset(getattr(hook, _MARK, ()))
 
 
 def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
@@ -446,7 +442,7 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
         named = {name: value for name, value in kwargs.items() if name not in missing}
         return override(*kept, *args[len(names) :], **named)
 
-    setattr(adapted, _MARK, frozenset(missing))
+    setattr(adapted, LEFT_OUT, frozenset(missing))
     return adapted
 
 

@@ -107,6 +107,9 @@ if TYPE_CHECKING:
     )
 
 
+_OMITTED: Any = object()
+
+
 def _run_state(name: str) -> Any:
     """Return a property that reads and writes ``name`` of the current run.
 
@@ -258,9 +261,6 @@ class Trainer:
     _created_lr_scheduler = False
     # An older name, defined by `with_older_names`.
     prediction_loop: Callable[..., EvalLoopOutput]
-    # Of overrides written for older versions of transformers; settled when a subclass is made.
-    _omitted_by_compute_loss: frozenset[str] = frozenset()
-    _overrides_prediction_loop = False
     # Whether metrics get what the model returns, and not what post-processing makes of it.
     scores_logits = True
     current_flos: float = 0
@@ -332,8 +332,6 @@ class Trainer:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         deprecated.adapt_overrides(cls, Trainer)
-        cls._omitted_by_compute_loss = deprecated.omitted_arguments(cls.compute_loss)
-        cls._overrides_prediction_loop = cls.prediction_loop is not Trainer.prediction_loop
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -352,7 +350,7 @@ class Trainer:
         self.place_model_on_device = is_whole if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
-            self.place_model()
+            self.move_model_to_its_device()
         self.model_wrapped = self.model
         # Below PEFT's adapters: their own signature and class name say nothing of labels.
         base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
@@ -681,7 +679,7 @@ class Trainer:
             # Every run starts from the same weights.
             self._seed_everything()
             self.model = self.call_model_init(trial)
-            self.place_model()
+            self.move_model_to_its_device()
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -932,7 +930,7 @@ class Trainer:
     def _maybe_log_save_evaluate(
         self,
         tr_loss: torch.Tensor,
-        grad_norm: "torch.Tensor | float | nn.Module | None" = None,
+        grad_norm: "torch.Tensor | float | nn.Module | None" = _OMITTED,
         model: "nn.Module | Trial" = None,
         trial: "Trial" = None,
         epoch: float | list[str] | None = None,
@@ -945,9 +943,9 @@ class Trainer:
             # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
             ignore_keys_for_eval = cast("list[str] | None", epoch)
             model, trial = grad_norm, model
-            grad_norm = None
-        if grad_norm is None and self.module.run is not None:
-            grad_norm = self.module.run.grad_norm
+            grad_norm = _OMITTED
+        if grad_norm is _OMITTED:
+            grad_norm = self.module.run.grad_norm if self.module.run is not None else None
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             loss_sum = self.accelerator.gather(tr_loss).mean().item()
             # In place: the caller holds the same tensor and keeps adding to it.
@@ -994,7 +992,7 @@ class Trainer:
     def _get_num_items_in_batch(self, batch_samples: list["Batch"], device: torch.device) -> "NumItems":
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         # An override that does not take the count returns the mean of its batch, to be divided by the window.
-        wanted = wanted and "num_items_in_batch" not in self._omitted_by_compute_loss
+        wanted = wanted and "num_items_in_batch" not in getattr(self.compute_loss, deprecated.LEFT_OUT, ())
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         count = count_labels(batch_samples, shifts_labels=self.loss_shifts_labels)
@@ -1084,7 +1082,7 @@ class Trainer:
         tokens = count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
         self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
-    def clip_gradients(self) -> torch.Tensor | float:
+    def clip_and_measure_gradients(self) -> torch.Tensor | float:
         """Scale the gradients down to ``args.max_grad_norm``, and return the norm that they had."""
         # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
         norm = self._clip_grad_norm(self.model) if self.args.max_grad_norm > 0 else None
@@ -1199,7 +1197,9 @@ class Trainer:
     @property
     def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
         """``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for its own."""
-        is_older = self._overrides_prediction_loop and self.args.use_legacy_prediction_loop
+        is_overridden = type(self).prediction_loop is not Trainer.prediction_loop
+        # Plain arguments of transformers 5 do not have it.
+        is_older = is_overridden and getattr(self.args, "use_legacy_prediction_loop", False)
         return self.prediction_loop if is_older else self.evaluation_loop
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
@@ -1297,7 +1297,7 @@ class Trainer:
     def _loss_and_outputs(
         self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
-        if "return_outputs" in self._omitted_by_compute_loss:
+        if "return_outputs" in getattr(self.compute_loss, deprecated.LEFT_OUT, ()):
             # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
             outputs = model(**inputs)
             return self.compute_loss(model, inputs), outputs
@@ -1473,7 +1473,7 @@ class Trainer:
         self.state = state
         self._load_callback_state()
 
-    def restore_optimizer(self, checkpoint: str) -> None:
+    def restore_optimizer_and_scaler(self, checkpoint: str) -> None:
         """Restore optimizer, scheduler and gradient scaler from the folder of a checkpoint."""
         self._load_optimizer_and_scheduler(checkpoint)
         self._load_scaler(checkpoint)
@@ -1528,14 +1528,14 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        numbers = self.record_logs(logs)
+        numbers = self.record_in_history(logs)
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
             lightning_logger.save()
 
-    def record_logs(self, logs: dict[str, float]) -> dict[str, float]:
+    def record_in_history(self, logs: dict[str, float]) -> dict[str, float]:
         """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
@@ -1818,7 +1818,7 @@ class Trainer:
         """Whether backward runs inside ``training_step``: where a subclass overrides it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
-    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run backward on ``loss`` through the strategy, at once."""
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
@@ -1846,7 +1846,7 @@ class Trainer:
     def _current_strategy(self) -> Strategy:
         return self.lightning_trainer.strategy
 
-    def place_model(self) -> None:
+    def move_model_to_its_device(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
         # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
         is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
@@ -1858,7 +1858,7 @@ class Trainer:
         """Set this trainer up in a process that the strategy launched."""
         self._use_lightning_trainer()
         connect(self.lightning_trainer.strategy)
-        self.place_model()
+        self.move_model_to_its_device()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self.state.is_local_process_zero = self.is_local_process_zero()
 

@@ -129,7 +129,7 @@ def test_a_gradient_norm_that_is_not_finite_is_a_spike(tmp_path):
 TWO_PROCESSES = """
 import portico, torch
 from models import Points, toy_arguments
-from test_loss_spike import Jumping
+from test_callbacks import Jumping
 
 watch = portico.LossSpike("rollback")
 args = toy_arguments("out", learning_rate=0.01, devices=2, strategy="ddp", save_strategy="steps", save_steps=2)

@@ -394,6 +394,15 @@ def test_same_tokenizer_and_processing_class_are_accepted(tmp_path):
         assert toy_trainer(tmp_path, parts={"tokenizer": tokenizer, "processing_class": tokenizer})
 
 
+def test_overridden_prediction_loop_is_not_asked_for_by_arguments_of_transformers(tmp_path):
+    class Older(portico.Trainer):
+        def prediction_loop(self, *args, **kwargs):
+            raise AssertionError("only with `use_legacy_prediction_loop=True`")
+
+    args = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    assert "eval_loss" in Older(Line(), args, eval_dataset=Points(4)).evaluate()
+
+
 def test_prediction_loop_equals_evaluation_loop(tmp_path):
     trainer = toy_trainer(tmp_path)
     loader = trainer.get_eval_dataloader()

@@ -1,7 +1,7 @@
 """Write the large files of a checkpoint at once, or while training continues, from copies (``async_save``)."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -131,7 +131,8 @@ class BackgroundWriter:
 
     def _join_reservation(self) -> None:
         if self._reservation is not None:
-            self._reservation.result()
+            # Memory that could not be reserved is allocated when it is needed.
+            wait([self._reservation])
             self._reservation = None
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from portico.compat.transformers import logger
 from portico.errors import InputError, InputRuntimeError
 
 MANIFEST_FILE = "portico_manifest.json"
+_CHECKSUMS = "xxh3:"
 # What readers of JSON, pickles and safetensors raise for damaged content.
 _DAMAGE = (
     EOFError,
@@ -65,6 +66,8 @@ def damage(folder: Path) -> str | None:
                 return f"{name} is missing"
             if file.stat().st_size != size:
                 return f"{name} has {file.stat().st_size} bytes instead of {size}"
+            if not str(checksum).startswith(_CHECKSUMS):
+                return f"{MANIFEST_FILE} is of another version of portico; delete it to use the files as they are"
             if checksum != _checksum(file):
                 return f"{name} has changed since it was written (its checksum differs)"
     except FileNotFoundError:
@@ -133,6 +136,6 @@ def _checksum(file: Path) -> str:
     # XXH3 finds every kind of damage with a chance of 1 - 2**-64, in a fifth of the time of a CRC-32. It is not
     # cryptographic: whoever can change a file can change the manifest too.
     if file.stat().st_size == 0:  # which cannot be mapped
-        return f"xxh3:{xxh3_64(b'').hexdigest()}"
+        return f"{_CHECKSUMS}{xxh3_64(b'').hexdigest()}"
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return f"xxh3:{xxh3_64(content).hexdigest()}"
+        return f"{_CHECKSUMS}{xxh3_64(content).hexdigest()}"

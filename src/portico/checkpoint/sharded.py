@@ -34,7 +34,8 @@ from portico.distributed.model_parallel import free_full_weights, full_tensor, i
 from portico.errors import InputError
 
 OPTIMIZER_FOLDER = "optimizer_0"
-# What `transformers.Trainer` writes under FSDP: the folder with `state_dict_type="SHARDED_STATE_DICT"`.
+# What `transformers.Trainer` writes under FSDP: files with `state_dict_type="FULL_STATE_DICT"`, and the folder with
+# "SHARDED_STATE_DICT".
 FSDP_WEIGHTS_FILE = "pytorch_model_fsdp.bin"
 FSDP_WEIGHTS_FOLDER = "pytorch_model_fsdp_0"
 FSDP_OPTIMIZER_FILE = "optimizer.bin"

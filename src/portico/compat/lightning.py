@@ -1,7 +1,9 @@
-"""Every private name of Lightning that portico uses, in one place (read against Lightning 2.6.6).
+"""The private names of Lightning that portico imports, in one place (read against Lightning 2.6.6).
 
-A new Lightning release is judged by this file and its tests. Each docstring says why the name is needed and, after
-"Public:", which documented API would replace it.
+:mod:`portico.loop.lean` and :mod:`portico.distributed.signals` replace private methods of its loops and connectors.
+
+A new Lightning release is judged by the three files and their tests. Each docstring says why the name is needed and,
+after "Public:", which documented API would replace it.
 """
 
 import logging

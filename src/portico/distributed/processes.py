@@ -317,10 +317,12 @@ def _wake_stopped_processes() -> None:
 
     torchrun waits for 30 s before it kills a process that does not.
     """
-    for process in psutil.Process(os.getppid()).children(recursive=True):
-        with suppress(psutil.Error):
-            if process.status() == psutil.STATUS_STOPPED:
-                process.resume()
+    # The launcher may have just ended.
+    with suppress(psutil.Error):
+        for process in psutil.Process(os.getppid()).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.resume()
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -257,7 +257,7 @@ class DescentRun(TrainingRun):
     @override
     def end_batch(self, batch_idx: int) -> None:
         super().end_batch(batch_idx)
-        if self.plan.ends_window(batch_idx):
+        if self.makes_step:
             self.gd_trainer.maybe_save_checkpoint()
 
     @override
@@ -415,9 +415,9 @@ class LoopTrainer(Trainer):
     def runs_backward_in_step(self) -> bool:
         return bool(self.gd_trainer.backward_callbacks)
 
-    def run_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
-            super().run_backward(loss, **kwargs)
+            super().backward_at_once(loss, **kwargs)
 
     # ---- Evaluation ----
 

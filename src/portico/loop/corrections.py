@@ -73,7 +73,7 @@ class Corrections:
         return name in self._names
 
     @property
-    def correct_evaluations(self) -> bool:
+    def corrects_evaluations(self) -> bool:
         """Whether the loss of an evaluation is corrected."""
         return not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
 
@@ -224,8 +224,7 @@ class Corrections:
 
     def filters(self, loss: torch.Tensor) -> bool:
         """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
-        args = self._trainer.args
-        if not (args.logging_nan_inf_filter or args.stop_on_nan) or math.isfinite(loss.item()):
+        if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
             return False
         self._has_diverged = True
         if self._trainer.accelerator.data_parallel_size == 1:
@@ -295,7 +294,7 @@ class EvaluationLoss:
         self._trainer = trainer
         self._loader = loader
         self._watches = watches
-        self._is_corrected = trainer.corrections.correct_evaluations
+        self._is_corrected = trainer.corrections.corrects_evaluations
         self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
@@ -309,7 +308,7 @@ class EvaluationLoss:
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
         is_alone = trainer.accelerator.data_parallel_size == 1
         watches = is_alone and trainer.corrections.is_first("eval_batch_means")
-        if is_alone and not watches and not trainer.corrections.correct_evaluations:
+        if is_alone and not watches and not trainer.corrections.corrects_evaluations:
             return None
         return cls(trainer, loader, watches=watches)
 

@@ -280,7 +280,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         self._own_evaluation = None
         if not own.is_sanity_check:
             epoch = {} if trainer.state.epoch is None else {"epoch": trainer.state.epoch}
-            trainer.record_logs({**metrics, **epoch})
+            trainer.record_in_history({**metrics, **epoch})
             event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
             trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
             if not self.trainer.barebones:

@@ -220,7 +220,7 @@ class OutputBuffer:
             length = min(len(tensors), len(self._form))
             self._form, outputs = self._form[:length], named_tensors(tensors[:length])
             self._columns = {name: column for name, column in self._columns.items() if name in outputs}
-        if outputs.keys() != self._columns.keys():
+        if self._only is not None or outputs.keys() != self._columns.keys():
             raise InputError(
                 f"A batch of an evaluation gave the outputs {sorted(outputs)} where those before it gave "
                 f"{sorted(self._columns) or ['']}; let `prediction_step` return the same outputs for every batch."

@@ -144,7 +144,7 @@ def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Traine
     finally:
         _use(trainer, own)
         # Lightning's `Strategy.teardown` moves the module to the CPU.
-        trainer.place_model()
+        trainer.move_model_to_its_device()
 
 
 def _use(trainer: "TrainerHooks", pl_trainer: pl.Trainer) -> None:

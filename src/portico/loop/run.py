@@ -3,6 +3,8 @@
 Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`` Lightning's. Where Lightning owns the
 name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
 
+Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`.
+
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.
 
@@ -194,7 +196,7 @@ class TrainingRun:
         self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
         self.makes_step = False  # whether the optimizer steps after the current batch
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
-        self.backward = BackwardPass(self.trainer.run_backward, inside_step=self.trainer.runs_backward_in_step)
+        self.backward = BackwardPass(self.trainer.backward_at_once, inside_step=self.trainer.runs_backward_in_step)
         # Loss and inputs of a batch until its backward pass is done.
         self.step_to_count: tuple[torch.Tensor, Batch] | None = None
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
@@ -234,7 +236,7 @@ class TrainingRun:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is None:
             return
-        self.trainer.restore_optimizer(self.checkpoint)
+        self.trainer.restore_optimizer_and_scaler(self.checkpoint)
         lightning_compat.continue_from(
             self.trainer.lightning_trainer,
             epoch=self.resume_point.epoch,
@@ -364,7 +366,7 @@ class TrainingRun:
         trainer = self.trainer
         if trainer.args.stop_on_nan:
             trainer.corrections.stop_if_diverged()
-        self.grad_norm = trainer.clip_gradients()
+        self.grad_norm = trainer.clip_and_measure_gradients()
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
@@ -520,7 +522,7 @@ def build_lightning_trainer(
         # Lightning takes one of the two.
         del placement["precision"]
     with lightning_compat.quiet_lightning():
-        trainer = pl.Trainer(
+        pl_trainer = pl.Trainer(
             **placement,
             callbacks=list(callbacks),
             logger=list(loggers) or False,
@@ -540,18 +542,18 @@ def build_lightning_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             **options,
         )
-    use_lean_loops(trainer)
-    if lightning_compat.is_fast_dev_run(trainer):
+    use_lean_loops(pl_trainer)
+    if lightning_compat.is_fast_dev_run(pl_trainer):
         # Lightning would end the run by batches, and validate at its end.
-        trainer.fit_loop.epoch_loop.max_steps, trainer.check_val_every_n_epoch = -1, sys.maxsize
-    lightning_compat.keep_loss_scale(trainer)
+        pl_trainer.fit_loop.epoch_loop.max_steps, pl_trainer.check_val_every_n_epoch = -1, sys.maxsize
+    lightning_compat.keep_loss_scale(pl_trainer)
     if inside_worker():
-        lightning_compat.drop_launcher(trainer.strategy)
+        lightning_compat.drop_launcher(pl_trainer.strategy)
     if args.enable_jit_checkpoint:
-        disable_sigterm_handler(trainer)
+        disable_sigterm_handler(pl_trainer)
     else:
-        stop_between_batches(trainer, on_sigterm=kill_children)
-    return trainer
+        stop_between_batches(pl_trainer, on_sigterm=kill_children)
+    return pl_trainer
 
 
 def _logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:

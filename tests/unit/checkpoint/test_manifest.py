@@ -123,6 +123,13 @@ def test_empty_files_have_a_checksum(tmp_path):
     assert damage(tmp_path) is None
 
 
+@pytest.mark.parametrize("checksum", [17, "pages:b3cfe46a"])
+def test_manifest_of_another_version_is_named(checksum, tmp_path):
+    (tmp_path / "weights").write_bytes(b"12345")
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps({"weights": [5, checksum]}))
+    assert damage(tmp_path).startswith(f"{MANIFEST_FILE} is of another version of portico; delete it")
+
+
 def test_damaged_manifest_is_refused(run):
     for content in (b"", b"[1]", b'{"model.safetensors": 3}', b"\xff", b"[" * 100_000):
         (run / "checkpoint-6" / MANIFEST_FILE).write_bytes(content)

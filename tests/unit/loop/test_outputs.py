@@ -138,6 +138,13 @@ def test_views_are_copied():
     assert joined(wide[:, 1], wide.t()[0]).tolist() == [1.0, 5.0, 9.0, 0.0, 4.0, 8.0]
 
 
+def test_batch_without_the_output_of_the_others_is_rejected():
+    arrays = OutputBuffer()
+    arrays.add(torch.ones(2))
+    with pytest.raises(InputError, match=r"gave the outputs \[\] where those before it gave \[''\]"):
+        arrays.add(())
+
+
 def test_incompatible_shapes_are_rejected():
     message = r"rows of shape \[4, 4\] follow rows of shape \[4, 3\].*`eval_do_concat_batches=False`"
     with pytest.raises(InputError, match=message):
