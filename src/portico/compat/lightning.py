@@ -329,7 +329,7 @@ _NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
 
 
 def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Make the numbers of ``metrics`` visible to callbacks: to monitors, and to progress bars but for speeds.
+    """Make the numbers of ``metrics`` visible to callbacks: to monitors and, except speeds, to progress bars.
 
     Public: ``LightningModule.log``, which costs 345 microseconds a call (measured) and is refused in some hooks.
     """

@@ -144,7 +144,7 @@ class DataLoaderShard(DataLoader[Any]):
         return size if getattr(batches, "split_batches", False) else size * getattr(batches, "num_processes", 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of ``epoch`` in every sampler, and in the dataset if it cares."""
+        """Set ``epoch`` on every sampler, and on the dataset if it supports epochs."""
         self.epoch = epoch
         # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
