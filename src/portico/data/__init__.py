@@ -1,1 +1,1 @@
-"""Data loaders: how they are built, placed and divided among processes."""
+"""Training data in files and streams, and the records that cannot be used."""

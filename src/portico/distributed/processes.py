@@ -66,7 +66,7 @@ def launched_processes() -> tuple[int, int] | None:
         # Ray does not say how many machines there are, and may have started fewer processes on some of them.
         machines = os.environ.get("GROUP_WORLD_SIZE") or int(os.environ.get("WORLD_SIZE", here)) // int(here)
         return int(here), max(int(machines), 1)
-    # Lightning gives these names to shells, where SLURM's variables say nothing of the run.
+    # Lightning gives these names to shells, where SLURM's variables say nothing about the run.
     is_shell = SLURMEnvironment.job_name() in ("bash", "interactive")
     if "SLURM_NTASKS" not in os.environ or is_shell or is_batch_script():
         return None
@@ -124,7 +124,7 @@ _TIME_TO_START = timedelta(minutes=10)
 
 @contextmanager
 def _time_to_start(strategy: "Strategy") -> Iterator[None]:
-    """Let the processes take longer to find each other than ``ddp_timeout``, which holds after the block."""
+    """Inside the block, give the processes more time to connect than ``ddp_timeout``, which applies afterwards."""
     timeout: timedelta = process_group_timeout(strategy)
     if timeout >= _TIME_TO_START:
         yield
@@ -180,9 +180,9 @@ def _join_restarted(strategy: "Strategy") -> None:
 
 
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
-    """End this process if one that it started fails before all are connected, or when this one hangs.
+    """End this process if a process that it started fails before all are connected, or while this process hangs.
 
-    It would wait long to connect, and an exception does not interrupt a hang.
+    Otherwise it would wait long to connect, and an exception does not interrupt a hang.
     """
     _children.extend(children)
     # Lightning's observer reads this list: it would kill this process without a message, even if that handles the
@@ -217,7 +217,7 @@ def _end_all(message: str) -> None:
 
 
 def begin_call(strategy: "Strategy", call: str) -> None:
-    """Connect the processes, and raise if another process has begun another call than this one, for example "train".
+    """Connect the processes, and raise if another process has begun a different ``call``, for example "train".
 
     The collective operations of different calls would wait for each other until ``ddp_timeout``.
 
@@ -247,7 +247,7 @@ def connect_early(strategy: "Strategy") -> None:
 def connect_launched(strategy: "Strategy") -> None:
     """Initialise the process group of processes that torchrun has started, as transformers does with the arguments.
 
-    Code between arguments and trainer, such as the constructors of trl, waits for the others by accelerate's state.
+    Code between arguments and trainer, such as trl's constructors, waits for the others through accelerate's state.
     """
     if isinstance(getattr(strategy, "cluster_environment", None), TorchElasticEnvironment):
         connect(strategy)
@@ -277,7 +277,7 @@ def kill_children_on_error() -> Iterator[None]:
     error that all processes raise.
 
     Raises:
-        RuntimeError: In place of a broken connection, if a process that this one started ended first.
+        RuntimeError: Instead of an error about a broken connection, if a process that this one started ended first.
     """
     global _kills_children_on_error, _lost_children
     if _kills_children_on_error:
@@ -306,7 +306,7 @@ def kill_children_on_error() -> Iterator[None]:
         _kills_children_on_error = False
 
 
-# Messages of gloo and NCCL where a process has gone.
+# Messages of gloo and NCCL when a process is gone.
 _LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
 
 _TIMED_OUT = re.compile(r"Timed out waiting \d+ms|Application timeout caused pair closure")
@@ -381,7 +381,7 @@ def _restore_variables(before: dict[str, str | None]) -> None:
 def kill_children() -> bool:
     """Kill the processes that this one started, and return whether there were any.
 
-    SIGTERM does not reach one that waits in a collective.
+    SIGTERM does not reach a process that waits in a collective.
     """
     had_children = bool(_children)
     for child in _children:
@@ -481,11 +481,11 @@ class WorkerTraceback(Exception):
 
 
 def _pickled(error: BaseException, rank: str) -> bytes:
-    """Return ``error`` and where it was raised; a ``RuntimeError`` in place of one that cannot be pickled."""
+    """Return ``error`` and where it was raised; a ``RuntimeError`` if it cannot be pickled."""
     lines = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
     origin = WorkerTraceback(f"in process {rank}\n{''.join(lines)}".rstrip())
     with suppress(Exception):
-        pickle.loads(content := pickle.dumps((error, origin)))  # some can be written, but not be read again
+        pickle.loads(content := pickle.dumps((error, origin)))  # some can be pickled but not unpickled
         return content
     return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
 
@@ -508,7 +508,7 @@ def _exit_with_parent(parent: int) -> None:
 
 @contextmanager
 def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
-    """End all workers seconds after one of them has failed; yield the indices of the workers that were ended.
+    """End all workers a few seconds after a worker has failed; yield the indices of the workers that were ended.
 
     Torch waits for 30 s from the end of the first worker, and forever for one that does not end after its error.
     """
@@ -550,7 +550,7 @@ def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
 
 
 def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:
-    """Return the error for which the workers ended: not one that followed from it in another worker, if possible."""
+    """Return the error that ended the workers: the original one, not an error that followed from it, if possible."""
     files = sorted(folder.glob("error-*"), key=lambda file: file.stat().st_mtime_ns)
     errors = [pickle.loads(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
