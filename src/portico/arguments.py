@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 CORRECTIONS: Mapping[str, str] = {
     "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
     "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
-    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
-    "train_loss": "the final `train_loss` is that of all processes",
+    "stream_leftover": "batches that are left over at the end of a stream make a separate step",
+    "train_loss": "the final `train_loss` covers all processes",
     "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
-    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 
 
@@ -77,7 +77,7 @@ class LightningPlacement:
 
     @property
     def lightning_strategy(self) -> Strategy:
-        """The strategy of the run, or the one that a run would use."""
+        """The strategy of the current run, or the strategy that a run would use."""
         if "_lightning_strategy" not in self.__dict__:
             self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
@@ -196,7 +196,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             ``torch.utils.checkpoint.checkpoint``.
         gradient_checkpointing: Older name of ``activation_checkpointing``.
         gradient_checkpointing_kwargs: Older name of ``activation_checkpointing_kwargs``.
-        torch_compile: Train a model compiled by ``torch.compile``; evaluations run the uncompiled one.
+        torch_compile: Train a model compiled by ``torch.compile``; evaluations run the uncompiled model.
         torch_compile_backend: Backend of ``torch.compile``; setting it implies ``torch_compile``.
         torch_compile_mode: Mode of ``torch.compile``; setting it implies ``torch_compile``.
         use_liger_kernel: Replace layers of the model by Liger kernels; needs liger-kernel and a GPU.
@@ -261,7 +261,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         hub_token: Access token; by default the token of ``hf auth login``.
         hub_private_repo: Create the repository as private.
         hub_always_push: Start an upload even while the previous one is running.
-        hub_revision: Branch to upload to; by default the main one.
+        hub_revision: Branch to upload to; by default the main branch.
         seed: Seed of Python, NumPy and torch, set when the trainer is made and when training begins.
         data_seed: Seed of the order of the training data; by default it follows from ``seed``.
         full_determinism: Use deterministic algorithms only; slower.
@@ -279,8 +279,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         length_column_name: Column with the lengths of the examples, used by ``"group_by_length"`` and
             ``"batch_rebalance"``.
         use_cpu: Run on the CPU, as ``accelerator="cpu"`` does.
-        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ort"``, ...); by default the best one
-            present, or the CPU with ``use_cpu``.
+        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ort"``, ...); by default the best
+            accelerator present, or the CPU with ``use_cpu``.
         strategy: Lightning strategy, by name (``"ddp"``, ``"fsdp"``, ...) or as an object, which every run copies; by
             default ``"ddp"`` on several devices.
         devices: Devices of this machine, one process each: a number, a list of indices, or ``"auto"``; by default 1,

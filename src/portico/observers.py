@@ -106,7 +106,7 @@ class RunOptions:
     precision: str | None = None
     corrections: str | None = None
     callbacks: Sequence[object] = ()
-    """Callbacks of transformers or Lightning: objects, or ``package.Class`` to make one without arguments."""
+    """Callbacks of transformers or Lightning: objects, or ``package.Class``, which is called without arguments."""
     loggers: Sequence[object] = ()
     """Lightning loggers: objects, ``package.Class``, or ``csv`` or ``tensorboard`` for one in ``output_dir``."""
 

@@ -182,7 +182,7 @@ class Trainer:
         train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used unchanged:
             their batch size, sampler, collator and workers override the training arguments.
         eval_dataset: As ``train_dataset``, or a dict of named sets, each evaluated separately; several loaders of a
-            data module are evaluated like such a dict, by name or number.
+            data module are evaluated like a dict, by name or number.
         processing_class: Tokenizer or processor of the data; it pads batches and is saved with the model.
         model_init: Function that returns a new model for each run, used instead of ``model``; may take the trial of
             a hyperparameter search.
@@ -213,7 +213,7 @@ class Trainer:
         state (TrainerState): Step and epoch counts, log history, best metric, as in ``trainer_state.json``.
         control (TrainerControl): What callbacks ask for: log, evaluate, save, stop.
         accelerator (Accelerator): accelerate's methods, implemented by the Lightning strategy.
-        lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
+        lightning_trainer: The ``lightning.Trainer`` of the current or the last run.
         module (TrainerModule): The ``LightningModule`` around the model.
         datamodule (TrainerDataModule): The ``LightningDataModule`` around the datasets.
         is_model_parallel (bool): Whether the model's layers are spread over several devices.
@@ -943,7 +943,7 @@ class Trainer:
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
         if isinstance(grad_norm, nn.Module):
-            # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
+            # Overrides for transformers up to 4.37 do not take the norm, so each argument comes one place earlier.
             ignore_keys_for_eval = cast("list[str] | None", epoch)
             model, trial = grad_norm, model
             grad_norm = None
@@ -1199,7 +1199,7 @@ class Trainer:
 
     @property
     def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
-        """``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for its own."""
+        """``evaluation_loop``, or the ``prediction_loop`` that a subclass written for transformers 4 asks for."""
         is_older = self._overrides_prediction_loop and self.args.use_legacy_prediction_loop
         return self.prediction_loop if is_older else self.evaluation_loop
 

@@ -86,7 +86,7 @@ def check_part_kinds(
     lightning_callbacks: Sequence[Callback] | None,
     loggers: Sequence[Logger] | None,
 ) -> None:
-    """Refuse parts of the wrong type, which would fail much later, and no or more than one source of a model."""
+    """Refuse parts of the wrong type, which would fail much later, and anything but one source of a model."""
     if model is None and model_init is None:
         raise InputRuntimeError(
             "`Trainer` requires either a `model` or `model_init` argument, and got neither; give one of them."

@@ -249,7 +249,7 @@ def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
         "cpu": torch.random.get_rng_state(),
     }
     if torch.cuda.is_available():
-        # As transformers writes them: of all devices in a run of several processes, else of the current one.
+        # As transformers writes them: for all devices in a run of several processes, else for the current device.
         states["cuda"] = (
             torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
         )

@@ -292,7 +292,7 @@ def shard_optimizer_state(
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
-    # Here a group is split into one for each way in which its parameters are sharded, one after another.
+    # Here a group is split by the way in which its parameters are sharded; the parts follow each other.
     merged: list[list[Any]] = []
     for size in sizes:
         merged.append([])
@@ -330,7 +330,7 @@ def _state_dict(
             present["state"][index] = {key: _sharded_like(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
-            # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
+            # Options of this optimizer are dropped, so that an option missing in the checkpoint is noticed there.
             saved = {key: value for key, value in options[name].items() if key != "params"}
             group.clear()
             group.update(saved, params=indices)
@@ -360,7 +360,7 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
         try:
             load(state, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
-            # Not an `Exception`; it has the error of each process, and this one reads alone.
+            # Not an `Exception`: it holds the error of each process, but here each process reads alone.
             raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 

@@ -1,8 +1,8 @@
 """Make accelerate's state of the process describe the run, if accelerate is installed.
 
 Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states, and all of these read what
-the constructor of ``accelerate.Accelerator`` writes. Portico needs no ``Accelerator``; it writes the same values. Every
-private name of accelerate is used here and nowhere else.
+the constructor of ``accelerate.Accelerator`` writes. Portico needs no ``Accelerator``; it writes the same values.
+Every private name of accelerate is used here and nowhere else.
 """
 
 import weakref

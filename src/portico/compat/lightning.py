@@ -216,7 +216,7 @@ def run_nested_evaluation(pl_trainer: pl.Trainer, feed: Iterable[object], *, pre
             state.fn = TrainerFn.FITTING if state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
             pl_trainer.validating = True
         loop = pl_trainer._evaluation_loop
-        # The loop may be running already, in an evaluation around this one.
+        # The loop may be running already, in an enclosing evaluation.
         with _restored([(loop, name) for name in vars(loop)]):
             loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
             loop._combined_loader = None

@@ -73,7 +73,7 @@ def _paths(name: str) -> list[Path]:
 
 @contextmanager
 def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
-    """Open the ``datasets.Dataset`` saved in a folder; ``None`` if `path` is not such a folder.
+    """Open the ``datasets.Dataset`` saved in a folder; ``None`` if ``path`` does not contain a saved dataset.
 
     An `InputError` explains why it cannot be read, also while the caller reads its rows.
     """

@@ -484,8 +484,8 @@ class Accelerator:
     def split_between_processes(self, inputs: T, apply_padding: bool = False) -> Iterator[T]:
         """Yield this process's part of a sequence, a tensor, a ``datasets.Dataset`` or a dict of them.
 
-        The first processes get one more where the division leaves a remainder; with ``apply_padding`` the others
-        repeat the last element.
+        If the division leaves a remainder, the first processes get one more element; with ``apply_padding`` the other
+        processes repeat the last element.
         """
         yield inputs if self.num_processes == 1 else self._part_of(inputs, apply_padding)
 

@@ -101,7 +101,7 @@ class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
 
     Attributes:
-        end_of_dataloader: Whether the batch yielded last is the final one.
+        end_of_dataloader: Whether the last yielded batch is the final batch.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
         num_positions_kept: Number of last batches for which :meth:`position_after` knows the position in a stream.
         announce: Context entered for each iteration, so that the accelerator knows which loader is active.
@@ -477,7 +477,7 @@ def _concatenated(batches: list[Any]) -> Any:
 def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
-    A random sampler becomes a seeded one. A batch size that cannot be split as ``config`` says is refused.
+    A random sampler becomes a seeded sampler. A batch size that cannot be split as ``config`` says is refused.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader

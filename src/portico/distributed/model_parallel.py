@@ -90,7 +90,7 @@ class ShardedStrategy(MeshStrategy):
         shards: Processes that share a copy; by default all remaining processes.
         tensor_parallel_size: Processes that share each layer, by the model's ``tp_plan``.
         sync_each_batch: Whether gradients are averaged after each batch of an accumulation window.
-        is_alone_refused: Whether a run in one process is refused, as transformers does under ``fsdp``.
+        is_alone_refused: Whether to refuse a run in one process, as transformers does under ``fsdp``.
         options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
     """
 

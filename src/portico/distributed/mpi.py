@@ -1,4 +1,4 @@
-"""Join the processes that an MPI launcher has started to one run, as ``torchrun`` does."""
+"""Join processes started by an MPI launcher into one run, as ``torchrun`` does."""
 
 import os
 

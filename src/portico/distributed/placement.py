@@ -51,7 +51,7 @@ def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> 
     strategy = sharded_strategy(args, model) or placement["strategy"]
     if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
-        # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
+        # A strategy serves one `lightning.Trainer`. Each run has a new `lightning.Trainer`, which gets a fresh copy.
         strategy = deepcopy(strategy)
     elif strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
@@ -124,7 +124,7 @@ def _num_devices(placement: Mapping[str, Any]) -> int:
 
 
 def resolve_strategy(args: HFTrainingArguments) -> Strategy:
-    """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
+    """Return the strategy that a run with ``args`` would use; refuse a strategy that this machine cannot run."""
     placement = lightning_placement(args)
     parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-# Processes that this one started; the launchers that hold them are dropped with their trainers.
+# Child processes of this process; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
-_lost_children = False  # whether a run that failed has killed the processes that this one started
-# Lightning sets these for the processes that it starts, and in the one that starts them.
+_lost_children = False  # whether a failed run has killed the child processes
+# Lightning sets these variables in the processes that it starts, and in their parent.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
 _num_calls = 0
@@ -222,7 +222,7 @@ def begin_call(strategy: "Strategy", call: str) -> None:
     The collective operations of different calls would wait for each other until ``ddp_timeout``.
 
     Raises:
-        InputRuntimeError: If the calls differ; the other processes end when this one does.
+        InputRuntimeError: If the calls differ; the other processes end when this process does.
     """
     global _num_calls
     connect(strategy)
@@ -254,7 +254,7 @@ def connect_launched(strategy: "Strategy") -> None:
 
 
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
-    """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
+    """Stack the tensors of all processes of ``strategy``, without gradients; the shapes must be equal."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return strategy.all_gather(tensor)
     tensor = tensor.detach().contiguous()
@@ -270,14 +270,14 @@ def disconnect() -> None:
 
 @contextmanager
 def kill_children_on_error() -> Iterator[None]:
-    """Kill the processes that this one started when the block fails: they would wait for it forever.
+    """Kill the child processes when the block fails: they would wait for this process forever.
 
     The process group and the environment are restored. Processes that a launcher such as torchrun started are left
     to it, but resumed if they are stopped. Only the outermost of nested blocks does this: code in it may handle an
     error that all processes raise.
 
     Raises:
-        RuntimeError: Instead of an error about a broken connection, if a process that this one started ended first.
+        RuntimeError: Instead of an error about a broken connection, if a child process ended first.
     """
     global _kills_children_on_error, _lost_children
     if _kills_children_on_error:
@@ -379,7 +379,7 @@ def _restore_variables(before: dict[str, str | None]) -> None:
 
 
 def kill_children() -> bool:
-    """Kill the processes that this one started, and return whether there were any.
+    """Kill the child processes, and return whether there were any.
 
     SIGTERM does not reach a process that waits in a collective.
     """
@@ -429,10 +429,10 @@ def inside_worker() -> bool:
 
 
 def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
-    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first one.
+    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first worker.
 
-    ``strategy`` must be one that launches workers for each call (:func:`~portico.compat.lightning.launches_workers`),
-    and ``call`` and its result must pickle. An error in a worker is raised here.
+    ``strategy`` must launch workers for each call (:func:`~portico.compat.lightning.launches_workers`), and ``call``
+    and its result must be picklable. An error in a worker is raised here.
     """
     launcher = cast(_Launcher, strategy.launcher)
     # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.

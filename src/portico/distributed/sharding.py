@@ -34,7 +34,7 @@ class DataLoaderConfig:
     broadcast: Callable[[Any], Any] = _own
     """Returns the first process's object in all processes."""
     gather: Callable[[list[Any]], list[Any]] = _own
-    """Returns the lists of all processes as one."""
+    """Returns the lists of all processes as one list."""
     data_seed: int | None = None
     """Seed of the order; by default the seed of torch's global generator when a loader is prepared."""
     split_batches: bool = False

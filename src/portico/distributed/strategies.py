@@ -57,7 +57,7 @@ class ModelDDPStrategy(DDPStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
             return
-        # For evaluations Lightning would overwrite each process's model with the first one's (`_sync_module_states`),
+        # For evaluations Lightning would overwrite each model with the first process's (`_sync_module_states`),
         # although a step written by the user may have let them drift apart.
         assert self.accelerator is not None
         assert self.model is not None
@@ -130,7 +130,7 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
-    # Transformers has the newer name only since 5.23, and warns about the older one.
+    # Transformers has the newer name only since 5.23, and warns about the older name.
     newer = hasattr(model, "is_activation_checkpointing")
     name = "is_activation_checkpointing" if newer else "is_gradient_checkpointing"
     return bool(args.gradient_checkpointing or getattr(model, name, False))

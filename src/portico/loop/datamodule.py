@@ -231,7 +231,7 @@ class TrainerDataModule(pl.LightningDataModule):
             "batch_size": batch_size,
             "collate_fn": collate_fn,
             "num_workers": args.dataloader_num_workers,
-            # Pinned memory speeds up copies to an accelerator; without one torch only warns about it.
+            # Pinned memory speeds up copies to an accelerator; without an accelerator torch only warns about it.
             "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
             "persistent_workers": args.dataloader_persistent_workers,
             "multiprocessing_context": args.dataloader_multiprocessing_context,
@@ -329,7 +329,7 @@ def eval_sampler(
     if not hf_compat.has_length(dataset):
         return None
     if args.train_sampling_strategy == "group_by_length":
-        # A generator seeded here, so that an evaluation draws nothing from the global one.
+        # A generator seeded here, so that an evaluation draws nothing from the global generator.
         generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
         options = _grouping(dataset, args, processing_class)
         return hf_compat.LengthGroupedSampler(args.eval_batch_size, **options, generator=generator)

@@ -34,7 +34,7 @@ class BatchedComputeMetrics:
         self._metrics: Mapping[str, Any] = {}
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
+        """Update with the gathered tensors of a batch; ``is_last`` marks the final batch."""
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ def _form(metric: Metric) -> str:
 
 
 def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
-    """Return the parts of ``metrics`` that take one form; each has the same metric objects and names."""
+    """Split ``metrics`` by the form of input that they take; metric objects and names stay the same."""
     parts: dict[str, dict[str, Metric]] = {}
     for name, metric in metrics.items(keep_base=True, copy_state=False):
         parts.setdefault(_form(metric), {})[name] = metric
@@ -188,7 +188,7 @@ def _described(data: "Nested") -> str:
 def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of the trainer's metrics; ``None`` for a function of all predictions at once.
 
-    An evaluation ``nested`` inside another one needs its own counts.
+    An evaluation ``nested`` inside another evaluation needs separate counts.
     """
     compute_metrics = trainer.compute_metrics
     if isinstance(compute_metrics, _TORCH_METRICS):

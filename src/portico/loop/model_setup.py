@@ -77,7 +77,7 @@ def describe_model(model: nn.Module) -> dict[str, Any] | None:
 
 
 def model_like(description: Mapping[str, Any] | None) -> nn.Module:
-    """Return a model, with new weights, like the one that :func:`describe_model` described."""
+    """Return a model with new weights, from the description made by :func:`describe_model`."""
     if description is None:
         raise InputError(
             "The checkpoint does not say how to make its model, since it is not one of transformers; make it, and "
@@ -90,7 +90,7 @@ def model_like(description: Mapping[str, Any] | None) -> nn.Module:
 
 
 def default_collator(processing_class: Any) -> Any:
-    """Return the collator for data without one: it pads if ``processing_class`` can."""
+    """Return the default collator, which pads if ``processing_class`` can."""
     pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 

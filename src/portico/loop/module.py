@@ -47,7 +47,7 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     Args:
         model: The model; by default the model of ``trainer``, or else a new one like the model in a checkpoint.
-        trainer: The trainer whose methods are called; without one the module only computes ``module(**inputs)``.
+        trainer: The trainer whose methods are called; without a trainer the module only computes ``module(**inputs)``.
     """
 
     def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
@@ -273,7 +273,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         self.evaluation = self._own_evaluation = None
 
     def _finish_own_evaluation(self) -> bool:
-        """End an evaluation that Lightning started, and log its metrics; return whether there was one."""
+        """End an evaluation that Lightning started, if there is one, and log its metrics; return whether there was."""
         own, trainer = self._own_evaluation, self.hf_trainer
         if own is None or not own.is_innermost:
             return False
@@ -319,7 +319,7 @@ class BackwardPass:
     - In the trainer's own ``training_step`` the call is the last line, so the loss is kept, the step returns it, and
       Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP).
     - A ``training_step`` that a subclass overrides may use the gradients in its next line. Backward runs inside the
-      call, as often as it is called, and Lightning skips its own pass.
+      call, as often as it is called, and Lightning skips the pass that it would run.
 
     Outside a run ``accelerator.backward(loss)`` is ``loss.backward()``.
 

@@ -129,7 +129,7 @@ class GrowingArray:
         if tensor.is_cpu and tensor.dtype is self._dtype is not torch.bfloat16:
             self._flat[first:end] = tensor.numpy().reshape(-1)
         else:
-            # Copied by torch: from any device, and with a cast where one is due.
+            # Copied by torch, which takes any device and casts if necessary.
             torch.from_numpy(self._flat[first:end]).view(tensor.shape).copy_(tensor)
         self._num_values = end
         self._runs[-1] = (row_shape, self._runs[-1][1] + num_rows)
@@ -278,7 +278,7 @@ def to_arrays(data: "Nested") -> Any:
 
 
 def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor``, copied if it is a view that would keep a larger one alive."""
+    """Return ``tensor``, copied if it is a view that would keep a larger tensor alive."""
     tensor = tensor.detach()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
@@ -342,7 +342,7 @@ def count_tokens(
 
 
 def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
-    """Return the loss that a model computed, ``loss`` or the first of a tuple; raise ``ValueError`` without one."""
+    """Return the model's loss, under ``loss`` or first in a tuple; raise ``ValueError`` if there is no loss."""
     if isinstance(outputs, dict) and "loss" not in outputs:
         raise ValueError(
             "The model did not return a loss from the inputs, only the following keys: "

@@ -152,7 +152,7 @@ class EventBridge(Callback):
         checkpoint[_CHECKPOINT_KEY] = self.run.checkpoint_state()
 
     def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
-        # A Lightning callback (`EarlyStopping`) and a Hugging Face one may each stop the run.
+        # Both a Lightning callback (`EarlyStopping`) and a Hugging Face callback may stop the run.
         control = self.run.trainer.control
         stop = control.should_training_stop or trainer.should_stop
         control.should_training_stop = trainer.should_stop = stop
@@ -526,8 +526,8 @@ def build_lightning_trainer(
             logger=list(loggers) or False,
             plugins=cluster_plugins(args, plugins) or None,
             default_root_dir=args.output_dir,
-            # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
-            # stop at other steps.
+            # The plan counts the steps and the bridge stops the run; with limits Lightning would validate or stop at
+            # other steps.
             max_steps=-1,
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
