@@ -28,17 +28,17 @@ from portico.rules import Rule
 
 logger = logging.getLogger(__name__)
 
-# Deviations of transformers that `corrections` corrects: `docs/corrections.md` shows what each does.
+# Deviations of transformers that `corrections` corrects; `docs/corrections.md` shows the effect of each.
 CORRECTIONS: Mapping[str, str] = {
     "loss_scale": "the training loss is the mean over all labels of a step, whatever the signature of the model",
     "train_duplicates": "examples that only complete the last batches of an epoch are not trained on twice",
-    "stream_leftover": "batches that are left over at the end of a stream make a step of their own",
-    "train_loss": "the final `train_loss` is that of all processes",
+    "stream_leftover": "batches that are left over at the end of a stream make a separate step",
+    "train_loss": "the final `train_loss` covers all processes",
     "eval_duplicates": "examples that only complete the last batches of an evaluation do not count",
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
-    "resume_at_max_steps": "a run that is resumed after its last step makes no further one",
+    "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 
 
@@ -77,7 +77,7 @@ class LightningPlacement:
 
     @property
     def lightning_strategy(self) -> Strategy:
-        """The strategy of the run, or the one that a run would use."""
+        """The strategy of the current run, or the strategy that a run would use."""
         if "_lightning_strategy" not in self.__dict__:
             self.__dict__["_lightning_strategy"] = resolve_strategy(cast("TrainingArguments", self))
         return self.__dict__["_lightning_strategy"]
@@ -89,7 +89,7 @@ class LightningPlacement:
 
     @property
     def distributed_state(self) -> Accelerator:
-        """What accelerate's ``PartialState`` says of the processes, from the strategy."""
+        """The processes of the strategy, with the attributes of accelerate's ``PartialState``."""
         return Accelerator(lambda: self.lightning_strategy)
 
     @property
@@ -129,7 +129,7 @@ class LightningPlacement:
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """Run the block on the first process before the others, for example to fill a shared cache.
 
-        With ``local`` it is the first of each machine instead of the first of all; ``desc`` is transformers', unused.
+        With ``local`` the first process of each machine goes first. ``desc`` is unused; transformers logs it.
         """
         strategy = self.lightning_strategy
         connect_early(strategy)
@@ -145,13 +145,13 @@ class LightningPlacement:
 @dataclass
 @with_old_names
 class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):
-    """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
+    """``transformers.TrainingArguments`` with additional fields for Lightning.
 
-    Names, meaning and defaults are those of transformers 5.23 (``transformers/training_args.py``), except for the
-    Lightning fields ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision``, and for
-    ``corrections``, ``stop_on_nan`` and ``async_save``, which are portico's own. A value that cannot be used raises
-    ``ValueError`` before any work, and a field without effect logs a warning. Arguments of ``transformers`` 4 are
-    accepted too, with a warning: :mod:`portico.deprecated`.
+    Names, meanings and defaults are the same as in transformers 5.23 (``transformers/training_args.py``). The fields
+    ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision`` are Lightning's; ``corrections``,
+    ``stop_on_nan`` and ``async_save`` are portico's. A value that cannot be used raises ``ValueError`` before any work
+    is done, and a field without effect logs a warning. Arguments of ``transformers`` 4 are accepted with a warning:
+    see :mod:`portico.deprecated`.
 
     Args:
         output_dir: Folder of the run: checkpoints, final model and state; ``"trainer_output"`` if it is left out.
@@ -196,11 +196,12 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             ``torch.utils.checkpoint.checkpoint``.
         gradient_checkpointing: Older name of ``activation_checkpointing``.
         gradient_checkpointing_kwargs: Older name of ``activation_checkpointing_kwargs``.
-        torch_compile: Train a model compiled by ``torch.compile``; evaluations run the uncompiled one.
+        torch_compile: Train a model compiled by ``torch.compile``; evaluations run the uncompiled model.
         torch_compile_backend: Backend of ``torch.compile``; setting it implies ``torch_compile``.
         torch_compile_mode: Mode of ``torch.compile``; setting it implies ``torch_compile``.
         use_liger_kernel: Replace layers of the model by Liger kernels; needs liger-kernel and a GPU.
-        liger_kernel_config: Liger kernels to apply, as ``{"rope": True, ...}``; by default those of the model's type.
+        liger_kernel_config: Liger kernels to apply, as ``{"rope": True, ...}``; by default the usual kernels for the
+            model's type.
         use_cache: Value of ``model.config.use_cache``: whether a decoder returns its keys and values.
         torch_empty_cache_steps: Empty the accelerator's memory cache every this many optimizer steps; by default
             never.
@@ -257,10 +258,10 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         hub_model_id: Repository; by default the name of ``output_dir`` in the user's namespace.
         hub_strategy: What to upload: the final model (``"end"``), each saved model (``"every_save"``), also the last
             checkpoint (``"checkpoint"``), or all of them (``"all_checkpoints"``).
-        hub_token: Access token; by default that of ``hf auth login``.
+        hub_token: Access token; by default the token of ``hf auth login``.
         hub_private_repo: Create the repository as private.
         hub_always_push: Start an upload even while the previous one is running.
-        hub_revision: Branch to upload to; by default the main one.
+        hub_revision: Branch to upload to; by default the main branch.
         seed: Seed of Python, NumPy and torch, set when the trainer is made and when training begins.
         data_seed: Seed of the order of the training data; by default it follows from ``seed``.
         full_determinism: Use deterministic algorithms only; slower.
@@ -272,14 +273,14 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         dataloader_multiprocessing_context: Start method of the workers: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         dataloader_in_order: ``False``: return batches as soon as a worker has one, in any order.
         remove_unused_columns: Remove columns that the model's ``forward`` does not take, and log which.
-        label_names: Keys of a batch that are labels; by default those of the model's ``forward``.
+        label_names: Keys of a batch that are labels; by default the label arguments of the model's ``forward``.
         train_sampling_strategy: Order of the training data: ``"random"``, ``"sequential"``, ``"group_by_length"``
             (evaluations too) or ``"batch_rebalance"``.
         length_column_name: Column with the lengths of the examples, used by ``"group_by_length"`` and
             ``"batch_rebalance"``.
         use_cpu: Run on the CPU, as ``accelerator="cpu"`` does.
-        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ort"``, ...); by default the best one
-            present, or the CPU with ``use_cpu``.
+        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ort"``, ...); by default the best
+            accelerator present, or the CPU with ``use_cpu``.
         strategy: Lightning strategy, by name (``"ddp"``, ``"fsdp"``, ...) or as an object, which every run copies; by
             default ``"ddp"`` on several devices.
         devices: Devices of this machine, one process each: a number, a list of indices, or ``"auto"``; by default 1,
@@ -292,7 +293,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         ddp_bucket_cap_mb: Size of a bucket of gradients that processes exchange together, in MB.
         ddp_broadcast_buffers: Synchronize buffers in every forward pass.
         ddp_static_graph: Promise that every step uses the same parameters, so that DDP looks only once.
-        ddp_backend: Communication backend: ``"nccl"``, ``"gloo"``, ...; by default that of the device.
+        ddp_backend: Communication backend: ``"nccl"``, ``"gloo"``, ...; by default the usual backend of the device.
         ddp_timeout: Seconds before a collective operation fails.
         accelerator_config: How processes share data (``split_batches``, ``dispatch_batches``, ``even_batches``,
             ``use_seedable_sampler``, ``non_blocking``) and when they average gradients
@@ -305,10 +306,10 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             an object or a dict; ``cp_size`` and ``sp_size`` are refused.
         debug: ``"underflow_overflow"``: stop at the first value that is NaN or infinite, and report where.
         skip_memory_metrics: ``False``: add memory use to the metrics, which slows training down.
-        do_train: None in a trainer; scripts read it.
-        do_eval: None in a trainer; scripts read it. ``True`` if ``eval_strategy`` is set.
-        do_predict: None in a trainer; scripts read it.
-        resume_from_checkpoint: None in a trainer; scripts pass it to ``train()``.
+        do_train: Not used by the trainer; scripts read it.
+        do_eval: Not used by the trainer; scripts read it. ``True`` if ``eval_strategy`` is set.
+        do_predict: Not used by the trainer; scripts read it.
+        resume_from_checkpoint: Not used by the trainer; scripts pass it to ``train()``.
         local_rank: No effect, with a warning: Lightning's strategy, or ``torchrun``, says which process this is.
     """
 
@@ -335,7 +336,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             join_mpi()
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
-            # transformers would say neither which setting names the file nor what to give instead.
+            # The error of transformers names neither the setting nor the fix.
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         super().__post_init__()
         config: Any = self.accelerator_config
@@ -344,20 +345,20 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         # Transformers drops the switch when it sets up the processes, so both write the same arguments.
         if isinstance(config, AcceleratorConfig):
             config.pop("use_configured_state")
-        # As in transformers, an `accelerate.Accelerator` made after these arguments may have a precision of its own.
+        # As in transformers, an `accelerate.Accelerator` created later may have a different precision.
         forget_precision()
         share_processes(self.lightning_strategy)
         connect_launched(self.lightning_strategy)
 
     @classmethod
     def fast(cls, *args: Any, **settings: Any) -> Self:
-        """Return arguments with the settings that make training fast on this machine; ``settings`` replace them.
+        """Return arguments with the settings that make training fast on this machine; ``settings`` override them.
 
         On a CUDA device: bfloat16, TF32, ``torch.compile`` and worker processes for data; on a CPU with instructions
-        for bfloat16 (AMX or AVX-512): bfloat16. Batches and their order stay; results differ within the precision of
-        bfloat16, and a line in the log says so. A backend (ONNX Runtime, IPU) compiles and chooses its precision
-        itself: nothing is set for it. ``docs/speed.md`` has what each setting gains, and
-        :func:`fastest_arguments` the rules.
+        for bfloat16 (AMX or AVX-512): bfloat16. Batches and their order stay the same; results differ within the
+        precision of bfloat16, and a line in the log says so. Nothing is set for a backend (ONNX Runtime, IPU), which
+        compiles the model and chooses the precision itself. ``docs/speed.md`` shows the gain of each setting;
+        :func:`fastest_arguments` has the rules.
 
         Args:
             *args: Positional arguments of the class, such as ``output_dir``.
@@ -380,7 +381,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arguments as plain values; retired ones that are not set are left out."""
+        """Return the arguments as plain values, without retired arguments that are not set."""
         unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
         plain = copy(self)
         mesh = self.parallelism_config
@@ -413,9 +414,9 @@ _INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
 
 @cache
 def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
-    """Return a rule for each training argument that is a number, a switch, or either of them or null.
+    """Return a rule for each training argument that is a number or a switch, possibly null.
 
-    Strings have none: most are members of an enumeration, which refuses other names itself.
+    Strings have no rule: most are members of an enumeration, which refuses other names itself.
     """
     rules = {}
     for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
@@ -429,10 +430,10 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
 # ---- The fastest arguments ----
 
 _MOST_WORKERS = 8
-# What torch calls the instructions of a CPU that multiply in bfloat16. AMD's processors gain the more, since MKL's
-# 32-bit products use half of their registers there.
+# Torch's names for CPU instructions that multiply in bfloat16. AMD's processors gain more, since MKL's 32-bit products
+# use only half of their registers.
 _COMPUTE_IN_BFLOAT16 = ("amx_bf16", "avx512_bf16")
-# The arguments below, and what they are without anything that makes them faster.
+# The arguments set below, with their values when nothing makes training faster.
 _NEUTRAL: dict[str, Any] = {
     "use_cpu": False,
     "bf16": False,
@@ -452,17 +453,17 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
 
     Args:
         use_cpu: Leave accelerators unused.
-        small_model: The model is so small, as one of width 128 is, that bfloat16 may slow it down on a CPU.
+        small_model: Whether the model is so small (width 128, for example) that bfloat16 may slow it down on a CPU.
 
     Returns:
         Values of ``use_cpu``, ``bf16``, ``tf32``, ``torch_compile``, ``dataloader_num_workers`` and
         ``dataloader_persistent_workers``.
     """
     if use_cpu or not torch.cuda.is_available():
-        # Torch 2.9 does not say what a CPU has.
+        # Torch 2.9 does not report the features of a CPU.
         capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         bf16 = any(capabilities.get(name, False) for name in _COMPUTE_IN_BFLOAT16) and not small_model
-        # Transformers refuses mixed precision on a CPU that was not asked for.
+        # Transformers refuses mixed precision on a CPU unless the CPU was asked for.
         return {**_NEUTRAL, "bf16": bf16, "use_cpu": use_cpu or bf16}
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // torch.cuda.device_count())
     has_tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
@@ -483,13 +484,13 @@ def fastest_arguments(*, use_cpu: bool = False, small_model: bool = False) -> di
 def adopt_arguments(args: object) -> "TrainingArguments":
     """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object remains the user's, as in transformers (``trainer.args is args``), and so its class changes, to a
-    subclass of the original: scripts continue to set fields of the object that they made, and read devices and
-    processes from it, which would be accelerate's otherwise.
+    As in transformers, ``trainer.args is args``: scripts keep setting fields on the object they created and reading
+    devices and processes from it. The object's class is therefore changed to a subclass of the original; otherwise
+    devices and processes would come from accelerate.
     """
     if isinstance(args, LightningPlacement):
         return cast("TrainingArguments", args)
-    # The class as imported: a script may have put another one in its place in transformers since.
+    # The class as imported: a script may have replaced it in transformers since.
     if not isinstance(args, HFTrainingArguments):
         raise TypeError(
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "

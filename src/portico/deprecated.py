@@ -368,7 +368,7 @@ _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; gi
 def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: "ComputeMetrics | None") -> None:
     """Refuse positional arguments in the order of transformers 4, before training fails on them.
 
-    ``compute_metrics`` was in the position of ``compute_loss_func`` then, and ``callbacks`` in that of
+    There ``compute_metrics`` was in the position of ``compute_loss_func``, and ``callbacks`` in the position of
     ``compute_metrics``.
     """
     if isinstance(compute_metrics, list):

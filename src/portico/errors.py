@@ -107,7 +107,7 @@ def nearest_names(unknown: str, known: Collection[str]) -> str:
 def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
     """Make a command end without a traceback when the reader of its output has closed it, as ``head`` does.
 
-    The exit code is then that of a program that the signal SIGPIPE ends. A signal handler would also end processes
+    The exit code is then the same as for a program ended by SIGPIPE. A signal handler would also end processes
     that write to a closed socket.
     """
 
@@ -119,7 +119,7 @@ def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            if not _has_lost_its_reader():  # another pipe is broken, such as that of a worker process
+            if not _has_lost_its_reader():  # another pipe is broken, such as the pipe of a worker process
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
             raise SystemExit(128 + signal.SIGPIPE) from None

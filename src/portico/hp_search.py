@@ -1,7 +1,7 @@
 """Hyperparameter search: trials of optuna, Ray Tune or Weights & Biases, trained one by one.
 
 Ray and Weights & Biases run transformers' loops over the trials. Optuna's loop is written here: transformers' (5.23)
-leaves the other processes waiting when a trial is pruned, and fails at an objective that is NaN.
+leaves the other processes waiting when a trial is pruned, and fails if an objective is NaN.
 """
 
 import logging
@@ -77,7 +77,7 @@ def _finite(value: object, direction: str) -> Any:
 
 
 def worst_instead(name: str, value: float, direction: str) -> float:
-    """Return the worst finite number of a direction in place of ``value``, which searches cannot rank, and warn."""
+    """Warn that searches cannot rank ``value``, and return the worst finite number of ``direction`` instead."""
     worst = _WORST[direction]
     shown = "NaN" if math.isnan(value) else value
     logger.warning("%s is %s; the search gets the worst finite value %g instead.", name, shown, worst)
@@ -116,7 +116,7 @@ class SearchedTrainer(Protocol):
 
 @dataclass(frozen=True)
 class TrialEvaluation:
-    """An evaluation during the training of a trial, and what its report may do."""
+    """An evaluation during the training of a trial, and the actions available when it is reported."""
 
     step: int
     """Optimizer step of the evaluation."""
@@ -131,7 +131,7 @@ class TrialEvaluation:
 
 
 class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
-    """One library that chooses hyperparameters, trial by trial, next to its backend in transformers."""
+    """A library that chooses hyperparameters trial by trial; subclasses also inherit its backend in transformers."""
 
     takes_several_directions: ClassVar[bool] = False
     spans_processes: ClassVar[bool] = False
@@ -150,9 +150,9 @@ class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
 
 
 class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
-    """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
+    """Trials of an Optuna study; options go to ``create_study`` and ``Study.optimize``.
 
-    Of several processes, the first has the study; the others train the trials that it chooses.
+    With several processes, the first one holds the study, and the others train the trials that it chooses.
     """
 
     pip_package = "'portico[optuna]'"
@@ -219,7 +219,7 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
 def _follow_trials(trainer: SearchedTrainer, survived: type | tuple[type, ...]) -> None:
     """Train the trials of the first process until it sends ``None``.
 
-    Errors in ``survived`` end a trial but not the search, as ``catch`` of ``Study.optimize``.
+    Errors in ``survived`` end a trial but not the search, like ``catch`` of ``Study.optimize``.
     """
     import optuna
 
@@ -252,7 +252,7 @@ def release_model(trainer: SearchedTrainer) -> None:
 class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
     """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
-    Options are those of ``ray.tune.run``.
+    Options go to ``ray.tune.run``.
     """
 
     pip_package = "'portico[ray]'"
@@ -311,12 +311,12 @@ _BACKENDS: dict[HPSearchBackend, SearchBackend] = {
 
 
 def search_backend(name: object) -> SearchBackend:
-    """Return the backend ``name``, a string or a ``HPSearchBackend``."""
+    """Return the backend ``name``, a string or an ``HPSearchBackend``."""
     return _BACKENDS[HPSearchBackend(name)]
 
 
 def installed_backend(name: object = None) -> SearchBackend:
-    """Return the backend ``name``, or the first that is installed; refuse one that is not."""
+    """Return the backend ``name``, or the first installed backend; refuse a backend that is not installed."""
     if name is not None:
         backend = search_backend(name)
         if not backend.is_available():

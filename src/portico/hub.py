@@ -27,7 +27,7 @@ _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.saf
 
 
 def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
-    """Return ``tags`` followed by those of the model card in a folder, if there are both."""
+    """Return ``tags``, followed by the tags of an existing model card in ``folder``."""
     file = Path(folder) / "README.md"
     earlier = ModelCard.load(file).data.tags if file.is_file() else None
     if earlier is None or tags is None:
@@ -37,7 +37,7 @@ def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[s
 
 
 def write_model_card(summary: hf_compat.TrainingSummary, folder: str, model: "nn.Module") -> None:
-    """Write the model card of a training into a folder; an adapted model adds its part."""
+    """Write the model card of a run into ``folder``; PEFT then updates the card of a PEFT model."""
     file = Path(folder) / "README.md"
     is_of_peft = file.is_file() and ModelCard.load(file).data.get("library_name") == "peft"
     file.write_text(summary.to_model_card(), encoding="utf-8")
@@ -60,7 +60,7 @@ def card_of_model(card: Mapping[str, Any], args: "TrainingArguments", model: "nn
 
 
 def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
-    """Return a context without the hub's progress bars, which would disrupt that of the training."""
+    """Return a context without the hub's progress bars, which would disrupt the progress bar of training."""
     return hf_compat.suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
@@ -77,14 +77,14 @@ def create_repository(args: "TrainingArguments", token: str | None, private: boo
 
 
 def upload_run(args: "TrainingArguments", repository: str, commit_message: str | None, **options: object) -> Any:
-    """Upload the output folder, without checkpoints and private files; ``options`` are those of ``upload_folder``."""
+    """Upload the output folder, without checkpoints and private files; ``options`` go to ``upload_folder``."""
     return _upload(args, repository, args.output_dir, commit_message, ignore_patterns=_NOT_UPLOADED, **options)
 
 
 def _upload(
     args: "TrainingArguments", repository: str, folder: str, commit_message: str | None, **options: object
 ) -> Any:
-    """Upload ``folder`` in the background; ``options`` of ``HfApi.upload_folder`` win over the training arguments."""
+    """Upload ``folder`` in the background; ``options`` of ``HfApi.upload_folder`` override the training arguments."""
     defaults = {"token": args.hub_token, "revision": args.hub_revision, "run_as_future": True}
     # The hub's client is typed for literal values of `run_as_future` only.
     hub: Any = hf_compat.hf_api()
@@ -102,7 +102,7 @@ def upload_checkpoint(
     """Start uploading the model of a checkpoint and, depending on ``hub_strategy``, the checkpoint itself.
 
     Returns:
-        A future of each upload.
+        A future for each upload.
     """
     _gather_run_folder(args, Path(checkpoint_folder), processing_class)
     reached = f"step {state.global_step}" if args.save_strategy == "steps" else f"epoch {int(state.epoch or 0)}"

@@ -1,4 +1,4 @@
-"""Imports that wait, actions that follow an import made elsewhere, and parts that are named by a string."""
+"""Lazy imports, actions that run when a module is imported, and objects named by a string."""
 
 import ast
 import importlib.abc
@@ -16,7 +16,7 @@ from portico.errors import InputError, naming_the_extra
 
 
 def named(module: str, name: str) -> Any:
-    """Return the attribute ``name`` of a module, which is imported if it is not yet."""
+    """Return the attribute ``name`` of a module, importing the module if necessary."""
     return getattr(import_module(module), name)
 
 
@@ -46,7 +46,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
-    """Call ``action`` once, when the module is imported, which may be now."""
+    """Call ``action`` once, when the module is imported, or now if it already is."""
     if module in sys.modules:
         action()
         return
@@ -56,7 +56,7 @@ def when_imported(module: str, action: Callable[[], None]) -> None:
 
 
 class _WaitingFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules that actions wait for with the other finders, and acts once they have been executed."""
+    """Finds awaited modules with the other finders, and runs their actions once the modules have been executed."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Callable[[], None]]] = {}
@@ -135,7 +135,7 @@ LIGHTNING_LOGGERS = ("csv", "tensorboard")
 
 
 def imported(path: str) -> Any:
-    """Return what ``package.module.Name`` names."""
+    """Return the object named ``package.module.Name``."""
     module, _, name = path.rpartition(".")
     if not module:
         raise InputError(
@@ -156,6 +156,6 @@ def check_part(part: str) -> None:
 
 
 def made_part(part: object) -> Any:
-    """Return an object, given as it is, as a class, or as the name of either."""
+    """Return ``part``; a string is imported by name, and a class is instantiated."""
     found = imported(part) if isinstance(part, str) else part
     return found() if isinstance(found, type) else found

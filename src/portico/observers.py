@@ -1,6 +1,6 @@
 """Watch training from outside: what ``portico run``, ``verify`` and ``replay`` are built on.
 
-An :class:`Observer` is told what every trainer of this process does, also those that a script makes by itself::
+An :class:`Observer` is notified of what every trainer in this process does, including trainers that a script creates::
 
     class Batches(Observer):
         def on_training_step_begin(self, trainer, model, inputs):
@@ -42,16 +42,16 @@ class ObservedTrainer(Protocol):
 
 
 class Observer:
-    """Is told what portico's trainers do; override the methods you need, they do nothing by default."""
+    """Base class for observers of portico's trainers: override the methods you need; the others do nothing."""
 
     def on_arguments_init(self, args: object) -> None:
-        """Training arguments are being made, or adopted from transformers; their fields may still be changed."""
+        """Training arguments are being created, or adopted from transformers; their fields may still be changed."""
 
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:
-        """A trainer is being made; it has no attributes yet."""
+        """A trainer is being created; it has no attributes yet."""
 
     def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
-        """Training starts; return the checkpoint to resume from, by default ``checkpoint``, the one that was given."""
+        """Training starts; return the checkpoint to resume from, by default the given ``checkpoint``."""
         return checkpoint
 
     def on_train_dataloader(self, trainer: ObservedTrainer, loader: "DataLoader[Any]") -> None:
@@ -60,12 +60,12 @@ class Observer:
     def on_indices_drawn(self, loader: "DataLoader[Any]", indices: object) -> None:
         """A loader of portico has drawn the indices of its next batch, in the order of the batches.
 
-        ``indices`` is what the batch sampler yields, mostly a list of integers. Batches are drawn ahead of the
-        training, also where worker processes load them. Streams have no indices; they are not told.
+        ``indices`` is what the batch sampler yields, usually a list of integers. Indices are drawn ahead of training,
+        even if worker processes load the batches. The method is not called for streams, which have no indices.
         """
 
     def on_training_step_begin(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
-        """``trainer.training_step(model, inputs)`` is called next, an override of it included."""
+        """``trainer.training_step(model, inputs)``, or an override of it, is called next."""
 
     def on_compute_loss(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
         """``trainer.compute_loss(model, inputs)`` is called next for training, with inputs on the model's device."""
@@ -75,11 +75,11 @@ class Observer:
 
 
 active: tuple[Observer, ...] = ()
-"""The observers of this process, for those who tell them: ``for observer in observers.active: observer.on_...``."""
+"""The observers of this process; notify them with ``for observer in observers.active: observer.on_...``."""
 
 
 def observe(observer: Observer) -> ExitStack:
-    """Tell ``observer`` what happens from now on; used in a ``with`` statement, until the end of its block."""
+    """Notify ``observer`` of what happens from now on; in a ``with`` statement, until the end of the block."""
     global active
     active = (*active, observer)
     registration = ExitStack()
@@ -106,7 +106,7 @@ class RunOptions:
     precision: str | None = None
     corrections: str | None = None
     callbacks: Sequence[object] = ()
-    """Callbacks of transformers or Lightning: objects, or ``package.Class`` to make one without arguments."""
+    """Callbacks of transformers or Lightning: objects, or ``package.Class``, which is called without arguments."""
     loggers: Sequence[object] = ()
     """Lightning loggers: objects, ``package.Class``, or ``csv`` or ``tensorboard`` for one in ``output_dir``."""
 
@@ -125,18 +125,18 @@ _options = RunOptions()
 
 
 def options() -> RunOptions:
-    """Return what is added to each trainer; nothing unless ``portico.install`` was called with options."""
+    """Return the options added to each trainer; empty unless ``portico.install`` was called with options."""
     return _options
 
 
 def set_options(changed: RunOptions) -> None:
-    """Add these options, instead of the present ones, to each trainer made from now on."""
+    """Replace the options that are added to each trainer created from now on."""
     global _options
     _options = changed
 
 
 def tell_of_arguments(args: object) -> None:
-    """Set the options in training arguments that are being made, and tell the observers of them."""
+    """Set the options in training arguments that are being created, and notify the observers."""
     _options.fill(args)
     for observer in active:
         observer.on_arguments_init(args)

@@ -25,7 +25,7 @@ class Rule:
     least: float | None = None
     """Smallest number allowed."""
     choices: tuple[object, ...] = ()
-    """Values allowed next to those of ``kinds``."""
+    """Further values that are allowed, besides values of ``kinds``."""
     is_finite: bool = False
     """Whether infinity is refused; NaN always is."""
 
@@ -43,7 +43,7 @@ class Rule:
         return self._in(WORDS, str)
 
     def in_python(self) -> str:
-        """Return the rule with the words of Python, where ``str`` has those of a configuration."""
+        """Return the rule in Python's words; ``str`` uses the words of a configuration."""
         return self._in(_PYTHON_WORDS, repr)
 
     def _in(self, names: Mapping[type, str], shown: Callable[[object], str]) -> str:

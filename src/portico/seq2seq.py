@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
-    """``transformers.Seq2SeqTrainingArguments`` with the fields that choose Lightning's side of a run.
+    """``transformers.Seq2SeqTrainingArguments`` with additional fields for Lightning.
 
     Args:
         predict_with_generate: Evaluate and predict with generated tokens instead of logits.
@@ -35,7 +35,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
         sortish_sampler: No effect, with a warning, as in transformers 5;
             ``train_sampling_strategy="group_by_length"`` makes batches of similar lengths.
 
-    The others are those of :class:`~portico.arguments.TrainingArguments`.
+    See :class:`~portico.arguments.TrainingArguments` for the other arguments.
     """
 
 
@@ -47,14 +47,14 @@ def shards_weights(strategy: Strategy) -> bool:
 
 
 def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return a context in which the model's weights are whole, for code that does not go through its wrapper."""
+    """Return a context that gathers the model's full weights, for code that bypasses the wrapper of the strategy."""
     if isinstance(strategy.model, FullyShardedDataParallel):
         return FullyShardedDataParallel.summon_full_params(strategy.model)
     return nullcontext()
 
 
 def generation_options(given: Mapping[str, object], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Return the keywords of ``generate`` for one evaluation; ``given`` keywords win over the training arguments."""
+    """Return the keywords of ``generate`` for one evaluation; ``given`` keywords override the training arguments."""
     options = dict(given)
     has_length = options.get("max_length") is not None or options.get("max_new_tokens") is not None
     if not has_length and args.generation_max_length is not None:
@@ -65,7 +65,7 @@ def generation_options(given: Mapping[str, object], args: Seq2SeqTrainingArgumen
 
 
 def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of ``generate``, without decoder inputs made from labels, which it would only continue."""
+    """Return the inputs of ``generate`` without decoder inputs made from labels: it would only continue them."""
     shapes = [getattr(inputs.get(name), "shape", None) for name in ("labels", "decoder_input_ids")]
     from_labels = None not in shapes and shapes[0] == shapes[1]
     left_out = ("decoder_input_ids", "decoder_attention_mask") if from_labels else ()
@@ -75,7 +75,7 @@ def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def settled_config(model: nn.Module) -> GenerationConfig:
     """Return the generation configuration of ``model``, with defaults filled in.
 
-    It is changed in place, so that the model is saved with the settings it generated with.
+    The configuration is changed in place, so that the model is saved with the settings used for generation.
     """
     config: Any = model.generation_config
     if config._from_model_config:
@@ -87,7 +87,7 @@ def settled_config(model: nn.Module) -> GenerationConfig:
 
 
 def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
-    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to, at least their length now."""
+    """Return the length to pad ``tokens`` (``int64 [examples, length]``) to, at least their current length."""
     length = tokens.shape[-1]
     if length < config.max_length:
         return int(config.max_length)
@@ -117,12 +117,12 @@ def padding_token(processing_class: "annotations.ProcessingClass | None", model:
 
 
 class Seq2SeqTrainer(Trainer):
-    """The Hugging Face ``Seq2SeqTrainer``, over Lightning.
+    """The Hugging Face ``Seq2SeqTrainer`` on top of Lightning.
 
     With ``args.predict_with_generate`` the predictions of an evaluation are generated tokens, ``int64 [examples,
     length]``, padded with the padding token within a batch and with -100 between batches.
 
-    Arguments are those of :class:`~portico.trainer.Trainer`, with these differences:
+    It takes the arguments of :class:`~portico.trainer.Trainer`, with these differences:
 
     Args:
         args: ``Seq2SeqTrainingArguments`` of either library.
@@ -132,7 +132,7 @@ class Seq2SeqTrainer(Trainer):
     """
 
     args: Seq2SeqTrainingArguments
-    # Keywords of `generate` of the running evaluation.
+    # Keywords of `generate` in the running evaluation.
     _gen_kwargs: dict[str, Any]
 
     def __init__(
@@ -188,9 +188,9 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
-        """Return a copy of a configuration, or the one of a file, a folder or a name on the hub.
+        """Return a copy of a generation configuration, or load it from a file, a folder or the hub.
 
-        It is validated as strictly as when it is saved.
+        The configuration is validated as strictly as when it is saved.
         """
         if isinstance(gen_config_arg, GenerationConfig):
             config = deepcopy(gen_config_arg)
@@ -215,7 +215,7 @@ class Seq2SeqTrainer(Trainer):
         return config
 
     def call_model_init(self, trial: "annotations.Trial" = None) -> nn.Module:
-        """Make a new model, with ``args.generation_config``."""
+        """Create a new model with ``args.generation_config``."""
         model = super().call_model_init(trial)
         self._set_generation_config(model)
         return model
@@ -234,7 +234,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> dict[str, float]:
         """Evaluate as :meth:`portico.trainer.Trainer.evaluate` does, and return the metrics.
 
-        ``gen_kwargs`` are keywords of ``generate`` for this evaluation; they win over the training arguments.
+        ``gen_kwargs`` are keywords of ``generate`` for this evaluation; they override the training arguments.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if gen_kwargs and isinstance(datasets, dict):
@@ -256,7 +256,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> PredictionOutput:
         """Predict as :meth:`portico.trainer.Trainer.predict` does.
 
-        ``gen_kwargs`` are keywords of ``generate`` for this prediction; they win over the training arguments.
+        ``gen_kwargs`` are keywords of ``generate`` for this prediction; they override the training arguments.
         """
         self._begin_generating(gen_kwargs)
         return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
@@ -271,12 +271,12 @@ class Seq2SeqTrainer(Trainer):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Evaluate one batch, and generate from it with ``args.predict_with_generate``.
 
-        ``ignore_keys`` matter if nothing is generated, and ``gen_kwargs`` are keywords of ``generate``, by default
-        the ones of the running evaluation; the other arguments are as in ``Trainer.prediction_step``.
+        ``ignore_keys`` only matter if nothing is generated. ``gen_kwargs`` are keywords of ``generate``, by default
+        the keywords of the running evaluation. The other arguments are as in ``Trainer.prediction_step``.
 
         Returns:
             Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),
-            both ``int64 [examples, length]``, padded to the longest that may be generated.
+            both ``int64 [examples, length]``, padded to the greatest length that may be generated.
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)

@@ -1,8 +1,8 @@
 """``Trainer``: Hugging Face's API, Lightning's loops.
 
-The methods are those of ``transformers.Trainer`` in its order, so that a subclass finds each hook where it expects it.
-Their bodies are short: what happens at each event of a run is in :mod:`portico.loop.run`, an evaluation in
-:mod:`portico.loop.evaluation`, files in :mod:`portico.checkpoint`, processes in :mod:`portico.distributed`.
+``Trainer`` has the methods of ``transformers.Trainer`` in the same order, so a subclass finds each hook where it
+expects it. The methods are short: the events of a run are in :mod:`portico.loop.run`, evaluation is in
+:mod:`portico.loop.evaluation`, files in :mod:`portico.checkpoint` and processes in :mod:`portico.distributed`.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
 
 
 def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
-    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
+    """Make a trainer method run in worker processes if the strategy launches workers for each call.
 
     The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
     changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
@@ -136,7 +136,7 @@ def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable
     @functools.wraps(method)
     def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
         if "lightning_trainer" not in trainer.__dict__:
-            # This one was pickled, for example into a trial of Ray Tune.
+            # The trainer was pickled, for example into a trial of Ray Tune.
             trainer._use_lightning_trainer()
         strategy = trainer.lightning_trainer.strategy
         if not launches_workers(strategy):
@@ -171,10 +171,10 @@ def _call_in_worker(
 
 @deprecated.with_older_names
 class Trainer:
-    """The Hugging Face ``Trainer``, over Lightning.
+    """The Hugging Face ``Trainer`` on top of Lightning.
 
-    Arguments, methods, callbacks and results are those of ``transformers.Trainer`` 5.23; numbers on the CPU are the
-    same, bit for bit. Arguments and parts that contradict each other raise ``ValueError`` here, before any work.
+    It has the arguments, methods, callbacks and results of ``transformers.Trainer`` 5.23; on the CPU the numbers are
+    equal bit for bit. Contradictory arguments raise ``ValueError`` in the constructor, before any work is done.
 
     Args:
         model: The model; ``forward`` takes the keys of a batch and returns the loss first, or under ``"loss"``, if it
@@ -182,15 +182,16 @@ class Trainer:
         args: Training arguments of either library; by default ``TrainingArguments("tmp_trainer")``.
         data_collator: Makes a batch, a dict of tensors ``[batch, ...]``, from a list of examples. By default it pads
             with ``processing_class``, or stacks without one.
-        train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used as they are:
-            with their batch size, sampler, collator and workers instead of those of the training arguments.
-        eval_dataset: The same; several loaders of a data module are evaluated by name or number, as a dict of sets.
+        train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used unchanged:
+            their batch size, sampler, collator and workers override the training arguments.
+        eval_dataset: As ``train_dataset``, or a dict of named sets, each evaluated separately; several loaders of a
+            data module are evaluated like a dict, by name or number.
         processing_class: Tokenizer or processor of the data; it pads batches and is saved with the model.
-        model_init: Makes the model of a run, instead of ``model``; takes the trial of a hyperparameter search, or
-            nothing.
-        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``, instead of the loss of the model.
-            ``num_items_in_batch`` is the number of labels in the accumulation window, of all processes: divide a sum
-            by it.
+        model_init: Function that returns a new model for each run, used instead of ``model``; may take the trial of
+            a hyperparameter search.
+        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``, used instead of the model's loss.
+            ``num_items_in_batch`` counts the labels in the accumulation window over all processes: divide a sum by
+            it.
         compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
             a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
@@ -198,37 +199,37 @@ class Trainer:
             a number becomes a nested list (``ClasswiseWrapper`` names the entries). Metrics of torchmetrics get the
             logits in the shape they take: classes second (token classification), without a last dimension of 1
             (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
-            ``ignore_index=-100``. A class of your own gets what the model returns.
+            ``ignore_index=-100``. Your own metric classes get what the model returns.
         callbacks: Callbacks of transformers, as instances or classes, called after the trainer's own.
-        optimizers: Optimizer and scheduler to use, instead of those that the training arguments name.
-        optimizer_cls_and_kwargs: Class of the optimizer and its arguments, instead of ``args.optim``.
+        optimizers: Optimizer and scheduler to use instead of the ones named in the training arguments.
+        optimizer_cls_and_kwargs: Optimizer class and its arguments, used instead of ``args.optim``.
         preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before outputs are kept.
         tokenizer: Older spelling of ``processing_class``.
-        lightning_callbacks: Lightning callbacks; to them it is an ordinary Lightning run.
+        lightning_callbacks: Lightning callbacks; they see an ordinary Lightning run.
         loggers: Lightning loggers; they receive what Hugging Face logs.
         plugins: Lightning plugins.
         lightning_kwargs: Further arguments of ``lightning.Trainer``: ``fast_dev_run``, ``limit_train_batches``,
             ``limit_val_batches``, ``overfit_batches``, ``profiler``, ``detect_anomaly``, ``max_time`` and others.
-            Those that a training argument already sets are refused.
+            Arguments that a training argument already sets are refused.
 
     Attributes:
         state (TrainerState): Step and epoch counts, log history, best metric, as in ``trainer_state.json``.
         control (TrainerControl): What callbacks ask for: log, evaluate, save, stop.
         accelerator (Accelerator): accelerate's methods, implemented by the Lightning strategy.
-        lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
+        lightning_trainer: The ``lightning.Trainer`` of the current or the last run.
         module (TrainerModule): The ``LightningModule`` around the model.
         datamodule (TrainerDataModule): The ``LightningDataModule`` around the datasets.
         is_model_parallel (bool): Whether the model's layers are spread over several devices.
         place_model_on_device (bool): Whether the trainer moves the model to the device of this process.
         hub_model_id: Full name of the repository, once it exists.
-        push_in_progress: Uploads started while training.
+        push_in_progress: Uploads started during training.
     """
 
     args: TrainingArguments
     model: nn.Module
     model_wrapped: nn.Module
     lightning_trainer: pl.Trainer
-    # Any object with the methods of torch's: libraries bring optimizers and schedulers that inherit from neither.
+    # Any object with the right methods: some libraries' optimizers and schedulers do not inherit from torch's.
     optimizer: Any
     lr_scheduler: Any
     callback_handler: hf_compat.CallbackHandler
@@ -254,7 +255,7 @@ class Trainer:
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
-    # Read by subclasses: the Lightning strategy holds DeepSpeed's engine, and none of ours runs FSDP on XLA.
+    # Read by subclasses. The Lightning strategy holds DeepSpeed's engine, and no strategy here runs FSDP on XLA.
     deepspeed = None
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
@@ -348,11 +349,11 @@ class Trainer:
         is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
-        # A full evaluation in less precision casts the model first, and moves half as many bytes.
+        # An evaluation in half precision casts the model first, which halves the bytes to move.
         if full_evaluation_dtype(self.args) is None:
             self.move_model_to_its_device()
         self.model_wrapped = self.model
-        # Below PEFT's adapters: their own signature and class name say nothing of labels.
+        # Below PEFT's adapters, whose signature and class name say nothing about labels.
         base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
         given = self.args.label_names
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
@@ -419,11 +420,11 @@ class Trainer:
         log_overridden_arguments(self)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Make ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
+        """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
         self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
         self.accelerator.start(accelerator_settings(self.args)["gradient_accumulation_kwargs"])
-        # Holds for the first evaluation only: as in transformers 5.23, `evaluation_loop` resets `gather_function` to
-        # the plain method at its end.
+        # Applies to the first evaluation only: as in transformers 5.23, `evaluation_loop` ends by resetting
+        # `gather_function` to the plain method.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
@@ -444,7 +445,7 @@ class Trainer:
         )
 
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
-        """Return a loader over ``eval_dataset``, or over the trainer's set of that name; by default the trainer's."""
+        """Return a loader over ``eval_dataset``, given as examples or by name; by default the trainer's set."""
         if eval_dataset is None and self.eval_dataset is None:
             raise ValueError(
                 "Trainer: evaluation requires an eval_dataset. Give one to the trainer or to `evaluate()`."
@@ -475,7 +476,7 @@ class Trainer:
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
-        """Return the number of examples behind a loader, estimated from its length if its dataset has none."""
+        """Return the number of examples in a loader, estimated from its length if the dataset has no length."""
         dataset: Any = getattr(dataloader, "dataset", None)
         return len(dataset) if has_length(dataset) else len(dataloader) * self.args.per_device_train_batch_size
 
@@ -498,7 +499,7 @@ class Trainer:
         return self.accelerator.prepare(loader)
 
     def _build_loader(self, dataset: "Examples", *, description: str, **options: Any) -> "DataLoader[Any]":
-        """Return a loader that is not prepared yet, over the columns of ``dataset`` that the model takes."""
+        """Return an unprepared loader over the columns of ``dataset`` that the model accepts."""
         collator = self.data_collator
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
             dataset = self._remove_unused_columns(dataset, description=description)
@@ -538,18 +539,18 @@ class Trainer:
         return self.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
 
     def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
-        """Return data and collator for a loader; a subclass may return others that make the same batches faster."""
+        """Return data and collator for a loader; a subclass may return a faster pair that makes the same batches."""
         return dataset, data_collator
 
     # ---- Optimizer & Scheduler & Learning rate ----
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make the optimizer and the scheduler of a run of ``num_training_steps`` optimizer steps."""
+        """Create the optimizer and the scheduler for a run of ``num_training_steps`` optimizer steps."""
         self.create_optimizer()
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Make the optimizer that ``args.optim`` names, unless there is one."""
+        """Create the optimizer named by ``args.optim``, unless there is one already."""
         if self.optimizer is None:
             model = self.model if model is None else model
             groups = optim.parameter_groups(model, self.get_decay_parameter_names(model), self.args.weight_decay)
@@ -560,7 +561,7 @@ class Trainer:
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> "Scheduler":
-        """Make the scheduler that ``args.lr_scheduler_type`` names, unless there is one."""
+        """Create the scheduler named by ``args.lr_scheduler_type``, unless there is one already."""
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = optim.make_scheduler(self.args, optimizer, num_training_steps)
@@ -571,7 +572,7 @@ class Trainer:
     def get_optimizer_cls_and_kwargs(
         args: TrainingArguments, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
+        """Return the class and the keyword arguments of the optimizer named by ``args.optim``."""
         return optim.named_optimizer(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
@@ -579,7 +580,7 @@ class Trainer:
         return optim.decay_parameter_names(model)
 
     def get_num_trainable_parameters(self) -> int:
-        """Return the number of parameters that training changes."""
+        """Return the number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
@@ -608,9 +609,9 @@ class Trainer:
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     def renew_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make both for a new run, and show them to the callbacks."""
+        """Create the optimizer and the scheduler of a new run, and pass them to the callbacks."""
         if self._created_lr_scheduler:
-            # The scheduler of an earlier run counts that run's steps.
+            # The scheduler of an earlier run has counted the steps of that run.
             self.lr_scheduler = None
             self._created_lr_scheduler = False
         self.create_optimizer_and_scheduler(num_training_steps)
@@ -693,7 +694,7 @@ class Trainer:
         trial: "Trial" = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Plan a run, set up its state and let Lightning run it; ``batch_size`` is that of this process."""
+        """Plan a run, set up its state and let Lightning run it; ``batch_size`` is per process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         loader = self.get_train_dataloader()
@@ -743,11 +744,11 @@ class Trainer:
                 fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             with contextlib.suppress(Exception):
-                # A run that failed still completes its last checkpoint; its own error is raised.
+                # A failed run still completes its last checkpoint, and raises the error that ended it.
                 self._background.wait()
             self._background.release()
         if run.output is None:
-            # The checkpoint was at the end already, so Lightning ran no loop and no hook.
+            # The checkpoint was already at the end of the run, so Lightning ran no loop and no hook.
             run.begin()
             run.finish()
         assert run.output is not None
@@ -788,9 +789,9 @@ class Trainer:
         self._finish_checkpoint()
         self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
-        # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
+        # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
-        # The plan counts the whole schedule; this run may have made only part of its steps.
+        # The plan counts the whole schedule, of which this run may have run only a part.
         num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
         metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
@@ -863,7 +864,7 @@ class Trainer:
     def compute_loss(
         self, model: nn.Module, inputs: "Batch", return_outputs: bool = False, num_items_in_batch: "NumItems" = None
     ) -> Any:
-        """Return the loss of a batch: the model's own, a label-smoothed one, or that of ``compute_loss_func``.
+        """Return the loss of a batch, from the model, the label smoother or ``compute_loss_func``.
 
         Args:
             model: The model, as :meth:`training_step` gets it.
@@ -914,7 +915,7 @@ class Trainer:
         return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Return the context in which a loss is computed: that of :meth:`autocast_smart_context_manager`."""
+        """Return the context in which a loss is computed, from :meth:`autocast_smart_context_manager`."""
         stack = contextlib.ExitStack()
         casting = self.autocast_smart_context_manager()
         if type(casting) is not contextlib.nullcontext:  # which costs as much as a real one
@@ -940,7 +941,7 @@ class Trainer:
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
         if isinstance(grad_norm, nn.Module):
-            # Overrides for transformers up to 4.37 leave the norm out, so each argument comes one place earlier.
+            # Overrides for transformers up to 4.37 do not take the norm, so each argument comes one place earlier.
             ignore_keys_for_eval = cast("list[str] | None", epoch)
             model, trial = grad_norm, model
             grad_norm = _OMITTED
@@ -974,14 +975,14 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator["Batch"], num_batches: int, device: torch.device | None = None
     ) -> tuple[list["Batch"], "NumItems"]:
-        """Fetch the batches of an accumulation window, and count the labels that their losses are means of.
+        """Fetch the batches of an accumulation window, and count the labels over which their losses are averaged.
 
         Labels of -100 do not count; models that shift their labels lose the first of each sequence.
 
         Args:
             epoch_iterator: Batches of the epoch.
             num_batches: Batches in the window; fewer are left at the end of the data.
-            device: Device of the count; by default that of this process.
+            device: Device of the count; by default the device of this process.
 
         Returns:
             The batches, and the number of label positions in them (``None`` if the loss does not use it).
@@ -1108,11 +1109,11 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate and return the metrics: the loss, those of ``compute_metrics``, run time and speed.
+        """Evaluate and return the metrics: loss, results of ``compute_metrics``, run time and speed.
 
         Args:
-            eval_dataset: Data instead of the trainer's, or the name of one of its sets. The sets of a dict are
-                evaluated one by one, with the key in the metrics' names (``eval_KEY_loss``).
+            eval_dataset: Data to use instead of the trainer's, or the name of one of the trainer's sets. The sets of
+                a dict are evaluated one by one, with the key in the metrics' names (``eval_KEY_loss``).
             ignore_keys: Model outputs to leave out of the predictions.
             metric_key_prefix: Prefix of every metric's name.
 
@@ -1158,7 +1159,7 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run ``dataloader`` through Lightning's evaluation loop, for ``evaluate`` and ``predict`` alike.
+        """Run ``dataloader`` through Lightning's evaluation loop, for both ``evaluate`` and ``predict``.
 
         Args:
             dataloader: Batches of this process, dicts of tensors ``[batch, ...]``.
@@ -1171,8 +1172,8 @@ class Trainer:
             ``predictions`` and ``label_ids``: NumPy arrays ``[examples, ...]`` of the dataset's length, in its order
             and of the model's dtype (``bfloat16`` becomes ``float32``), nested as the model's outputs are; shorter
             batches are padded with -100 along dimension 1. ``None`` where nothing was kept. ``metrics``: numbers by
-            name; ``num_samples``: the number of examples, without those that complete the last batch of several
-            processes.
+            name; ``num_samples``: the number of examples, not counting the ones repeated to complete the last batch
+            of several processes.
 
         Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
@@ -1190,7 +1191,7 @@ class Trainer:
             self.model.to(dtype=dtype, device=self.args.device)
         with autocast_forward(self.model, self.lightning_trainer.strategy):
             output = run_evaluation(session)
-        # A replacement made by the user holds for one evaluation.
+        # A replacement set by the user applies to one evaluation.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
@@ -1279,7 +1280,7 @@ class Trainer:
         # Read before the loss is computed, which may pop them.
         labels = labels_of(inputs, self.label_names) if computes_loss else None
         loss: torch.Tensor | None = None
-        # Lightning's loops have turned gradients off; to do so again costs as much as a small layer.
+        # Lightning's loops have turned gradients off; doing so again costs as much as a small layer.
         without_gradients = torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
         with without_gradients, self.compute_loss_context_manager():
             if computes_loss:
@@ -1384,7 +1385,7 @@ class Trainer:
         )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
-        """Note a new best value of ``metric_for_best_model``; return whether there was one."""
+        """Record a new best value of ``metric_for_best_model``; return whether there was one."""
         if self.args.metric_for_best_model is None:
             return False
         value = self._metric_for_best_model(metrics)
@@ -1461,7 +1462,7 @@ class Trainer:
             )
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Convert the state of a checkpoint's optimizer for this trainer's optimizer, where they differ."""
+        """Convert the optimizer state of a checkpoint for this trainer's optimizer, where the two differ."""
         return state
 
     def _load_scaler(self, checkpoint: str | None) -> None:
@@ -1517,9 +1518,9 @@ class Trainer:
     # ---- Logging & Metrics ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Write ``logs`` into the history, to the callbacks, to the Lightning loggers and to Lightning's monitors.
+        """Send ``logs`` to the history, the callbacks, the Lightning loggers and Lightning's monitors.
 
-        The epoch is added, and with the ``start_time`` of training the token throughput.
+        The epoch is added and, if the ``start_time`` of training is given, the token throughput.
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -1532,7 +1533,7 @@ class Trainer:
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
-            # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
+            # As Lightning does after each row: a logger that buffers would lose an evaluation after the run.
             lightning_logger.save()
 
     def record_in_history(self, logs: dict[str, float]) -> dict[str, float]:
@@ -1694,8 +1695,8 @@ class Trainer:
     ) -> hf_compat.BestRun | list[hf_compat.BestRun] | None:
         """Train once per trial, each with other training arguments, and return the best trial.
 
-        A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` are those of the last trial,
-        and ``model`` is ``None``.
+        A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` holds the values of the last
+        trial, and ``model`` is ``None``.
 
         Args:
             hp_space: Returns the training arguments of a trial (optuna), or the space they are drawn from (ray,
@@ -1704,8 +1705,8 @@ class Trainer:
                 sum of all metrics, or the loss if there are no others. NaN is replaced by the worst finite value.
             n_trials: Number of trials.
             direction: ``"minimize"`` or ``"maximize"``; a list of them for several objectives.
-            backend: ``"optuna"``, ``"ray"`` or ``"wandb"``; by default the first that is installed.
-            hp_name: Names a trial, and with it its folder.
+            backend: ``"optuna"``, ``"ray"`` or ``"wandb"``; by default the first of them that is installed.
+            hp_name: Returns the name of a trial, which is also the name of its folder.
             **kwargs: Options of the backend: ``optuna.create_study`` and ``Study.optimize``, ``ray.tune.run``, or
                 ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric`` of wandb.
 
@@ -1729,7 +1730,7 @@ class Trainer:
             self.hp_search_backend = None
 
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
-        """Make a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
+        """Create a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
         assert self.model_init is not None
         num_arguments = hf_compat.number_of_arguments(self.model_init)
         if num_arguments > 1:
@@ -1815,7 +1816,7 @@ class Trainer:
 
     @property
     def runs_backward_in_step(self) -> bool:
-        """Whether backward runs inside ``training_step``: where a subclass overrides it."""
+        """Whether backward runs inside ``training_step``, because a subclass overrides it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
     def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -1823,7 +1824,7 @@ class Trainer:
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        """Make the ``lightning.Trainer`` of a run; one that has fitted keeps its counts, so each run needs its own."""
+        """Create the ``lightning.Trainer`` of a run: it keeps its counts after a fit, so each run needs a new one."""
         parts = self._lightning_parts
         if run is not None:
             parts = {**parts, "callbacks": [EventBridge(run), *parts["callbacks"]]}
@@ -1836,9 +1837,9 @@ class Trainer:
         self.args.lightning_strategy = self.lightning_trainer.strategy
 
     def lightning_callbacks_of(self, module: TrainerModule) -> list[Callback]:
-        """Return the callbacks for a ``lightning.Trainer`` that runs ``module`` and is not this trainer's."""
+        """Return the callbacks that a user's ``lightning.Trainer`` needs to run ``module``; none for this trainer."""
         if "lightning_trainer" not in self.__dict__:
-            # In a worker, into which that trainer pickled the module.
+            # In a worker: the user's trainer pickled the module into it.
             self._use_lightning_trainer()
         is_own = module.trainer.strategy is self.lightning_trainer.strategy
         return [] if is_own else [PlainTrainerBridge(module, self)]
@@ -1848,14 +1849,14 @@ class Trainer:
 
     def move_model_to_its_device(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
-        # As in transformers: a model quantised by bitsandbytes lies where it was loaded.
+        # As in transformers: a model quantised by bitsandbytes stays where it was loaded.
         is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
         if self.place_model_on_device and is_movable and not launches_workers(self.lightning_trainer.strategy):
             refuse_empty(self.model, self.args.device)
             self._move_model_to_device(self.model, self.args.device)
 
     def _enter_worker(self) -> None:
-        """Set this trainer up in a process that the strategy launched."""
+        """Set up this trainer in a process that the strategy launched."""
         self._use_lightning_trainer()
         connect(self.lightning_trainer.strategy)
         self.move_model_to_its_device()
@@ -1863,5 +1864,5 @@ class Trainer:
         self.state.is_local_process_zero = self.is_local_process_zero()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The worker that unpickles this trainer makes its own Lightning trainer.
+        # The worker that unpickles this trainer creates a new Lightning trainer.
         return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}

@@ -1,6 +1,6 @@
-"""Every check of a trainer's input, in the order in which its constructor makes them.
+"""Every check of a trainer's input, in the order in which the constructor runs them.
 
-First the class, then each part by itself, the training arguments, and the parts together: all before any work is done.
+The class is checked first, then each part, the training arguments, and the parts together, before any work is done.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def check_part_kinds(
     lightning_callbacks: Sequence[Callback] | None,
     loggers: Sequence[Logger] | None,
 ) -> None:
-    """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
+    """Refuse parts of the wrong type, which would fail much later, and anything but one source of a model."""
     if model is None and model_init is None:
         raise InputRuntimeError(
             "`Trainer` requires either a `model` or `model_init` argument, and got neither; give one of them."
@@ -124,7 +124,7 @@ def check_part_kinds(
         )
 
 
-# Callbacks of Lightning that change what the training arguments say, and what to do instead.
+# Lightning callbacks that would override training arguments, and what to do instead.
 REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
     GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
     StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
@@ -170,7 +170,7 @@ def refuse_untrainable_quantized(model: "nn.Module") -> None:
 
 
 def refuse_empty(model: "nn.Module", device: torch.device) -> None:
-    """Refuse a model on the meta device where each process needs all weights: it has no values to move."""
+    """Refuse a model on the meta device if each process needs all weights: there are no values to move."""
     if is_empty(model) and device.type != "meta" and getattr(model, "hf_device_map", None) is None:
         raise InputError(
             f"The weights of {type(model).__name__} are on the meta device, without values, and each process needs "
@@ -179,7 +179,7 @@ def refuse_empty(model: "nn.Module", device: torch.device) -> None:
         )
 
 
-# Arguments of `lightning.Trainer` (2.6) that are passed on to it; the others, and what to set instead.
+# Arguments of `lightning.Trainer` (2.6) that are passed on; then the others, and what to set instead.
 PASSED_ON = (
     *("fast_dev_run", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
     *("overfit_batches", "max_time", "num_sanity_val_steps", "enable_model_summary", "profiler", "detect_anomaly"),
@@ -215,7 +215,7 @@ SAID_ELSEWHERE = {
 
 
 def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the user's arguments of ``lightning.Trainer``; refuse those that training arguments say already."""
+    """Return the user's arguments of ``lightning.Trainer``; refuse the ones that a training argument already sets."""
     if given is not None and not isinstance(given, Mapping):
         raise InputTypeError(f"`lightning_kwargs` is a {type(given).__name__}; give a dict of arguments by name.")
     for name in given or {}:
@@ -229,7 +229,7 @@ def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"{', '.join(PASSED_ON)}."
             )
     options = dict(given or {})
-    # `predict` runs in Lightning's test loop, whose batches are on the way to the metrics.
+    # `predict` runs in Lightning's test loop, so its limit is a limit on test batches.
     predicted = options.pop("limit_predict_batches", None)
     if predicted is not None and options.setdefault("limit_test_batches", predicted) != predicted:
         raise InputError(
@@ -285,10 +285,10 @@ def refuse_unsupported(args: TrainingArguments) -> None:
 
 
 def check_async_save(args: TrainingArguments) -> None:
-    """Refuse checkpoints that are uploaded when their folder does not exist yet."""
+    """Refuse checkpoints that would be uploaded before their folder exists."""
     if args.async_save and args.push_to_hub and args.save_strategy != "no" and args.hub_strategy != "end":
         raise InputError(
-            "`async_save=True` completes a checkpoint after training has gone on, but `hub_strategy="
+            "`async_save=True` completes a checkpoint while training continues, but `hub_strategy="
             f"{str(getattr(args.hub_strategy, 'value', args.hub_strategy))!r}` uploads it at once; set "
             "`hub_strategy='end'`, or leave `async_save` out."
         )
@@ -313,11 +313,12 @@ def check_numbers(args: TrainingArguments) -> None:
             raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.in_python()}.")
 
 
-# Fields without effect, with the reason.
+# Fields without effect, and the reason.
 WITHOUT_EFFECT = {
     "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
     "sortish_sampler": (
-        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths"
+        "it has none in transformers either; `train_sampling_strategy='group_by_length'` makes batches of similar "
+        "lengths"
     ),
 }
 
@@ -356,7 +357,7 @@ def check_requirements(args: TrainingArguments) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of a trainer that must fit each other; names are those of its arguments."""
+    """The parts of a trainer that must fit each other, named like the trainer's arguments."""
 
     args: TrainingArguments
     model: "nn.Module"

@@ -1,1 +1,1 @@
-"""Checkpoints in Hugging Face's layout: either side resumes what the other wrote."""
+"""Checkpoints in Hugging Face's layout: either library resumes what the other wrote."""

@@ -23,8 +23,8 @@ Job = Callable[["dist.ProcessGroup | None"], None]
 class BackgroundWriter:
     """Runs the jobs that write a checkpoint: at once, or after :meth:`start` in a thread.
 
-    A job gets the process group for its collectives: ``None``, the usual one, if it runs at once. In the background
-    its collectives would mix with those of the training, so it gets another group.
+    A job gets the process group for its collectives: ``None``, the default group, if it runs at once. A job in the
+    background gets another group, so that its collectives do not mix with the collectives of training.
 
     Attributes:
         copies: Whether jobs run while training continues, so that they need copies.
@@ -166,10 +166,10 @@ class BackgroundWriter:
 
 @dataclass
 class _BackgroundGroups:
-    """Process groups for collectives that run while the training uses other groups."""
+    """Process groups for collectives that run while training uses other groups."""
 
     world: dist.ProcessGroup | None
-    """The group of the training, of whose processes these groups consist."""
+    """The process group of training; these groups have the same processes."""
     everyone: dist.ProcessGroup
     meshes: dict[tuple[int, ...], DeviceMesh] = field(default_factory=dict)
     """Meshes by their shapes."""

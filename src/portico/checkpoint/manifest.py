@@ -78,7 +78,7 @@ def damage(folder: Path) -> str | None:
 
 
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
-    """Return the undamaged ``checkpoint-N`` of the highest N, at most ``up_to``; warn of damaged ones."""
+    """Return the undamaged ``checkpoint-N`` with the highest N up to ``up_to``; warn about damaged checkpoints."""
     numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
     steps = {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir() and path != but}
     if up_to is not None:
@@ -133,8 +133,8 @@ def _way_out(folder: Path) -> str:
 
 
 def _checksum(file: Path) -> str:
-    # XXH3 finds every kind of damage with a chance of 1 - 2**-64, in a fifth of the time of a CRC-32. It is not
-    # cryptographic: whoever can change a file can change the manifest too.
+    # XXH3 finds every kind of damage with a probability of 1 - 2**-64, in a fifth of the time of a CRC-32. It need not
+    # be cryptographic: whoever can change a file can change the manifest too.
     if file.stat().st_size == 0:  # which cannot be mapped
         return f"{_CHECKSUMS}{xxh3_64(b'').hexdigest()}"
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -38,7 +38,7 @@ _MAX_COUNT = 1 << 63
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from: the one given, or with ``True`` the last complete one; refuse damaged ones."""
+    """Return the folder to resume from: the given one, or for ``True`` the last complete one; refuse damaged ones."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
@@ -131,7 +131,7 @@ def load_optimizer_and_scheduler(
 ) -> None:
     """Load the states of optimizer and scheduler from ``folder``, if it has them.
 
-    ``convert`` returns the saved state of the optimizer as this run's optimizer takes it.
+    ``convert`` converts the saved state of the optimizer for the optimizer of this run.
     """
     optimizer_file, scheduler_file = folder / OPTIMIZER_FILE, folder / SCHEDULER_FILE
     is_named = holds_named_optimizer(folder)
@@ -249,7 +249,7 @@ def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
         "cpu": torch.random.get_rng_state(),
     }
     if torch.cuda.is_available():
-        # As transformers writes them: of all devices in a run of several processes, else of the current one.
+        # As transformers writes them: for all devices in a run of several processes, else for the current device.
         states["cuda"] = (
             torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
         )

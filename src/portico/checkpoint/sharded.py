@@ -1,7 +1,7 @@
 """Weights and optimizer of a sharded model: written shard by shard, read slice by slice.
 
-The weights are files of safetensors that ``from_pretrained`` reads; the optimizer's state is a folder of
-``torch.distributed.checkpoint``, by the names of the parameters, so that any number of processes reads it.
+The weights are safetensors files that ``from_pretrained`` reads. The optimizer's state is a folder of
+``torch.distributed.checkpoint``, keyed by parameter name, so that any number of processes can read it.
 """
 
 import json
@@ -51,7 +51,7 @@ def save_weight_shards(
 ) -> None:
     """Write the :func:`stored_tensors` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
 
-    All processes call this; those with ``is_writer`` write and hold one file in memory, the others one tensor.
+    All processes call this. Processes with ``is_writer`` write, and hold one file in memory; the others hold a tensor.
     """
     plan = split_state_dict_into_shards_factory(
         dict(tensors),
@@ -85,14 +85,14 @@ def save_weight_shards(
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors, still sharded, that a file of weights holds: the first of tied ones."""
+    """Return the tensors, still sharded, that are stored as weights; of tied tensors only the first."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
     return {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
 
 
 def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
-    """Load the weights in ``folder`` into ``model``, each process its part; return missing and unexpected keys.
+    """Load each process's part of the weights in ``folder`` into ``model``; return missing and unexpected keys.
 
     Weights on the meta device get memory first. ``InputError`` is raised for weights of another model.
     """
@@ -216,7 +216,7 @@ def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
 
 
 def save_optimizer_shards(state: dict[str, Any], folder: Path, group: dist.ProcessGroup | None = None) -> None:
-    """Write each process's part of the optimizer's :func:`optimizer_by_name`; all processes of ``group`` call this."""
+    """Write each process's part of the state from :func:`optimizer_by_name`; all processes of ``group`` call this."""
     save({"optimizer": state}, checkpoint_id=folder / OPTIMIZER_FOLDER, process_group=group)
 
 
@@ -293,7 +293,7 @@ def shard_optimizer_state(
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
-    # Here a group is split into one for each way in which its parameters are sharded, one after another.
+    # Here a group is split by the way in which its parameters are sharded; the parts follow each other.
     merged: list[list[Any]] = []
     for size in sizes:
         merged.append([])
@@ -331,7 +331,7 @@ def _state_dict(
             present["state"][index] = {key: _sharded_like(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
-            # Options of this optimizer are dropped, so that one missing in the checkpoint is noticed there.
+            # Options of this optimizer are dropped, so that an option missing in the checkpoint is noticed there.
             saved = {key: value for key, value in options[name].items() if key != "params"}
             group.clear()
             group.update(saved, params=indices)
@@ -361,7 +361,7 @@ def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
         try:
             load(state, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
-            # Not an `Exception`; it has the error of each process, and this one reads alone.
+            # Not an `Exception`: it holds the error of each process, but here each process reads alone.
             raise ValueError(str(next(iter(error.failures.values()))[0])) from error
 
 
@@ -375,7 +375,7 @@ def _template(stored: object, parameter: torch.Tensor | None) -> Any:
 
 
 def _in_one_piece(value: Any) -> Any:
-    """Return a tensor that is sharded twice along a dimension so that each process has one stretch of it.
+    """Reshard a tensor that is sharded twice along one dimension, so that each process has one contiguous part.
 
     ``torch.distributed.checkpoint`` describes a process's part by its offset and size, which FSDP2 over tensor
     parallelism does not have (`_StridedShard`).

@@ -1,4 +1,4 @@
-"""Write a model's weights as ``from_pretrained`` reads them, and load them; at the end PEFT's adapters."""
+"""Write a model's weights as ``from_pretrained`` reads them, and load them; PEFT's adapters come last."""
 
 import re
 from collections.abc import Iterator
@@ -47,9 +47,9 @@ def save_weights(
 ) -> None:
     """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
-    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. A sharded model
-    is gathered by all processes, and written by those with ``is_writer``. Files are written by ``background``, if it
-    is given, at the time that it chooses.
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one. All processes gather a
+    sharded model, and the processes with ``is_writer`` write it. ``background``, if given, decides when files are
+    written.
     """
     background = background or BackgroundWriter()
     path = Path(folder)
@@ -60,7 +60,7 @@ def save_weights(
         tensors = background.copied(stored_tensors(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
         if is_writer and isinstance(unwrapped, PreTrainedModel):
-            _save_pretrained(unwrapped, folder, {})  # no more than the configuration
+            _save_pretrained(unwrapped, folder, {})  # only the configuration
         return
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and (model is not unwrapped or background.copies):
@@ -91,10 +91,10 @@ def holds_weights(folder: str) -> bool:
 
 
 def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _IncompatibleKeys:
-    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
+    """Load the weights in ``folder`` into ``model``, in place; return missing and unexpected keys.
 
     ``save_pretrained`` writes the weights of some models, such as ViT, under names of earlier releases, which
-    ``from_pretrained`` translates and ``transformers.Trainer`` (5.23) does not. They are translated if it ``renames``.
+    ``from_pretrained`` translates and ``transformers.Trainer`` (5.23) does not. With ``renames`` they are translated.
     """
     path = Path(folder)
     if has_adapters(model):
@@ -114,7 +114,7 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
 
 
 def materialize(model: nn.Module) -> None:
-    """Load the weights that its configuration names into a sharded model on the meta device, each process its part.
+    """Load each process's part of a sharded model on the meta device from the folder named by its configuration.
 
     Raises:
         InputError: If the configuration names no folder with weights.
@@ -233,7 +233,7 @@ def has_adapters(model: nn.Module) -> bool:
 def _save_sharded_adapters(model: Any, folder: str, *, is_writer: bool) -> None:
     """Write the adapters of a sharded model as PEFT does, gathering nothing else; all processes call this.
 
-    They are small enough to be written at once.
+    Adapters are small enough to be written at once.
     """
     import peft
 

@@ -1,4 +1,4 @@
-"""Write checkpoint folders in Hugging Face's layout, atomically; at the end the states of callbacks, both ways."""
+"""Write checkpoint folders in Hugging Face's layout, atomically; save and restore the states of callbacks."""
 
 import errno
 import os
@@ -70,7 +70,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
     A write that fails leaves nothing behind. With ``async_save`` the weights and the optimizer are copied to host
     memory and written while training continues; ``final`` does not exist until :func:`finish_checkpoint` returns.
 
-    The yielded folder has the name of ``final``, elsewhere: overrides of ``_save`` and ``save_model`` read the name.
+    The yielded folder is elsewhere but has the name of ``final``: overrides of ``_save`` and ``save_model`` read it.
     """
     args = parts.args
     background = parts.background
@@ -155,15 +155,15 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
 
 
 def destination(folder: str) -> str:
-    """Return where ``folder`` will be: a checkpoint is written elsewhere until it is complete."""
+    """Return the final place of ``folder``: a checkpoint is written elsewhere until it is complete."""
     path = Path(folder)
     return str(path.parent.with_name(path.name)) if path.parent.name == _PARTIAL else folder
 
 
 def save_arguments(args: HFTrainingArguments, folder: str) -> None:
-    """Write training arguments of a class of transformers into ``folder``: they are read without portico."""
-    # Pickle writes a class by its name, and only if the class is found there. A script may have put portico's class
-    # there, and no public part of pickle leaves the check out.
+    """Write training arguments into ``folder`` as an object of transformers, which can be read without portico."""
+    # Pickle writes a class by name, and checks that the name leads to the class. A script may have put portico's class
+    # under that name, and pickle has no public way to skip the check.
     kind = type(args)
     module = sys.modules[kind.__module__]
     found = getattr(module, kind.__name__)
@@ -187,8 +187,8 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
 def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, use_mtime: bool) -> None:
     """Delete the oldest checkpoints beyond ``limit``, but never the newest or ``best``.
 
-    They are deleted in the order of transformers' function of this name. It deletes in place, so that a checkpoint
-    half deleted when the process is killed is taken for the last one; here it is renamed first.
+    The order is the same as in transformers' function of this name. transformers deletes in place, so a checkpoint
+    that is half deleted when the process is killed is taken for the last one; here it is renamed first.
     """
     checkpoints = sort_checkpoints(output_dir=run_folder, use_mtime=use_mtime)
     if limit is None or not 0 < limit < len(checkpoints):
@@ -217,7 +217,7 @@ def clear_leftovers(run_folder: str) -> None:
 
 
 def refuse_unwritable(run_folder: str) -> None:
-    """Raise ``PermissionError`` if no checkpoint can be written into a folder, before a run has trained up to one."""
+    """Raise ``PermissionError`` if no checkpoint can be written into a folder, before training gets to the first."""
     if Path(run_folder).is_dir() and not os.access(run_folder, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), run_folder)
 
@@ -238,7 +238,7 @@ def _refuse_link(partial: Path) -> None:
 
 
 def _clean_up(error: BaseException, partial: Path, final: Path) -> None:
-    """Remove what a failed write has left; raise ``OSError`` in place of ``error`` if the disk is full."""
+    """Remove what a failed write has left; raise ``OSError`` instead of ``error`` if the disk is full."""
     is_full = _is_out_of_space(error, partial)
     shutil.rmtree(partial, ignore_errors=True)
     if is_full:
@@ -272,7 +272,7 @@ def _collect_from_other_machine(final: Path, accelerator: Accelerator) -> None:
 
 
 def _is_out_of_space(error: BaseException, folder: Path) -> bool:
-    """Return whether a write failed because the disk is full, for which torch and safetensors have other errors."""
+    """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOSPC
     if "inline_container" in str(error):  # torch.save says no more than "unexpected pos"
@@ -301,7 +301,7 @@ def export_callback_states(handler: CallbackHandler, control: TrainerControl, st
 
 
 def restore_callback_states(handler: CallbackHandler, control: TrainerControl, state: TrainerState) -> TrainerControl:
-    """Replace the callbacks by others in the states that ``state`` holds; return the control flags, also restored."""
+    """Replace the callbacks with callbacks restored from ``state``; return the control flags, also restored."""
     stored = cast("dict[str, Any]", state.stateful_callbacks)
     known = exportable_callbacks(handler, control)
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]

@@ -98,7 +98,7 @@ def known_names(overrides: Sequence[str]) -> Collection[str]:
 
 
 def config_dir() -> Path:
-    """Return the folder of the configuration files: inside an installed package, else that of the checkout."""
+    """Return the folder of the configuration files, inside an installed package or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "conf"
     return installed if installed.is_dir() else package.parents[1] / "conf"

@@ -55,7 +55,7 @@ EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
 
 @contextmanager
 def explained(names: Callable[[], Collection[str]] = lambda: TOP_LEVEL_NAMES) -> Iterator[None]:
-    """Turn errors of the configuration into ``InputError``; ``names`` is that of :func:`explain`."""
+    """Turn errors of the configuration into ``InputError``; ``names`` is passed to :func:`explain`."""
     try:
         yield
     except CONFIG_ERRORS as error:

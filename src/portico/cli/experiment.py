@@ -198,7 +198,7 @@ class TrainerExperiment(Experiment):
     def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Show and write the results of ``trainer``; called in the first process, by default nothing.
 
-        ``metrics`` are those of training and evaluation, and ``seconds`` the wall time of the whole run.
+        ``metrics`` holds the metrics of training and evaluation, ``seconds`` the wall time of the whole run.
         """
 
     def train(self) -> dict[str, float]:

@@ -51,7 +51,7 @@ def read_jobs(folder: Path) -> list[SweepJob]:
 
 
 def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
-    """Return what a sweep's jobs have in common and what each reached, as JSON has it."""
+    """Return what a sweep's jobs have in common and what each reached, as JSON values."""
     values = varying_values(jobs)
     goals = next((job.goals for job in reversed(jobs) if job.goals), {})
     rows = []

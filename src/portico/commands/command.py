@@ -13,7 +13,7 @@ class Command(Protocol):
 
 
 def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Command:
-    """Make a command of a function of arguments, which are by default those of the command line.
+    """Make a command of a function of arguments, by default the arguments of the command line.
 
     Input that cannot be used is explained on stderr, in one paragraph, before the command exits with ``error_code``.
     """

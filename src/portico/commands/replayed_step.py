@@ -165,7 +165,7 @@ class Replay(Observer):
         self._run_folder = run_folder
         self._recorded: list[dict[str, Any]] = []
         self._indices: list[object] = []  # of the batches that are drawn and not trained on yet
-        self._drawn: object = None  # those of the batch trained on now
+        self._drawn: object = None  # indices of the batch trained on now
         self._dataset: object = None
         self._before: dict[str, torch.Tensor] = {}
         self._hooks: list[RemovableHandle] = []

@@ -206,7 +206,7 @@ def _sentence(first: RecordedRun, difference: RunDifference | None, *, is_reprod
     def several(name: str) -> str:
         return f"{counts[name]} {name[:-1] if counts[name] == 1 else name}"
 
-    but = "" if is_reproducible else f", but for what {first.label} does not reproduce"
+    but = "" if is_reproducible else f", except what {first.label} itself does not reproduce"
     return f"identical for {several('steps')}, {several('checkpoints')}, {several('evaluations')}{but}"
 
 

@@ -1,1 +1,1 @@
-"""Every private or undocumented name of other libraries that portico uses, one file a library."""
+"""Every private or undocumented name of other libraries that portico uses, in one file per library."""

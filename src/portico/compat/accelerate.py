@@ -1,8 +1,8 @@
-"""Set the state that accelerate keeps for the process, where accelerate is installed, to describe the run.
+"""Make accelerate's state of the process describe the run, if accelerate is installed.
 
-Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states themselves, and all of them
-read what an ``accelerate.Accelerator`` wrote when it was made. Portico makes none and needs none; it writes the same
-facts. Every private name of accelerate is used here and nowhere else.
+Libraries built on ``transformers.Trainer`` call accelerate's functions, loggers and states, and all of these read what
+the constructor of ``accelerate.Accelerator`` writes. Portico needs no ``Accelerator``; it writes the same values.
+Every private name of accelerate is used here and nowhere else.
 """
 
 import weakref
@@ -14,7 +14,7 @@ import torch
 from portico.compat.lightning import launches_workers
 
 try:
-    # No longer import: `transformers.TrainingArguments` has imported it.
+    # This costs no time: `transformers.TrainingArguments` has imported it already.
     from accelerate import state as _accelerate
     from accelerate.utils import TorchDynamoPlugin
 except ImportError:
@@ -39,7 +39,7 @@ def distributed_type(strategy: "Strategy") -> str:
 
 
 def num_processes(strategy: "Strategy") -> int:
-    """Return the processes of a run; one between calls for a strategy that launches workers for each call."""
+    """Return the number of processes of a run; 1 between calls if the strategy launches workers for each call."""
     world_size = int(getattr(strategy, "world_size", 1))
     return 1 if world_size == 1 or launches_workers(strategy) else world_size
 
@@ -71,9 +71,9 @@ def share_processes(strategy: "Strategy") -> None:
 
 
 def share_precision(mixed_precision: str) -> None:
-    """Write the precision into accelerate's ``AcceleratorState``, with the processes that were shared before.
+    """Write the precision into accelerate's ``AcceleratorState``, next to the processes that were shared before.
 
-    Its plugins remain empty: the Lightning strategy does what they would configure.
+    The plugins in it remain empty: the Lightning strategy does what they would configure.
     """
     if _accelerate is not None:
         plugins = dict.fromkeys(("deepspeed_plugins", "device_mesh", "parallelism_config", "torch_tp_plugin"))
@@ -92,7 +92,7 @@ def forget_precision() -> None:
 
 
 def difference_of_states(strategy: "Strategy") -> str | None:
-    """Return a clause that says what accelerate's state has other than a run on ``strategy``, ``None`` if nothing."""
+    """Return a clause that says how accelerate's state differs from a run on ``strategy``, ``None`` if it does not."""
     state = (
         {}
         if _accelerate is None
@@ -123,7 +123,7 @@ class GradientState:
 
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.
-        plugin_kwargs: The accumulation settings in ``accelerator_config``, with ``num_steps`` of accelerate itself: 1,
+        plugin_kwargs: The accumulation settings in ``accelerator_config``, with accelerate's ``num_steps`` set to 1,
             since the trainer counts the windows.
     """
 

@@ -99,7 +99,7 @@ def skip_lightning_backward(pl_trainer: pl.Trainer, skip: bool) -> None:
 def run_closure(
     precision: Precision, model: pl.LightningModule, optimizer: Optimizer, closure: Callable[[], Any]
 ) -> Any:
-    """Run the closure of a step and the hooks after it, without the ``optimizer.step`` that a device makes itself.
+    """Run the closure of a step and the hooks after it, without ``optimizer.step``, which the device runs itself.
 
     Public: none; ``Precision.optimizer_step`` always steps.
     """
@@ -127,7 +127,7 @@ def continue_from(
 ) -> None:
     """Set the progress of the loops of ``pl_trainer`` for a resumed run, in the form of Lightning's checkpoints.
 
-    It continues with ``epoch`` (from 0), of which ``num_batches_done`` are done, after ``steps`` optimizer steps.
+    The run continues in ``epoch`` (from 0), after ``num_batches_done`` of its batches and ``steps`` optimizer steps.
     Public: ``fit(ckpt_path=...)``, which needs a Lightning checkpoint and replays batches of an open epoch (measured).
     """
     names = ("ready", "started", "processed", "completed")
@@ -163,7 +163,7 @@ def restarted_mid_epoch(pl_trainer: pl.Trainer) -> bool:
 
 
 def given_train_loader(pl_trainer: pl.Trainer) -> Any:
-    """Return the loader that was given to ``pl_trainer.fit``, or that of a data module; ``None`` for one of portico's.
+    """Return the user's loader in ``pl_trainer.fit``, given directly or in a data module; ``None`` for portico's.
 
     Public: ``trainer.train_dataloader``, which exists only after the hooks that need it.
     """
@@ -186,7 +186,7 @@ def use_train_loader(pl_trainer: pl.Trainer, loader: Any) -> None:
 
 
 def is_fast_dev_run(pl_trainer: pl.Trainer) -> bool:
-    """Return whether ``pl_trainer`` tries out a few batches (``fast_dev_run``). Public: none; the attribute is not."""
+    """Return whether ``pl_trainer`` tries out a few batches (``fast_dev_run``). Public: none."""
     return bool(pl_trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
@@ -206,8 +206,8 @@ def can_nest_evaluation(pl_trainer: pl.Trainer) -> bool:
 def run_nested_evaluation(pl_trainer: pl.Trainer, feed: Iterable[object], *, predicts: bool) -> None:
     """Run an evaluation inside another loop of ``pl_trainer``: at any point of a fit, or of another evaluation.
 
-    A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,
-    ``ModelCheckpoint``) do not count it as one. Public: none; ``Trainer.validate`` sets up and tears down a run.
+    A prediction runs as a test in Lightning, so callbacks that wait for a validation (``EarlyStopping``,
+    ``ModelCheckpoint``) ignore it. Public: none; ``Trainer.validate`` sets up and tears down a run.
     """
     state, connector = pl_trainer.state, pl_trainer._logger_connector
     outer = [(state, "fn"), (state, "stage"), (connector, "_first_loop_iter"), (connector, "_current_fx")]
@@ -218,7 +218,7 @@ def run_nested_evaluation(pl_trainer: pl.Trainer, feed: Iterable[object], *, pre
             state.fn = TrainerFn.FITTING if state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
             pl_trainer.validating = True
         loop = pl_trainer._evaluation_loop
-        # The loop may be running already, in an evaluation around this one.
+        # The loop may be running already, in an enclosing evaluation.
         with _restored([(loop, name) for name in vars(loop)]):
             loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
             loop._combined_loader = None
@@ -240,7 +240,7 @@ def _restored(attributes: Sequence[tuple[object, str]]) -> Iterator[None]:
 
 
 def plain_batch_sampler(sampler: object) -> Any:
-    """Return the batch sampler inside the one that Lightning puts around it for a prediction. Public: none."""
+    """Return the batch sampler inside the wrapper that Lightning adds for a prediction. Public: none."""
     return sampler._batch_sampler if isinstance(sampler, _IndexBatchSamplerWrapper) else sampler
 
 
@@ -331,7 +331,7 @@ _NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
 
 
 def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Make the numbers of ``metrics`` visible to callbacks: to monitors, and to progress bars but for speeds.
+    """Make the numbers of ``metrics`` visible to callbacks: to monitors and, except speeds, to progress bars.
 
     Public: ``LightningModule.log``, which costs 345 microseconds a call (measured) and is refused in some hooks.
     """
@@ -353,8 +353,8 @@ def quiet_lightning() -> Iterator[None]:
     """Silence Lightning's messages about devices, tips and stop reasons, and warnings that do not apply here.
 
     Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
-    warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
-    Its tip to use TF32 reads a setting of torch that raises once ``tf32=True`` has switched it on by the newer one.
+    warning about modules in evaluation mode would be wrong. Lightning 2.6 uses a name that torch has deprecated. Its
+    tip to use TF32 reads an older setting of torch, which raises once ``tf32=True`` has used the newer setting.
     Public: ``Trainer(barebones=True)``, which also turns off loggers and callbacks.
     """
 

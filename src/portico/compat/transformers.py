@@ -1,7 +1,7 @@
 """Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
 
 transformers documents what its top level exports; the rest moves between minor releases (5.17 to 5.23 moved some of
-these). A release of transformers is judged by this file: `tests/unit/compat/test_transformers.py` looks each name up.
+these). To check a release of transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
 from functools import cache
@@ -69,7 +69,7 @@ from transformers.trainer_utils import (
 )
 from transformers.training_args import OptimizerNames, ParallelMode
 
-# At its origin, and once: a script may put portico's class in its place in `transformers`.
+# Imported from the module that defines it, once: a script may replace it in `transformers` with portico's class.
 from transformers.training_args import TrainingArguments as HFTrainingArguments
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_loss, find_labels
@@ -100,15 +100,15 @@ _LAZY = {
     "NotebookProgressCallback": "transformers.utils.notebook",
 }
 
-# Scripts set the level of the logger `transformers` and hang handlers and filters on it or on `transformers.trainer`;
-# a logger of another name would bypass all of them.
+# Scripts set the level of the logger `transformers` and attach handlers and filters to it or to
+# `transformers.trainer`; a logger of another name would bypass all of them.
 logger = transformers_logging.get_logger("transformers.trainer")
 
 
 def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None") -> tuple[Any, dict[str, Any]]:
-    """Look an optimizer up in the table of transformers, as its ``Trainer.get_optimizer_cls_and_kwargs`` does.
+    """Look up an optimizer in transformers' table, as ``transformers.Trainer.get_optimizer_cls_and_kwargs`` does.
 
-    Not through that method: a script may have put portico's trainer in its place.
+    The method itself is not used: a script may have replaced the trainer with portico's.
     """
     context = OptimizerContext(
         args=args,
@@ -127,7 +127,7 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 
 
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
-    """Split the layers of ``model`` over ``mesh`` as its ``tp_plan`` says, in place."""
+    """Split the layers of ``model`` over ``mesh`` in place, as its ``tp_plan`` says."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     # The plan names tied weights under each of their names; transformers splits them before it ties them.
@@ -150,7 +150,7 @@ def shard_operation(tensor: "DTensor") -> Any:
 
 
 def revert_weight_conversion(model: "PreTrainedModel", weights: dict[str, Any]) -> dict[str, Any]:
-    """Return ``weights`` under the names, and in the pieces, in which ``save_pretrained`` writes them."""
+    """Return ``weights`` with the names and the splits that ``save_pretrained`` writes."""
     from transformers import core_model_loading
 
     return core_model_loading.revert_weight_conversion(model, weights)
@@ -167,7 +167,7 @@ def products_of_experts(name: str) -> list[Any]:
 
 @cache
 def make_deberta_traceable() -> None:
-    """Let torch trace DeBERTa's attention span as a number: as a tensor, as transformers has it, it cuts the graph."""
+    """Let torch trace DeBERTa's attention span as a number: transformers' tensor would break the graph."""
     import torch
     from transformers.models.deberta.modeling_deberta import compute_attention_span
 

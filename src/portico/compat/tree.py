@@ -13,7 +13,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
     """Apply ``function`` to every tensor of a nested tuple, list or mapping, keeping the containers' types."""
     if isinstance(data, torch.Tensor):
         return function(data)
-    # The type first: the look at an abstract class costs as much as the rest.
+    # The type first: `isinstance` of an abstract class costs as much as the rest.
     if type(data) is dict or isinstance(data, Mapping):
         return type(data)({key: map_tensors(function, value) for key, value in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

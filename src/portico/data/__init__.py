@@ -1,1 +1,1 @@
-"""Where training data come from: files and streams of records, and what is wrong with a record."""
+"""Training data in files and streams, and the records that cannot be used."""

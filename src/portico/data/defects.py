@@ -34,7 +34,7 @@ class Defects:
         self._skip_invalid = skip_invalid
 
     def add(self, place: str, problem: str, *, num_records: int = 1) -> None:
-        """Add a problem that makes so many records unusable."""
+        """Add a problem that makes ``num_records`` records unusable."""
         message = f"{place}: {problem}"
         if not self._skip_invalid:
             raise InputError(
@@ -45,7 +45,7 @@ class Defects:
         self.num_records += num_records
 
     def warn(self) -> None:
-        """Warn of the number of skipped records and show the first few; level DEBUG lists all of them."""
+        """Warn about the number of skipped records and show the first few; level DEBUG lists all of them."""
         if not self.messages:
             return
         shown = " | ".join(self.messages[:_MAX_SHOWN_RECORDS])

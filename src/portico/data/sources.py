@@ -73,7 +73,7 @@ def _paths(name: str) -> list[Path]:
 
 @contextmanager
 def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
-    """Open the ``datasets.Dataset`` saved in a folder; ``None`` if `path` is not such a folder.
+    """Open the ``datasets.Dataset`` saved in a folder; ``None`` if ``path`` does not contain a saved dataset.
 
     An `InputError` explains why it cannot be read, also while the caller reads its rows.
     """
@@ -85,7 +85,7 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
         yield package.load_from_disk(str(path))
     except InputError:
         raise
-    except Exception as error:  # damaged files fail with those of json, pyarrow, datasets and Python
+    except Exception as error:  # damaged files raise errors of json, pyarrow, datasets and Python
         raise InputError(
             f"{path}: cannot be read as a dataset saved with `datasets` ({shorten(' '.join(str(error).split()))}); "
             "save it again."
@@ -200,7 +200,7 @@ def _lines(head: str, stream: TextIO, defects: Defects) -> Iterator[Placed]:
 
 
 def _parsed(text: str) -> Any:
-    """Return a JSON value; an integer that Python does not convert (more than 4300 digits) stays its digits."""
+    """Return a JSON value; an integer that Python does not convert (more than 4300 digits) stays a string."""
     try:
         try:
             return json.loads(text)

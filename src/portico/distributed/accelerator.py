@@ -78,7 +78,7 @@ def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> N
 
 
 def dataloader_config(args: HFTrainingArguments) -> DataLoaderConfig:
-    """Return how ``accelerator_config`` says that loaders are prepared."""
+    """Return how to prepare loaders, as ``accelerator_config`` says."""
     settings = accelerator_settings(args)
     corrected = {"eval_duplicates", "train_duplicates"}.intersection(getattr(args, "corrections", None) or ())
     loading = {name: settings[name] for name in _LOADING}
@@ -86,7 +86,7 @@ def dataloader_config(args: HFTrainingArguments) -> DataLoaderConfig:
 
 
 def apply_accelerator_settings(args: HFTrainingArguments, strategy: "Callable[[], Strategy]") -> None:
-    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts a run on ``strategy``."""
+    """Apply the accumulation steps in ``accelerator_config``; refuse settings that do not suit ``strategy``."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
     if settings["use_configured_state"] and (difference := difference_of_states(strategy())):
@@ -163,12 +163,12 @@ def _of_dataloader_config(name: str) -> property:
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
-    Each answer comes from the Lightning strategy of the current run, which ``strategy`` returns. What accelerate's
-    constructor is given beyond the trainer's ``accelerator_config`` has accelerate's default.
+    Each answer comes from the Lightning strategy of the current run, which ``strategy`` returns. Arguments of
+    accelerate's constructor that are not in the trainer's ``accelerator_config`` have accelerate's defaults.
 
     Attributes:
         dataloader_config: How loaders are prepared from now on; may be changed.
-        optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
+        optimizer_step_was_skipped: Whether the last optimizer step was skipped (overflow under ``fp16``).
         run_backward: What :meth:`backward` calls: ``torch.Tensor.backward`` outside a training run.
     """
 
@@ -182,7 +182,7 @@ class Accelerator:
     project_dir = logging_dir = None
     step = save_iteration = 0
     rng_types = ("generator",)
-    # As under accelerate, they hold for the loaders that are prepared after they are set.
+    # As under accelerate, they apply to loaders that are prepared after they are set.
     split_batches = _of_dataloader_config("split_batches")
     dispatch_batches = _of_dataloader_config("dispatch_batches")
     even_batches = _of_dataloader_config("even_batches")
@@ -200,7 +200,7 @@ class Accelerator:
         self.optimizer_step_was_skipped = False
 
     def start(self, accumulation: Mapping[str, Any] | None) -> None:
-        """Begin with an open window, and tell accelerate of the run where it is installed.
+        """Begin with an open window, and describe the run to accelerate if it is installed.
 
         ``accumulation`` is ``gradient_accumulation_kwargs`` of ``accelerator_config``.
         """
@@ -229,7 +229,7 @@ class Accelerator:
 
     @property
     def data_parallel_size(self) -> int:
-        """How many processes, or groups of processes that share each layer, train on different examples."""
+        """Number of processes, or groups of processes that share each layer, that train on different examples."""
         strategy = self._strategy()
         return num_processes(strategy) // int(getattr(strategy, "tensor_parallel_size", 1))
 
@@ -284,7 +284,7 @@ class Accelerator:
     def gather(self, tensor: "Nested") -> Any:
         """Concatenate a tensor of every process along dimension 0, in the order of the processes.
 
-        Processes that share each layer have the same tensor, which is taken once; so in the other collectives.
+        Processes that share each layer have the same tensor, which is taken once, here and in the other collectives.
 
         Args:
             tensor: Tensor ``[batch, ...]``, or several nested in dicts, lists and tuples; of the same shape in every
@@ -312,14 +312,14 @@ class Accelerator:
         return [item for items in gathered[:: self._tensor_parallel_size] for item in items]
 
     def gather_for_metrics(self, input_data: "Nested", use_gather_object: bool = False) -> Any:
-        """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
+        """Gather, and drop the repeated examples that complete the last batch of the running evaluation.
 
         Args:
             input_data: Nested tensors ``[batch, ...]``, as for :meth:`gather`.
             use_gather_object: Take a list of objects that pickle instead; tensors may then differ in shape.
 
         Returns:
-            Tensors ``[examples, ...]``; of the last batch only as many as the dataset still has.
+            Tensors ``[examples, ...]``; in the last batch only as many examples as the dataset still has.
 
         Source: ``Accelerator.gather_for_metrics`` in accelerate 1.15.
         """
@@ -334,11 +334,11 @@ class Accelerator:
             return gathered
         if as_objects:
             return gathered if isinstance(gathered, Mapping) else gathered[:remainder]
-        # A scalar belongs to no example.
+        # A scalar does not belong to an example.
         return map_tensors(lambda tensor: tensor[:remainder] if tensor.dim() else tensor, gathered)
 
     def pad_across_processes(self, tensor: "Nested", dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Pad a tensor to the size that the longest of all processes has along ``dim``.
+        """Pad a tensor along ``dim`` to the greatest size in any process.
 
         Args:
             tensor: Tensor, or several nested in dicts, lists and tuples.
@@ -398,7 +398,7 @@ class Accelerator:
 
     @property
     def state(self) -> "Accelerator":
-        """The accelerator itself, which has what accelerate keeps in a separate state."""
+        """The accelerator itself, which has the attributes that accelerate keeps in a separate state."""
         return self
 
     @property
@@ -484,8 +484,8 @@ class Accelerator:
     def split_between_processes(self, inputs: T, apply_padding: bool = False) -> Iterator[T]:
         """Yield this process's part of a sequence, a tensor, a ``datasets.Dataset`` or a dict of them.
 
-        The first processes get one more where the division leaves a remainder; with ``apply_padding`` the others
-        repeat the last element.
+        If the division leaves a remainder, the first processes get one more element; with ``apply_padding`` the other
+        processes repeat the last element.
         """
         yield inputs if self.num_processes == 1 else self._part_of(inputs, apply_padding)
 
@@ -524,7 +524,7 @@ class Accelerator:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the weights; of a sharded model: all on the CPU of the first process, none on others."""
+        """Return the weights; for a sharded model, all on the CPU in the first process and none in the others."""
         state = dict(model.state_dict())
         if not is_sharded(model):
             return state
@@ -536,7 +536,7 @@ class Accelerator:
         return gathered
 
     def save(self, obj: object, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
-        """Write ``obj`` to the file ``f``, from one process; with ``safe_serialization`` it holds weights by name."""
+        """Write ``obj`` to the file ``f``, from one process; ``safe_serialization`` needs weights by name."""
         if self.is_main_process and safe_serialization:
             safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), f, metadata={"format": "pt"})
         elif self.is_main_process:
@@ -544,7 +544,7 @@ class Accelerator:
 
     @property
     def precision_plugin(self) -> "Precision":
-        """Lightning's precision of the run."""
+        """Lightning's precision plugin of the run."""
         return self._strategy().precision_plugin
 
     # ---- Gradients ----
@@ -557,7 +557,7 @@ class Accelerator:
     def clip_grad_norm_(
         self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
-        """Scale gradients down so that their total norm is at most ``max_norm``, and return the norm they had.
+        """Scale gradients down so that their total norm is at most ``max_norm``, and return the norm before scaling.
 
         Args:
             parameters: Parameters of the model; the order of their sum decides the last bits of the norm.
@@ -565,7 +565,7 @@ class Accelerator:
             norm_type: 2 for the Euclidean norm.
 
         Returns:
-            A ``float32`` scalar: the norm over all parameters, also where processes share them.
+            A ``float32`` scalar: the norm over all parameters, including parameters sharded over processes.
         """
         model = getattr(self._strategy(), "model", None)
         if isinstance(model, FullyShardedDataParallel):
@@ -581,7 +581,7 @@ class Accelerator:
         return nullcontext()
 
     def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:
-        """Keep the gradients of ``model``, if several processes train it, to this one inside the block."""
+        """Inside the block, do not average the gradients of ``model`` over the processes."""
         if isinstance(model, FSDPModule):
             return without_reduction(model)
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
@@ -640,7 +640,7 @@ class Accelerator:
         return any(len(getattr(module, "hf_device_map", None) or ()) > 1 for module in model.modules())
 
     def free_memory(self, *objects: object) -> list[None]:
-        """Return ``None`` in place of each object; the strategy releases its own memory when a run ends."""
+        """Return ``None`` for each object; the strategy releases memory when a run ends."""
         return [None] * len(objects)
 
     clear = free_memory

@@ -1,8 +1,8 @@
 """Data loaders with the order and the random draws of ``transformers.Trainer``.
 
-Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
-it fetches **one batch ahead** of the batch it yields, so datasets and collators that draw random numbers do so at the
-same moments. Both are accelerate's (``data_loader.py``), which ``transformers.Trainer`` uses.
+Results are identical bit for bit because a loader draws **one** base seed from the global generator each time it is
+iterated, and fetches **one batch ahead** of the batch it yields, so datasets and collators draw random numbers at the
+same moments. Both come from accelerate (``data_loader.py``), which ``transformers.Trainer`` uses.
 """
 
 import math
@@ -40,7 +40,7 @@ _CARRIED_OPTIONS = (
     "in_order",
 )
 _END = object()
-# Indices of a random order that are numbers of Python at a time.
+# Number of indices of a random order that are Python numbers at a time.
 _DRAWN_TOGETHER = 4096
 
 
@@ -70,7 +70,7 @@ class SeedableRandomSampler(RandomSampler):
             size = len(self.data_source)
             # The numbers do not depend on the type.
             dtype = torch.int32 if size < 2**31 else torch.int64
-            # `RandomSampler` draws once more where nothing is left over, which the state of the generator shows.
+            # `RandomSampler` draws once more if nothing is left over, which changes the state of the generator.
             for start in range(0, self.num_samples + 1, size):
                 order = torch.randperm(size, generator=self.generator, dtype=dtype)
                 for part in order[: self.num_samples - start].split(_DRAWN_TOGETHER):
@@ -101,9 +101,9 @@ class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
 
     Attributes:
-        end_of_dataloader: Whether the batch yielded last is the final one.
+        end_of_dataloader: Whether the last yielded batch is the final batch.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
-        num_positions_kept: Of how many of the last batches :meth:`position_after` knows the end in a stream.
+        num_positions_kept: Number of last batches for which :meth:`position_after` knows the position in a stream.
         announce: Context entered for each iteration, so that the accelerator knows which loader is active.
     """
 
@@ -144,9 +144,9 @@ class DataLoaderShard(DataLoader[Any]):
         return size if getattr(batches, "split_batches", False) else size * getattr(batches, "num_processes", 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of ``epoch`` in every sampler, and in the dataset if it cares."""
+        """Set ``epoch`` on every sampler, and on the dataset if it supports epochs."""
         self.epoch = epoch
-        # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
+        # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches the inner sampler.
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         while sampler is not None:
             if hasattr(sampler, "set_epoch"):
@@ -203,8 +203,8 @@ class DataLoaderShard(DataLoader[Any]):
             yield batch
 
     def _seekable(self) -> Any:
-        """Return what can say, and take back, where this process stands in a stream exactly; ``None`` without it."""
-        # The state of a dataset in worker processes is there, and only a loader that asks them knows it.
+        """Return the object that can save and restore this process's exact position in a stream, or ``None``."""
+        # Worker processes hold the state of their dataset, and only a loader that asks them knows it.
         source: object = self.stateful
         if source is None and not self.num_workers:
             source = self.dataset
@@ -212,7 +212,7 @@ class DataLoaderShard(DataLoader[Any]):
         return source if is_stream and not _forgets_examples(self.dataset) else None
 
     def position_after(self, num_batches: int) -> dict[str, Any] | None:
-        """Return where the stream stood after so many batches of the epoch, for :func:`skip_first_batches`."""
+        """Return the position in the stream after ``num_batches`` of the epoch, for :func:`skip_first_batches`."""
         state = dict(self._positions).get(num_batches)
         if state is None:
             return None
@@ -253,7 +253,7 @@ class _ObservedIndices:
 
 
 def given_batch_size(data: object) -> int | None:
-    """Return the batch size of ``data`` if it is a loader that the user made, and knows it."""
+    """Return the batch size of ``data`` if it is the user's own loader, and knows its batch size."""
     if not isinstance(data, DataLoader):
         return None
     batches: Any = data.sampler if isinstance(data.sampler, BatchSampler) else data.batch_sampler
@@ -267,7 +267,7 @@ def _keeps_state(source: object) -> bool:
 def _forgets_examples(dataset: object) -> bool:
     """Return whether a stream of the ``datasets`` library shuffles in a buffer, which its state leaves out.
 
-    The library documents so (``IterableDataset.state_dict``), and has no public name for it.
+    The library documents this (``IterableDataset.state_dict``), but has no public name for it.
     """
     parts = [getattr(dataset, "_ex_iterable", None)]
     while parts:
@@ -284,8 +284,8 @@ def skip_first_batches(
 ) -> Any:
     """Return a loader that starts after ``num_batches``.
 
-    It finds the place by index where there are indices, else by :meth:`DataLoaderShard.position_after` of these
-    batches, else by fetching them.
+    Batches are skipped by index if the data have indices, else by the position from
+    :meth:`DataLoaderShard.position_after`, else by fetching them.
     """
     if not isinstance(loader, DataLoader):
         return _SkippedIterable(loader, num_batches)
@@ -297,7 +297,7 @@ def skip_first_batches(
     if isinstance(loader, DataLoaderShard):
         own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
         options |= {name: getattr(loader, name) for name in own}
-        # A copy, so that this dataset starts at its start when it is iterated again.
+        # A copy, so that this dataset starts from the beginning when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
         to_skip = 0 if by_index or position is not None else num_batches
         options |= {"num_batches_to_skip": to_skip, "position": position, "shows_progress": shows_progress}
@@ -316,7 +316,7 @@ def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool =
     if type(data) is dict and set(map(type, data.values())) == {torch.Tensor}:  # the usual batch
         return {name: value.to(device, non_blocking=non_blocking) for name, value in data.items()}
     if type(data) is not dict and isinstance(data, Mapping) and hasattr(data, "to"):
-        # A `BatchEncoding` has more than its tensors.
+        # A `BatchEncoding` holds more than tensors.
         return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)
 
@@ -343,10 +343,10 @@ def _options_of(loader: "Loader") -> dict[str, Any]:
 
 
 class StreamShardsLoader(DataLoaderShard):
-    """Each process reads different files of a stream, until one has no more; accelerate would wait for that one.
+    """Each process reads different files of a stream until any process runs out; accelerate would wait for it.
 
     Attributes:
-        must_be_even: Whether all processes must have equally many examples, as to gather what a model predicts.
+        must_be_even: Whether all processes must have equally many examples, for example to gather predictions.
     """
 
     must_be_even = False
@@ -372,10 +372,10 @@ class StreamShardsLoader(DataLoaderShard):
 
 
 class DataLoaderDispatcher(DataLoaderShard):
-    """A loader whose batches the first process reads and broadcasts, a batch for each process at a time.
+    """A loader whose first process reads the batches and broadcasts them, a batch for each process at a time.
 
     Data without indices are read once this way, and in one order. The last joint batch is completed with examples of
-    the first, so that all processes get equally many.
+    the first joint batch, so that all processes get equally many.
     """
 
     def __len__(self) -> int:
@@ -422,7 +422,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
-            # Of a stream the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
+            # For a stream, the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
             self.remainder = num_examples or -1
         if count == 1 or num_examples is None:
             return batch
@@ -477,7 +477,7 @@ def _concatenated(batches: list[Any]) -> Any:
 def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
-    A random sampler becomes a seeded one. A batch size that cannot be split as ``config`` says is refused.
+    A random sampler becomes a seeded sampler. A batch size that cannot be split as ``config`` says is refused.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader

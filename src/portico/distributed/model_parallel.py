@@ -45,7 +45,7 @@ _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """What ``fsdp_config`` says of a model's shards; names and defaults are transformers'."""
+    """How ``fsdp_config`` shards a model; names and defaults are the same as in transformers."""
 
     auto_wrap_policy: str = _BY_LAYER
     transformer_layer_cls_to_wrap: frozenset[str] = frozenset()
@@ -87,10 +87,10 @@ class ShardedStrategy(MeshStrategy):
     Args:
         sharding: How the model is sharded.
         replicas: Copies of the sharded model (HSDP).
-        shards: Processes that share a copy; by default all that are left.
+        shards: Processes that share a copy; by default all remaining processes.
         tensor_parallel_size: Processes that share each layer, by the model's ``tp_plan``.
         sync_each_batch: Whether gradients are averaged after each batch of an accumulation window.
-        is_alone_refused: Whether a run in one process is refused, as transformers does under ``fsdp``.
+        is_alone_refused: Whether to refuse a run in one process, as transformers does under ``fsdp``.
         options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
     """
 
@@ -202,14 +202,14 @@ class ShardedStrategy(MeshStrategy):
             own = (module for module in unit.modules() if module not in done)
             _synchronise(own, device, has_values=has_values)
             fully_shard(unit, **policies)
-            # Checkpoints, and whatever else names a class, say what the user gave: `fully_shard` made a subclass.
+            # Checkpoints and messages should name the user's class: `fully_shard` has made a subclass.
             type(unit).__name__ = type(unit).__mro__[2].__name__
         if hasattr(model, "generate"):
             register_fsdp_forward_method(model, "generate")
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        # Lightning's demands that the module overrides `configure_model`, of which callbacks warn.
+        # Lightning's method requires a module that overrides `configure_model`, about which callbacks warn.
         module: Any = self.lightning_module
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
@@ -225,7 +225,7 @@ class ShardedStrategy(MeshStrategy):
     @override
     def on_validation_end(self) -> None:
         module: Any = self.lightning_module
-        # No backward pass does so.
+        # There is no backward pass that would free them.
         free_full_weights(module.model)
 
     on_test_end = on_validation_end
@@ -253,7 +253,7 @@ def without_reduction(model: FSDPModule) -> Iterator[None]:
 
 @contextmanager
 def gathered_root(model: nn.Module) -> Iterator[None]:
-    """Inside the block, gather the weights that belong to no layer which is gathered by itself."""
+    """Inside the block, gather the weights outside the layers that are gathered one at a time."""
     if isinstance(model, FSDPModule):
         model.unshard()
     try:
@@ -353,7 +353,7 @@ def _check_heads(model: nn.Module, size: int) -> None:
 
 
 def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_values: bool) -> None:
-    """Give all processes the first one's parameters and buffers of ``modules``, without submodules, on ``device``.
+    """Copy parameters and buffers of ``modules``, without submodules, from the first process to all, on ``device``.
 
     They are put on the meta device if the first process has no values.
     """

@@ -1,4 +1,4 @@
-"""Join the processes that an MPI launcher has started to one run, as ``torchrun`` does."""
+"""Join processes started by an MPI launcher into one run, as ``torchrun`` does."""
 
 import os
 
@@ -18,7 +18,8 @@ def join_mpi() -> None:
     ``accelerate launch --cpu --num_processes 2 --mpirun_hostfile FILE`` starts processes like this.
 
     Raises:
-        InputError: If there are several machines, and no address of the first or another number of processes on each.
+        InputError: If there are several machines and the address of the first is unknown, or their numbers of
+            processes differ.
 
     Source: accelerate 1.15, ``get_cpu_distributed_information`` and ``PartialState``.
     """

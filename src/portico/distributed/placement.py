@@ -51,7 +51,7 @@ def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> 
     strategy = sharded_strategy(args, model) or placement["strategy"]
     if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
-        # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
+        # A strategy serves one `lightning.Trainer`. Each run has a new `lightning.Trainer`, which gets a fresh copy.
         strategy = deepcopy(strategy)
     elif strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
@@ -61,10 +61,10 @@ def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> 
 
 
 def cluster_plugins(args: HFTrainingArguments, plugins: Sequence[Any] = ()) -> list[Any]:
-    """Return the plugins of a run, with the environment of its processes where Lightning would not find it.
+    """Return the plugins of a run, with a cluster environment if Lightning would not detect the right one.
 
-    It finds torchrun and the tasks of SLURM. Ray's machines may have different numbers of workers, and a batch script
-    of SLURM, which Lightning takes for one of the tasks, starts the processes of the run itself.
+    Lightning detects torchrun and SLURM's tasks. Ray's machines may have different numbers of workers, and a batch
+    script of SLURM, which Lightning takes for a task, starts the processes of the run itself.
     """
     has_own = getattr(getattr(args, "strategy", None), "cluster_environment", None) is not None
     if has_own or any(isinstance(one, ClusterEnvironment) for one in plugins):
@@ -90,7 +90,7 @@ def _is_ray_worker() -> bool:
 
 
 def _check_launched(placement: Mapping[str, Any]) -> None:
-    """Refuse another number of processes than those that a launcher has started already."""
+    """Refuse a number of processes other than the number that a launcher has started already."""
     launched = launched_processes()
     given = _num_devices(placement), placement["num_nodes"]
     if launched in (None, given) or placement["accelerator"] not in _PROCESS_PER_DEVICE:
@@ -124,7 +124,7 @@ def _num_devices(placement: Mapping[str, Any]) -> int:
 
 
 def resolve_strategy(args: HFTrainingArguments) -> Strategy:
-    """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
+    """Return the strategy that a run with ``args`` would use; refuse a strategy that this machine cannot run."""
     placement = lightning_placement(args)
     parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)

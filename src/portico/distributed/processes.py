@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-# Processes that this one started; the launchers that hold them are dropped with their trainers.
+# Child processes of this process; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
-_lost_children = False  # whether a run that failed has killed the processes that this one started
-# Lightning sets these for the processes that it starts, and in the one that starts them.
+_lost_children = False  # whether a failed run has killed the child processes
+# Lightning sets these variables in the processes that it starts, and in their parent.
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
 _num_calls = 0
@@ -66,7 +66,7 @@ def launched_processes() -> tuple[int, int] | None:
         # Ray does not say how many machines there are, and may have started fewer processes on some of them.
         machines = os.environ.get("GROUP_WORLD_SIZE") or int(os.environ.get("WORLD_SIZE", here)) // int(here)
         return int(here), max(int(machines), 1)
-    # Lightning gives these names to shells, where SLURM's variables say nothing of the run.
+    # Lightning gives these names to shells, where SLURM's variables say nothing about the run.
     is_shell = SLURMEnvironment.job_name() in ("bash", "interactive")
     if "SLURM_NTASKS" not in os.environ or is_shell or is_batch_script():
         return None
@@ -124,7 +124,7 @@ _TIME_TO_START = timedelta(minutes=10)
 
 @contextmanager
 def _time_to_start(strategy: "Strategy") -> Iterator[None]:
-    """Let the processes take longer to find each other than ``ddp_timeout``, which holds after the block."""
+    """Inside the block, give the processes more time to connect than ``ddp_timeout``, which applies afterwards."""
     timeout: timedelta = process_group_timeout(strategy)
     if timeout >= _TIME_TO_START:
         yield
@@ -180,9 +180,9 @@ def _join_restarted(strategy: "Strategy") -> None:
 
 
 def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
-    """End this process if one that it started fails before all are connected, or when this one hangs.
+    """End this process if a process that it started fails before all are connected, or while this process hangs.
 
-    It would wait long to connect, and an exception does not interrupt a hang.
+    Otherwise it would wait long to connect, and an exception does not interrupt a hang.
     """
     _children.extend(children)
     # Lightning's observer reads this list: it would kill this process without a message, even if that handles the
@@ -217,12 +217,12 @@ def _end_all(message: str) -> None:
 
 
 def begin_call(strategy: "Strategy", call: str) -> None:
-    """Connect the processes, and raise if another process has begun another call than this one, for example "train".
+    """Connect the processes, and raise if another process has begun a different ``call``, for example "train".
 
     The collective operations of different calls would wait for each other until ``ddp_timeout``.
 
     Raises:
-        InputRuntimeError: If the calls differ; the other processes end when this one does.
+        InputRuntimeError: If the calls differ; the other processes end when this process does.
     """
     global _num_calls
     connect(strategy)
@@ -247,14 +247,14 @@ def connect_early(strategy: "Strategy") -> None:
 def connect_launched(strategy: "Strategy") -> None:
     """Initialise the process group of processes that torchrun has started, as transformers does with the arguments.
 
-    Code between arguments and trainer, such as the constructors of trl, waits for the others by accelerate's state.
+    Code between arguments and trainer, such as trl's constructors, waits for the others through accelerate's state.
     """
     if isinstance(getattr(strategy, "cluster_environment", None), TorchElasticEnvironment):
         connect(strategy)
 
 
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
-    """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
+    """Stack the tensors of all processes of ``strategy``, without gradients; the shapes must be equal."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return strategy.all_gather(tensor)
     tensor = tensor.detach().contiguous()
@@ -270,14 +270,14 @@ def disconnect() -> None:
 
 @contextmanager
 def kill_children_on_error() -> Iterator[None]:
-    """Kill the processes that this one started when the block fails: they would wait for it forever.
+    """Kill the child processes when the block fails: they would wait for this process forever.
 
     The process group and the environment are restored. Processes that a launcher such as torchrun started are left
     to it, but resumed if they are stopped. Only the outermost of nested blocks does this: code in it may handle an
     error that all processes raise.
 
     Raises:
-        RuntimeError: In place of a broken connection, if a process that this one started ended first.
+        RuntimeError: Instead of an error about a broken connection, if a child process ended first.
     """
     global _kills_children_on_error, _lost_children
     if _kills_children_on_error:
@@ -306,7 +306,7 @@ def kill_children_on_error() -> Iterator[None]:
         _kills_children_on_error = False
 
 
-# Messages of gloo and NCCL where a process has gone.
+# Messages of gloo and NCCL when a process is gone.
 _LOST_CONNECTION = re.compile(r"Connection (closed|reset)|Broken pipe|remote process exited|Socket (Timeout|closed)")
 
 _TIMED_OUT = re.compile(r"Timed out waiting \d+ms|Application timeout caused pair closure")
@@ -381,9 +381,9 @@ def _restore_variables(before: dict[str, str | None]) -> None:
 
 
 def kill_children() -> bool:
-    """Kill the processes that this one started, and return whether there were any.
+    """Kill the child processes, and return whether there were any.
 
-    SIGTERM does not reach one that waits in a collective.
+    SIGTERM does not reach a process that waits in a collective.
     """
     had_children = bool(_children)
     for child in _children:
@@ -431,10 +431,10 @@ def inside_worker() -> bool:
 
 
 def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
-    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first one.
+    """Run ``call`` in the worker processes of ``strategy``, and return the result of the first worker.
 
-    ``strategy`` must be one that launches workers for each call (:func:`~portico.compat.lightning.launches_workers`),
-    and ``call`` and its result must pickle. An error in a worker is raised here.
+    ``strategy`` must launch workers for each call (:func:`~portico.compat.lightning.launches_workers`), and ``call``
+    and its result must be picklable. An error in a worker is raised here.
     """
     launcher = cast(_Launcher, strategy.launcher)
     # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
@@ -484,11 +484,11 @@ class WorkerTraceback(Exception):
 
 
 def _pickled(error: BaseException, rank: str) -> bytes:
-    """Return ``error`` and where it was raised; a ``RuntimeError`` in place of one that cannot be pickled."""
+    """Return ``error`` and where it was raised; a ``RuntimeError`` if it cannot be pickled."""
     lines = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
     origin = WorkerTraceback(f"in process {rank}\n{''.join(lines)}".rstrip())
     with suppress(Exception):
-        pickle.loads(content := pickle.dumps((error, origin)))  # some can be written, but not be read again
+        pickle.loads(content := pickle.dumps((error, origin)))  # some can be pickled but not unpickled
         return content
     return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
 
@@ -511,7 +511,7 @@ def _exit_with_parent(parent: int) -> None:
 
 @contextmanager
 def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
-    """End all workers seconds after one of them has failed; yield the indices of the workers that were ended.
+    """End all workers a few seconds after a worker has failed; yield the indices of the workers that were ended.
 
     Torch waits for 30 s from the end of the first worker, and forever for one that does not end after its error.
     """
@@ -553,7 +553,7 @@ def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
 
 
 def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:
-    """Return the error for which the workers ended: not one that followed from it in another worker, if possible."""
+    """Return the error that ended the workers: the original one, not an error that followed from it, if possible."""
     files = sorted(folder.glob("error-*"), key=lambda file: file.stat().st_mtime_ns)
     errors = [pickle.loads(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]

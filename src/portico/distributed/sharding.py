@@ -1,4 +1,4 @@
-"""Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``)."""
+"""Each process's share of the data, split as accelerate does for ``transformers.Trainer`` (``data_loader.py``)."""
 
 import math
 from collections.abc import Callable, Iterator, Sized
@@ -29,12 +29,12 @@ class DataLoaderConfig:
     device: torch.device | None = None
     """Where batches are moved; by default nowhere."""
     num_processes: int = 1
-    """How many processes share the batches."""
+    """Number of processes that share the batches."""
     process_index: int = 0
     broadcast: Callable[[Any], Any] = _own
     """Returns the first process's object in all processes."""
     gather: Callable[[list[Any]], list[Any]] = _own
-    """Returns the lists of all processes as one."""
+    """Returns the lists of all processes as one list."""
     data_seed: int | None = None
     """Seed of the order; by default the seed of torch's global generator when a loader is prepared."""
     split_batches: bool = False
@@ -52,7 +52,7 @@ class DataLoaderConfig:
 
 
 class BatchSamplerShard(BatchSampler):
-    """The batches of one process: a part of every one in ``batch_sampler``, or every ``num_processes``-th of them."""
+    """The batches of one process: a part of every batch in ``batch_sampler``, or every ``num_processes``-th batch."""
 
     batch_size: Any  # an int, or ``None`` where the sampler has no fixed size
 
@@ -127,7 +127,7 @@ class IterableDatasetShard(hf_compat.IterableDatasetShard):
         self, dataset: "Examples", config: DataLoaderConfig, *, batch_size: int = 1, drop_last: bool = False
     ) -> None:
         share = batch_size // config.num_processes if config.split_batches else batch_size
-        # Not the whole configuration: workers get a copy of this dataset, and what broadcasts belongs to the trainer.
+        # Not the whole configuration: workers get a copy of this dataset, and its functions belong to the trainer.
         super().__init__(dataset, share, drop_last, config.num_processes, config.process_index)
         self._given_batch_size = batch_size
 

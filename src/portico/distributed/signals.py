@@ -1,4 +1,4 @@
-"""What a run does with SIGTERM: the loop ends between two batches, and the process with the code of the signal."""
+"""How a run handles SIGTERM: the loop ends between two batches, and the process exits with the signal's code."""
 
 import os
 import signal
@@ -26,9 +26,9 @@ def stop_between_batches(pl_trainer: pl.Trainer, on_sigterm: Callable[[], object
 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the
     handler, where it would interleave with the collectives in flight. The other processes end anyway, when the
-    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. One of several processes that
-    hangs, and so does not come to its next batch, is ended after the time that collectives have, at most twenty
-    seconds: torchrun gives it thirty, and a long step or checkpoint may still complete. Public: none.
+    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. If one of several processes hangs
+    and does not reach its next batch, it is ended after the timeout of collectives, at most 20 seconds: torchrun waits
+    for 30 seconds, and a long step or checkpoint may still complete. Public: none.
     """
     connector = pl_trainer._signal_connector
 

@@ -30,7 +30,7 @@ from portico.distributed.processes import launched_processes
 from portico.errors import InputError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
-# Training arguments by the option of `DistributedDataParallel` that they are.
+# Training arguments by the option of `DistributedDataParallel` that they set.
 _ARGUMENTS = {
     "bucket_cap_mb": "ddp_bucket_cap_mb",
     "broadcast_buffers": "ddp_broadcast_buffers",
@@ -41,7 +41,7 @@ _ARGUMENTS = {
 class ModelDDPStrategy(DDPStrategy):
     """Lightning's ``DDPStrategy`` with ``DistributedDataParallel`` around the user's model, not the LightningModule.
 
-    So an override of ``training_step`` gets the same model as under ``transformers.Trainer``: with ``model.module``,
+    An override of ``training_step`` thus gets the same model as under ``transformers.Trainer``: with ``model.module``,
     ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
     Evaluations run the bare model. With ``sync_each_batch`` gradients are averaged after each batch of an accumulation
     window, not only after the last.
@@ -57,8 +57,8 @@ class ModelDDPStrategy(DDPStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
             return
-        # For evaluations Lightning would overwrite each process's model with the first one's (`_sync_module_states`),
-        # where a step of the user's may have let them drift.
+        # For evaluations Lightning would overwrite each model with the first process's (`_sync_module_states`),
+        # although a step written by the user may have let them drift apart.
         assert self.accelerator is not None
         assert self.model is not None
         self.accelerator.setup(trainer)
@@ -89,7 +89,7 @@ class ModelDDPStrategy(DDPStrategy):
 
 
 def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None = None) -> ModelDDPStrategy | None:
-    """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
+    """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for another kind of strategy.
 
     The name may have Lightning's ending ``"_find_unused_parameters_true"`` or ``"..._false"``; the ``ddp_*`` arguments
     become options.
@@ -130,17 +130,17 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
-    # Transformers has the newer name only since 5.23, and warns about the older one.
+    # Transformers has the newer name only since 5.23, and warns about the older name.
     newer = hasattr(model, "is_activation_checkpointing")
     name = "is_activation_checkpointing" if newer else "is_gradient_checkpointing"
     return bool(args.gradient_checkpointing or getattr(model, name, False))
 
 
-# Keys of `fsdp_config` by what becomes of them. transformers fills the last ones in with False.
+# Keys of `fsdp_config`, grouped by how they are handled. transformers fills in False for the last ones.
 _FSDP1_ONLY = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _XLA = ("xla", "xla_fsdp_grad_ckpt", "xla_fsdp_settings", "xla_fsdp_v2")
 _SWITCHES = ("cpu_offload", "activation_checkpointing")
-# Files are written one way, and the weights of the first process are sent to the others, in any case.
+# No effect: there is one way to write files, and the first process always sends its weights to the others.
 _SETTLED = ("cpu_ram_efficient_loading", "state_dict_type", "version")
 _KNOWN = {
     *_SWITCHES,
@@ -159,14 +159,14 @@ _NAMES_OF_ACCELERATE = {
     "transformer_cls_to_wrap": "transformer_layer_cls_to_wrap",
 }
 _STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
-# Words of FSDP 1 by whether weights are freed after the forward pass.
+# Words of FSDP 1, and whether they free weights after the forward pass.
 _WORDS = {"full_shard": True, "shard_grad_op": False, "hybrid_shard": True, "hybrid_shard_zero2": False}
 
 
 def fsdp_sharding(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
 ) -> tuple[Sharding, bool]:
-    """Return what ``fsdp`` and ``fsdp_config`` say of the shards, and whether each machine has a copy of the model.
+    """Return the sharding in ``fsdp`` and ``fsdp_config``, and whether each machine has a copy of the model.
 
     ``fsdp`` may be the older words (``"full_shard auto_wrap offload"``), also in a list; ``fsdp_config`` may be the
     path of a JSON file. Settings without a counterpart in FSDP2 are refused, or announced where they have no effect.
@@ -343,9 +343,9 @@ def _fsdp_strategy(
 
 
 def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int, int | None, int] | None:
-    """Return replicas, shards and tensor-parallel ranks that the arguments or the model set, ``None`` if neither does.
+    """Return replicas, shards and tensor-parallel ranks set by the arguments or the model, ``None`` if by neither.
 
-    The model has them if ``from_pretrained(distributed_config=...)`` has sharded it.
+    The model sets them if ``from_pretrained(distributed_config=...)`` has sharded it.
     """
     loaded = getattr(getattr(model, "config", None), "distributed_config", None)
     if getattr(model, "is_distributed_loading_by_transformers", False) and loaded is not None:

@@ -1,6 +1,6 @@
-"""Where ``transformers.Trainer`` is wrong: a name for each deviation, a warning where it bites, and the correction.
+"""Where ``transformers.Trainer`` is wrong: a name for each deviation, a warning when it matters, and the correction.
 
-Without ``corrections`` every number is that of transformers. ``docs/corrections.md`` shows what each deviation does.
+Without ``corrections`` every number is the same as in transformers. ``docs/corrections.md`` shows each deviation.
 
 Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :class:`Corrections`, which the trainer
 asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
@@ -37,9 +37,9 @@ class BatchShare:
     """What the batch of a process contributes to a mean over several batches.
 
     Args:
-        num_items: Labels that its loss is a mean of, or examples where it has no labels; a scalar.
-        num_examples: Examples in it, without those that only complete it.
-        weight: Factor that makes the mean over the processes one over all items.
+        num_items: Labels that its loss is averaged over, or examples if it has no labels; a scalar.
+        num_examples: Examples in it, not counting examples repeated to complete it.
+        weight: Factor that turns the mean over the processes into a mean over all items.
     """
 
     num_items: torch.Tensor
@@ -47,7 +47,7 @@ class BatchShare:
     weight: torch.Tensor | float = 1.0
 
     def of(self, loss: torch.Tensor) -> torch.Tensor:
-        # The mean over no label is NaN, and NaN times a weight of zero too.
+        # The mean over no label is NaN, and so is NaN times a weight of zero.
         return torch.where(self.num_items > 0, loss * self.weight, 0.0)
 
 
@@ -55,7 +55,7 @@ class Corrections:
     """The corrections of a trainer, and the warnings about deviations that are not corrected.
 
     Args:
-        trainer: Its arguments name the corrections.
+        trainer: The trainer, whose arguments name the corrections.
     """
 
     def __init__(self, trainer: "TrainerHooks") -> None:
@@ -63,7 +63,7 @@ class Corrections:
         self._names = frozenset(correction_names(trainer.args.corrections))
         self._warned: set[str] = set()
         self._begun: set[str] = set()
-        # Of the batch whose loss is being computed; `None` if the loss is that of transformers.
+        # Share of the batch whose loss is being computed; `None` if it is computed as in transformers.
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
         self._watched: WatchedCount | None = None
@@ -78,7 +78,7 @@ class Corrections:
         return not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
 
     def is_first(self, watch: str) -> bool:
-        """Return whether this is the first time that ``watch`` begins, and note that it does."""
+        """Return whether ``watch`` begins for the first time, and note that it has begun."""
         is_first = watch not in self._begun
         self._begun.add(watch)
         return is_first
@@ -92,7 +92,7 @@ class Corrections:
     # The loss of a batch
 
     def applied(self, share: BatchShare | None, *, inputs: "Batch") -> AbstractContextManager["Batch"]:
-        """Compute the loss of an evaluated batch inside: a mean for ``share``, or without one as transformers."""
+        """Inside the block, compute an evaluation loss: a mean for ``share``, or without it as in transformers."""
         if share is self.share is None and (self._has_watched or self._is_alone(1)):
             return nullcontext(inputs)
         return self._applied(share, 1, inputs)
@@ -104,9 +104,9 @@ class Corrections:
     def counting(
         self, num_items: "NumItems", share: BatchShare | None, *, num_summed: int = 1
     ) -> AbstractContextManager["NumItems"]:
-        """Compute a training loss inside; the context is the count to compute it with.
+        """Inside the block, compute a training loss; the context yields the count of labels to compute it with.
 
-        The loss is a mean for ``share``, or without one as transformers, which sums ``num_summed`` of them.
+        With a ``share`` the loss is a mean; without it, as in transformers, which sums ``num_summed`` losses.
         """
         if share is self.share is None and (self._has_watched or self._is_alone(num_summed)):
             return nullcontext(num_items)
@@ -130,7 +130,7 @@ class Corrections:
             self.share, self._watched = before, None
 
     def count_for_loss(self, num_items: "NumItems", *, num_summed: int = 1) -> "NumItems":
-        """Return the count that a loss is computed with: that of its batch, so that it is a mean in any case."""
+        """Return the count of labels to compute a loss with; for a share, its batch's count, which makes it a mean."""
         if self.share is not None:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
@@ -139,7 +139,7 @@ class Corrections:
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
         if num_items is None:
-            # There are no labels to count, so it cannot be but a mean.
+            # There are no labels to count, so the loss must be a mean.
             self._explain(num_summed, 1)
         elif isinstance(num_items, torch.Tensor):
             self._has_watched = True
@@ -149,7 +149,7 @@ class Corrections:
         return num_items
 
     def process_factor(self) -> int:
-        """Return what ``compute_loss`` multiplies a loss by that is divided by the labels of all processes."""
+        """Return the factor that ``compute_loss`` applies to a loss divided by the labels of all processes."""
         self._factor = 1 if self.share is not None else self._trainer.accelerator.data_parallel_size
         return self._factor
 
@@ -172,9 +172,9 @@ class Corrections:
     def shared_out(
         self, window: Sequence["Batch"], loader: "Loader", *, is_summed: bool
     ) -> tuple[list["Batch"], list[BatchShare | None]]:
-        """Return the batches of a window just fetched from ``loader`` as they are trained on, and the share of each.
+        """Return the batches to train on, for a window just fetched from ``loader``, and the share of each.
 
-        Transformers adds up their losses if ``is_summed``, and averages them otherwise.
+        Transformers sums their losses if ``is_summed``, and averages them otherwise.
         """
         if not self._names and self._is_alone(len(window)):
             return list(window), [None]
@@ -239,7 +239,7 @@ class Corrections:
         return self.filters_losses
 
     def stop_if_diverged(self) -> None:
-        """Raise an error in every process if ``stop_on_nan`` is set and a loss of any was NaN or infinite."""
+        """Raise an error in every process if ``stop_on_nan`` is set and any process had a NaN or infinite loss."""
         trainer = self._trainer
         if not trainer.args.stop_on_nan:
             return
@@ -260,9 +260,9 @@ class Corrections:
         )
 
     def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
-        """Return the sum of the losses since the last log: of all processes, or as transformers of this one."""
+        """Return the sum of the losses since the last log: over all processes, or of this one as in transformers."""
         own, mean = tr_loss.item(), self._trainer.accelerator.gather(tr_loss).mean().item()
-        # Sums that look alike are of no concern to the reader.
+        # No warning about sums that would be printed the same.
         if self._trainer.accelerator.data_parallel_size > 1 and f"{own:.4g}" != f"{mean:.4g}":
             self.warn(
                 "train_loss",
@@ -272,7 +272,7 @@ class Corrections:
         return mean if "train_loss" in self else own
 
     def after_last_step(self, plan: "RunPlan", point: tuple[int, int]) -> tuple[int, int]:
-        """Return where a run continues whose last step lies inside an epoch: nowhere, or as transformers."""
+        """Return where to resume a run that ended inside an epoch: after the end, or as in transformers."""
         self.warn(
             "resume_at_max_steps",
             f"The checkpoint is of step {self._trainer.state.global_step}, and the run ends at step "
@@ -287,7 +287,7 @@ class EvaluationLoss:
     Args:
         trainer: The trainer that evaluates.
         loader: Batches of the evaluation.
-        watches: Whether to compare the mean with that over all labels, for a warning.
+        watches: Whether to compare it with the mean over all labels, for a warning.
     """
 
     def __init__(self, trainer: "TrainerHooks", loader: "Loader", *, watches: bool) -> None:
@@ -313,7 +313,7 @@ class EvaluationLoss:
         return cls(trainer, loader, watches=watches)
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
-        """Compute the loss of a batch inside; the context is its examples without those that only complete it."""
+        """Inside the block, compute the loss of a batch; the context yields the batch without repeated examples."""
         corrections = self._trainer.corrections
         labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
         watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
@@ -330,7 +330,7 @@ class EvaluationLoss:
         return corrections.applied(self._share if self._is_corrected else None, inputs=inputs)
 
     def completed(self, outputs: "Nested") -> Any:
-        """Return the outputs of a batch with as many rows as other processes have, the last one repeated."""
+        """Return the outputs of a batch with as many rows as other processes have, repeating the last row."""
         return with_rows(outputs, *self._sizes)
 
     def add(self, loss: torch.Tensor) -> None:
@@ -342,7 +342,7 @@ class EvaluationLoss:
             self._watched = [self._watched[0] + items * loss.mean().item(), self._watched[1] + items]
 
     def mean(self, reported: float) -> float:
-        """Return the mean loss: ``reported``, which is that of transformers, unless it is corrected."""
+        """Return the mean loss: ``reported``, computed as in transformers, unless it is corrected."""
         corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
         if self._num_repeated:
             corrections.warn(
@@ -375,13 +375,13 @@ class EvaluationLoss:
         items_PB = np.where(counts_PB, items_PB, 0)
         items_B = items_PB.sum(0)
         mean_B = (np.where(counts_PB, loss_PB, 0) * items_PB).sum(0) / np.maximum(items_B, 1)
-        # As in transformers the mean of each round of batches counts once per example.
+        # As in transformers, the mean of each round of batches counts once per example.
         weight_B = items_B if by_label else np.where(items_B > 0, examples_PB.sum(0), 0)
         return float(np.average(mean_B, weights=weight_B)) if weight_B.any() else float("nan")
 
 
 def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
-    """Return how many of ``size`` examples in the batch fetched last are not repeated ones, and how many are in all.
+    """Return how many of ``size`` examples in the last fetched batch are not repeated, and how many are in total.
 
     The last batches of several processes are completed with examples from the start of the data.
     """
@@ -398,7 +398,7 @@ def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
 
 
 def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
-    """Return a nest of tensors of ``size`` rows with ``num_rows``: cut off, or the last one repeated."""
+    """Return nested tensors of ``size`` rows with ``num_rows`` instead: cut off, or with the last row repeated."""
     if num_rows == size:
         return data
     rows = [min(row, size - 1) for row in range(num_rows)]
@@ -406,20 +406,20 @@ def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
-    """Return whether a part of ``model`` is compiled, and would be once more for a tensor of another class."""
+    """Return whether a part of ``model`` is compiled, and would be compiled again for a tensor of another class."""
     marks = ("_orig_mod", "_compiled_call_impl")
     return any(getattr(module, mark, None) is not None for module in model.modules() for mark in marks)
 
 
 class WatchedCount(torch.Tensor):
-    """A count of labels that notes its uses; the results are those of a plain tensor.
+    """A count of labels that records its uses; the results are the same as with a plain tensor.
 
-    A signature does not tell whether a loss is divided by the count, since most models pass keyword arguments on to
+    A signature does not show whether a loss is divided by the count, since most models pass keyword arguments on to
     layers that ignore them. A second forward pass would, but it draws random numbers and calls the user's code again.
     """
 
     uses: list[str]
-    traced: ClassVar[list[str]] = []  # calls that were compiled, so that nothing is known of them
+    traced: ClassVar[list[str]] = []  # calls that were compiled, so that nothing is known about them
     # Functions that return the value as something other than a tensor.
     _reading = frozenset({"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"})
 

@@ -59,13 +59,13 @@ class TrainFeed:
 class EvaluationFeed:
     """The batches of an evaluation, in the loader's order.
 
-    The length is the whole loader's, which Lightning limits by itself; ``num_batches`` are yielded.
+    Its length is the length of the whole loader, since Lightning applies the limit; ``num_batches`` are yielded.
 
     Args:
         loader: Batches.
         limit: Value of Lightning's argument ``limited_by``, a number of batches or a part of them.
         name: Name of the set among several.
-        renew: Makes the loader of each pass; Lightning asks for loaders once, transformers makes one a pass.
+        renew: Makes a new loader for each pass, as transformers does; Lightning asks for loaders once.
     """
 
     loader: "Loader"
@@ -78,7 +78,7 @@ class EvaluationFeed:
         self.is_whole = isinstance(self.limit, float) and self.limit == 1.0
         length = len(self)
         self.num_batches = None if length == sys.maxsize else length
-        # An empty set is evaluated too, to no metrics.
+        # An empty set is evaluated too, and has no metrics.
         if not self.is_whole and length != 0:
             self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
 
@@ -100,7 +100,7 @@ class EvaluationFeed:
         try:
             yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
         finally:
-            # Lightning does not ask for the end, where the accelerator stops reading the size of the last batch.
+            # Lightning does not read to the end, where the accelerator would stop tracking the last batch's size.
             if isinstance(self.loader, DataLoaderShard):
                 GradientState()._remove_dataloader(self.loader)
 
@@ -138,7 +138,7 @@ class TrainerDataModule(pl.LightningDataModule):
             )
         loader, num_batches = self.run.loader, self.run.plan.steps_in_epoch
         if self.hf_trainer.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
-            # Lightning applies the limit, of which the plan is the outcome.
+            # Lightning applies the limit itself; the plan counts the batches that remain.
             num_batches = len(loader)
         return TrainFeed(num_batches, self.run.batches)
 
@@ -146,22 +146,22 @@ class TrainerDataModule(pl.LightningDataModule):
         return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader)
 
     def test_dataloader(self) -> list[EvaluationFeed]:
-        # A trainer has no test set of its own.
+        # A trainer has no test set.
         return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader)
 
     predict_dataloader = test_dataloader
 
     def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]") -> list[EvaluationFeed]:
-        """Return the batches of the evaluation set, or of each set of a dict; none without one."""
+        """Return a feed for the evaluation set, or for each set of a dict; an empty list if there is no set."""
         given, limit = self.hf_trainer.eval_dataset, getattr(self.hf_trainer.lightning_trainer, limited_by)
         sets = given if isinstance(given, dict) else {} if given is None else {None: given}
         makers = {name: partial(make_loader, data) for name, data in sets.items()}
         return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
 
     def loaders_of(self, data: Any, description: str) -> Any:
-        """Return the loader, or the loaders by name, that a user's data module has; other data are returned as given.
+        """Return the loader, or the loaders by name, of a user's data module; other data are returned unchanged.
 
-        It is prepared and set up as ``lightning.Trainer`` does, once for each of its stages.
+        The data module is prepared and set up as by ``lightning.Trainer``, once for each of its stages.
         """
         if not isinstance(data, pl.LightningDataModule):
             return data
@@ -188,7 +188,7 @@ class TrainerDataModule(pl.LightningDataModule):
         return loaders
 
     def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
-        """Return a loader that the user made, and warn once which training arguments it overrules."""
+        """Return the user's own loader, and warn once about the training arguments that it overrides."""
         args, is_training = self.hf_trainer.args, description == "training"
         size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
         overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
@@ -218,8 +218,8 @@ class TrainerDataModule(pl.LightningDataModule):
     ) -> "DataLoader[Any]":
         """Return a plain loader over ``dataset``.
 
-        Messages call it by ``description``: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns the
-        sampler of data with indices; workers are seeded only if it ``is_training``.
+        ``description`` is its name in messages: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns
+        the sampler of data with indices; workers are seeded only with ``is_training``.
         """
         trainer, args = self.hf_trainer, self.hf_trainer.args
         if isinstance(dataset, DataLoader):
@@ -231,7 +231,7 @@ class TrainerDataModule(pl.LightningDataModule):
             "batch_size": batch_size,
             "collate_fn": collate_fn,
             "num_workers": args.dataloader_num_workers,
-            # Pinned memory speeds up copies to an accelerator; without one torch only warns about it.
+            # Pinned memory speeds up copies to an accelerator; without an accelerator torch only warns about it.
             "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
             "persistent_workers": args.dataloader_persistent_workers,
             "multiprocessing_context": args.dataloader_multiprocessing_context,
@@ -289,7 +289,7 @@ class TrainerDataModule(pl.LightningDataModule):
 
 
 class ColumnFilter(hf_compat.RemoveColumnsCollator):
-    """A collator behind a filter of columns, with a short way for examples that have only columns the model takes."""
+    """A collator behind a filter of columns, with a fast path for examples that need no filtering."""
 
     def __init__(self, data_collator: "DataCollator", signature_columns: Sequence[str], *options: Any) -> None:
         super().__init__(data_collator, signature_columns, *options)
@@ -329,7 +329,7 @@ def eval_sampler(
     if not hf_compat.has_length(dataset):
         return None
     if args.train_sampling_strategy == "group_by_length":
-        # A generator seeded here, so that an evaluation draws nothing from the global one.
+        # A generator seeded here, so that an evaluation draws nothing from the global generator.
         generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
         options = _grouping(dataset, args, processing_class)
         return hf_compat.LengthGroupedSampler(args.eval_batch_size, **options, generator=generator)

@@ -36,7 +36,7 @@ class EvaluationSession:
     """Collects the results of ``prediction_step`` and turns them into metrics.
 
     Lightning's evaluation loop calls :meth:`step` and :meth:`finish`; sessions may be nested (a callback that
-    evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
+    evaluates while an evaluation runs). To stream the outputs, override :meth:`keep` and :meth:`compute_metrics`.
     The fields after ``trainer`` are the arguments of ``Trainer.evaluation_loop``.
     """
 
@@ -53,14 +53,14 @@ class EvaluationSession:
         if self.prediction_loss_only is None:
             self.prediction_loss_only = args.prediction_loss_only
         self.model = trainer.model
-        # Of a loader that the user made; 0 if only its batches show it.
+        # The user's own loader may have another batch size; 0 if only its batches show it.
         own_batch_size = getattr(self.loader, "own_batch_size", None)
         self.batch_size = args.eval_batch_size if own_batch_size is None else own_batch_size
         self.num_observed_examples = 0
         self.num_batches: int | None = None  # if fewer are evaluated than the loader has
         self.is_last_batch = False
         self.is_silent = False  # whether callbacks get no events
-        # Whether the loader says how many losses of a full batch count for the last, smaller one, as prepared ones do.
+        # Whether the loader knows how many losses of a full batch count for the last, smaller batch; prepared ones do.
         self.repeats_losses = True
         self.output: EvalLoopOutput | None = None
         self.mean_loss = EvaluationLoss.needed_by(trainer, self.loader)
@@ -71,7 +71,7 @@ class EvaluationSession:
         self.batch_metrics = None
         if trainer.compute_metrics is not None:
             self.batch_metrics = batch_metrics(trainer, nested=trainer.module.evaluation is not None)
-        # The losses of a batch need no memory if only the buffer, which copies them, sees them.
+        # Repeated losses can be a view without memory if only the buffer, which copies them, reads them.
         self._views_losses = (
             self.batch_metrics is None
             and isinstance(self.losses, OutputBuffer)
@@ -232,8 +232,8 @@ class EvaluationSession:
 class LoopEvaluation:
     """An evaluation that Lightning started by itself: its sanity check, or a call of the user's ``lightning.Trainer``.
 
-    There is one session for each of the ``loaders``, of which Lightning gives one, a list or a dict by name, one after
-    another. The metrics of several are named after them; ``prefix`` is ``"eval"`` or ``"test"``.
+    Each of the ``loaders`` (one, a list, or a dict by name) gets a session, one after another. With several loaders,
+    metrics are named after their loader; ``prefix`` is ``"eval"`` or ``"test"``.
     """
 
     def __init__(self, trainer: "TrainerHooks", loaders: Any, *, prefix: str) -> None:
@@ -263,7 +263,7 @@ class LoopEvaluation:
         while self._num_begun <= index:
             self._end_session()
             feed, trainer = self._feeds[self._num_begun], self.trainer
-            # Post-processing needs the whole set, and the trainer's.
+            # Post-processing needs the whole set, and it must be the trainer's set.
             is_whole = feed.renew is not None and not self.is_sanity_check
             has_metrics = trainer.compute_metrics is not None and (is_whole or trainer.scores_logits)
             with trainer.evaluating_own_data(feed.name) if is_whole else nullcontext():
@@ -284,7 +284,7 @@ class LoopEvaluation:
             self._num_begun += 1
 
     def finish(self) -> dict[str, float]:
-        """Return the metrics of all loaders, also of those that had no batch."""
+        """Return the metrics of all loaders, including loaders without a batch."""
         self.begin_loader(len(self._feeds) - 1)
         self._end_session()
         return self._metrics
@@ -299,7 +299,7 @@ class LoopEvaluation:
 def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """Run ``session`` and return its output.
 
-    The same loop serves at any point of a fit (from any callback or hook), inside another evaluation, and outside.
+    It can be called at any point of a fit (from any callback or hook), inside another evaluation, and outside a fit.
     SIGTERM ends it with ``SystemExit``.
     """
     trainer = session.trainer

@@ -1,9 +1,9 @@
-"""Our own loops in Lightning's seams: what Lightning runs for a batch, without the work that nobody notices.
+"""Faster versions of Lightning's loops over batches, which leave out work without a visible effect.
 
 They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Lightning's own loops, with equal numbers.
-What Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these
-loops, 304 with Lightning's own optimization inside them, 236 with theirs (transformers adds 453); to a batch of an
-evaluation: 323 without, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers 258).
+Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these loops,
+304 with them but Lightning's optimization, 236 with all of them (transformers adds 453). They add to an evaluation
+batch: 323 without these loops, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers adds 258).
 ``benchmarks/step_overhead.py`` measures both.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class NullProfiler(PassThroughProfiler):
-    """Lightning's profiler that measures nothing, without its generator per hook.
+    """Lightning's profiler that measures nothing, without a generator per hook.
 
     Public: a profiler class of ours is public API; only ``profile`` differs from the documented type.
     """
@@ -68,13 +68,13 @@ class FastModule:
 
 
 class LeanEpochLoop(EpochLoop):
-    """Lightning's loop over the batches of an epoch, without the work that nobody notices.
+    """Lightning's loop over the batches of an epoch, without the work that has no visible effect.
 
     Hooks, their order and arguments, the counts of progress, what ``self.log`` collects and the name of the current
-    hook are Lightning's. Left out are calls of hooks that nobody defines, a log record and a profiler's context around
-    each call, and questions whose answer cannot change within an epoch. Lightning's own methods run what is unusual:
-    the first batch after a resume, a fit under ``no_grad``, and forward, backward and step under a strategy or a
-    precision that defines one of them. Public: none.
+    hook are the same as in Lightning. The loop omits calls of undefined hooks, a log record and a profiler's context
+    around each call, and checks whose result cannot change within an epoch. Lightning's own methods handle the unusual
+    cases: the first batch after a resume, a fit under ``no_grad``, and forward, backward and step under a strategy or
+    a precision that defines one of them. Public: none.
     """
 
     def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
@@ -169,7 +169,7 @@ class LeanEpochLoop(EpochLoop):
 
     @override
     def _should_accumulate(self) -> bool:
-        # Asked three times a batch; one that closes its window steps, whatever else the base class looks at.
+        # Called three times a batch. A batch that closes its window always steps, so the other checks are skipped.
         within_window = self.batch_progress.current.ready % self.trainer.accumulate_grad_batches != 0
         return within_window and super()._should_accumulate()
 
@@ -209,7 +209,7 @@ class LeanEpochLoop(EpochLoop):
 
 
 def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
-    """Run ``closure``, the hooks after it and the step of ``optimizer``: as the strategy would, or through it."""
+    """Run ``closure``, the hooks after it and the step of ``optimizer``, as the strategy would or through it."""
     loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
     if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
         pl_trainer.strategy.optimizer_step(optimizer, closure, module)
@@ -249,7 +249,7 @@ class LeanEvaluationLoop(EvaluationLoop):
 
     @override
     def _verify_dataloader_idx_requirement(self) -> None:
-        # By the signatures of three hooks, before the first batch and after the last.
+        # Lightning inspects the signatures of three hooks, before the first batch and after the last.
         module = self.trainer.lightning_module
         hooks = [self.num_dataloaders, *(getattr(getattr(module, name), "__func__", None) for name in _INDEXED_HOOKS)]
         if hooks != self._verified_hooks or None in hooks:
@@ -338,14 +338,14 @@ def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
 
 
 class _DefinedHooks:
-    """Calls the hooks that somebody defines, under their name; those of Lightning's base classes do nothing."""
+    """Calls only the hooks that are overridden, under their name: Lightning's base classes define empty hooks."""
 
     def __init__(self, pl_trainer: pl.Trainer) -> None:
         self.trainer = pl_trainer
         self.module = pl_trainer.lightning_module
 
     def call(self, name: str, *args: object) -> None:
-        """Call the hook of the callbacks, then that of the module."""
+        """Call the hook of the callbacks, then the hook of the module."""
         self.of_callbacks(name, *args)
         self.of(self.module, name, *args)
 
@@ -376,7 +376,7 @@ def _do_nothing() -> None:
 
 
 def use_lean_loops(pl_trainer: pl.Trainer) -> None:
-    """Let the lean loops run the batches of ``pl_trainer``, and keep the handlers of no other signals than it sets.
+    """Make ``pl_trainer`` use the lean loops, and save only the handlers of signals that it sets itself.
 
     Public: none.
     """

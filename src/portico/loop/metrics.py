@@ -1,4 +1,4 @@
-"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics (:func:`batch_metrics` chooses)."""
+"""``compute_metrics``: on the whole evaluation, batch by batch, or by torchmetrics (:func:`batch_metrics` chooses)."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ class BatchedComputeMetrics:
         self._metrics: Mapping[str, Any] = {}
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
+        """Update with the gathered tensors of a batch; ``is_last`` marks the final batch."""
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
@@ -53,7 +53,8 @@ class TorchMetrics:
     Args:
         metrics: The user's metrics.
         own: Update a copy, because an enclosing evaluation is using the same metrics.
-        shifts_labels: Labels are those of the same token, as a causal model takes them, and logits score the next.
+        shifts_labels: Whether labels are aligned with the input tokens, as a causal model takes them, while the
+            logits score the next token.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ def _form(metric: Metric) -> str:
 
 
 def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
-    """Return the parts of ``metrics`` that take one form; each has the same metric objects and names."""
+    """Split ``metrics`` by the form of input that they take; metric objects and names stay the same."""
     parts: dict[str, dict[str, Metric]] = {}
     for name, metric in metrics.items(keep_base=True, copy_state=False):
         parts.setdefault(_form(metric), {})[name] = metric
@@ -133,7 +134,7 @@ def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
 
 
 def _formed(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: bool) -> tuple["Nested", "Nested"]:
-    """Return logits and labels in ``form``; of several outputs of a model, the logits are the first."""
+    """Return logits and labels in ``form``; if a model has several outputs, the first one is the logits."""
     if form == _AS_THEY_ARE:
         return logits, labels
     if isinstance(logits, tuple | list) and isinstance(labels, torch.Tensor):
@@ -143,7 +144,7 @@ def _formed(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: boo
     if shifts_labels and logits.ndim == 3 and logits.shape[:2] == labels.shape:
         logits, labels = logits[:, :-1], labels[:, 1:]
     if form == _CLASSES_SECOND and logits.ndim == 3 and logits.shape[:2] == labels.shape:
-        # Models of text score the classes in the last dimension, those of image masks (`[N, C, H, W]`) in the second.
+        # Text models have the classes in the last dimension, models of image masks (`[N, C, H, W]`) in the second.
         logits = logits.movedim(-1, 1)
     elif form in (_YES_OR_NO, _NUMBERS) and logits.shape == (*labels.shape, 1):
         logits = logits.squeeze(-1)
@@ -187,7 +188,7 @@ def _described(data: "Nested") -> str:
 def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of the trainer's metrics; ``None`` for a function of all predictions at once.
 
-    An evaluation ``nested`` inside another one needs its own counts.
+    An evaluation ``nested`` inside another evaluation needs separate counts.
     """
     compute_metrics = trainer.compute_metrics
     if isinstance(compute_metrics, _TORCH_METRICS):
@@ -277,7 +278,7 @@ def _check_torch_metric(metric: Metric, trainer: "TrainerHooks") -> None:
         )
 
 
-# What transformers calls the classes of its models, which says what their logits are.
+# The names of transformers' model classes say what the logits are.
 _TOKEN_HEADS = re.compile("For(TokenClassification|MaskedLM|CausalLM|ConditionalGeneration)$|LMHeadModel$")
 _LABEL_HEADS = re.compile("For(Token|Sequence|Image|Audio|Video)Classification$")
 
@@ -287,7 +288,7 @@ def _head(trainer: "TrainerHooks") -> str:
 
 
 def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
-    """Refuse a metric of another number of classes, or of another kind, than the head of the model."""
+    """Refuse a metric whose kind or number of classes differs from the head of the model."""
     config: Any = getattr(trainer.model, "config", None)
     head = _head(trainer)
     name = type(metric).__name__

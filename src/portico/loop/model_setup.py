@@ -56,7 +56,7 @@ def has_device_map(model: nn.Module, device: torch.device) -> bool:
 
 
 def set_attention(model: Any, implementation: str | None) -> None:
-    """Set how a transformers model computes attention, by the key ``model.attn_implementation``; None leaves it."""
+    """Set how a transformers model computes attention; ``None`` leaves it unchanged."""
     if implementation is None:
         return
     try:
@@ -69,7 +69,7 @@ def set_attention(model: Any, implementation: str | None) -> None:
 
 
 def describe_model(model: nn.Module) -> dict[str, Any] | None:
-    """Return class and configuration of a model of transformers, as plain values; ``None`` for another model."""
+    """Return class and configuration of a transformers model, as plain values; ``None`` for another model."""
     config: Any = getattr(model, "config", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(transformers, type(model).__name__):
         return None
@@ -77,7 +77,7 @@ def describe_model(model: nn.Module) -> dict[str, Any] | None:
 
 
 def model_like(description: Mapping[str, Any] | None) -> nn.Module:
-    """Return a model, with new weights, like the one that :func:`describe_model` described."""
+    """Return a model with new weights, from the description made by :func:`describe_model`."""
     if description is None:
         raise InputError(
             "The checkpoint does not say how to make its model, since it is not one of transformers; make it, and "
@@ -90,7 +90,7 @@ def model_like(description: Mapping[str, Any] | None) -> nn.Module:
 
 
 def default_collator(processing_class: Any) -> Any:
-    """Return the collator for data without one: it pads if ``processing_class`` can."""
+    """Return the default collator, which pads if ``processing_class`` can."""
     pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
@@ -206,7 +206,7 @@ def progress_callback() -> type[TrainerCallback]:
 
 
 def made_logger(part: object, folder: str) -> Any:
-    """Return a Lightning logger: an object, one of a class, or one in ``folder`` by its short name."""
+    """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``."""
     if part not in LIGHTNING_LOGGERS:
         return made_part(part)
     return CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")

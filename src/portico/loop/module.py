@@ -42,12 +42,12 @@ _MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
 class TrainerModule(FastModule, pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
-    A ``lightning.Trainer`` of the user's runs it too (:mod:`portico.loop.plain_trainer`), and
+    The user's own ``lightning.Trainer`` can run it too (:mod:`portico.loop.plain_trainer`), and
     ``TrainerModule.load_from_checkpoint(path, trainer=trainer)`` loads Lightning's checkpoints.
 
     Args:
-        model: The model; by default that of ``trainer``, else one like that of a checkpoint.
-        trainer: The trainer whose methods are called; without one the module only computes ``module(**inputs)``.
+        model: The model; by default the model of ``trainer``, or else a new one like the model in a checkpoint.
+        trainer: The trainer whose methods are called; without a trainer the module only computes ``module(**inputs)``.
     """
 
     def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
@@ -62,7 +62,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         self._stays_on_device = False
 
     def set_model(self, model: nn.Module | None) -> None:
-        """Use ``model``, which the user may have exchanged since the last run."""
+        """Use ``model``, which the user may have replaced since the last run."""
         if self.model is not model:
             self.model = model  # None: a search released the model of its last trial
 
@@ -92,7 +92,8 @@ class TrainerModule(FastModule, pl.LightningModule):
     def shard_model(self, strategy: Strategy, *, materializes: bool = True) -> None:
         """Shard the model, if ``strategy`` does so, before its weights are loaded or its optimizer is made.
 
-        A model on the meta device gets the weights of the folder that its configuration names, if it ``materializes``.
+        With ``materializes``, a model on the meta device loads its weights from the folder that its configuration
+        names.
         """
         if not isinstance(strategy, ShardedStrategy):
             return
@@ -110,11 +111,11 @@ class TrainerModule(FastModule, pl.LightningModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
 
-    # Under a `lightning.Trainer` of the user's
+    # Under the user's own `lightning.Trainer`
 
     @property
     def is_under_plain_trainer(self) -> bool:
-        """Whether a ``lightning.Trainer`` of the user's runs the module, instead of the facade's."""
+        """Whether the user's own ``lightning.Trainer`` runs the module, instead of the facade's."""
         return self.run is not None and self.run.is_lightnings
 
     def configure_callbacks(self) -> list[Callback]:
@@ -155,7 +156,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         run.restore()
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
-        """Call the trainer's ``training_step``, and return the loss that Lightning differentiates unless it did."""
+        """Call the trainer's ``training_step``; Lightning differentiates the returned loss unless the step did so."""
         run = self._training_run
         for observer in observers.active:
             observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
@@ -170,7 +171,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         return run.backward.take_loss()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass; an optimizer that updates weights during it runs it itself."""
+        """Run the backward pass, or let an optimizer run it that updates weights during the pass."""
         optimizer = self.hf_trainer.optimizer
         if hasattr(optimizer, "fused_backward"):  # LOMO
             optimizer.fused_backward(loss, self.hf_trainer._get_learning_rate())
@@ -186,7 +187,7 @@ class TrainerModule(FastModule, pl.LightningModule):
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         scaler = self.hf_trainer.accelerator.scaler
         if scaler is not None and optimizer.unscales_gradients:
-            # As accelerate does before it takes the norm; Lightning leaves it to such an optimizer.
+            # As accelerate does before it takes the norm; Lightning leaves unscaling to these optimizers.
             scaler.unscale_(optimizer)
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
@@ -268,11 +269,11 @@ class TrainerModule(FastModule, pl.LightningModule):
         lightning_compat.publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def abandon_evaluation(self) -> None:
-        """Forget an evaluation of Lightning's that an error ended."""
+        """Discard an evaluation started by Lightning that ended with an error."""
         self.evaluation = self._own_evaluation = None
 
     def _finish_own_evaluation(self) -> bool:
-        """End an evaluation that Lightning started, and log its metrics; return whether there was one."""
+        """End an evaluation that Lightning started, if there is one, and log its metrics; return whether there was."""
         own, trainer = self._own_evaluation, self.hf_trainer
         if own is None or not own.is_innermost:
             return False
@@ -312,13 +313,13 @@ class TrainerModule(FastModule, pl.LightningModule):
 class BackwardPass:
     """What ``accelerator.backward(loss)`` does during one training run.
 
-    Hugging Face's ``training_step`` calls it and finds the gradients afterwards; Lightning's returns a loss, which
-    Lightning differentiates. Which of the two holds is decided once, when the run is set up:
+    Hugging Face's ``training_step`` calls it and has the gradients afterwards; Lightning's ``training_step`` returns
+    a loss for Lightning to differentiate. Which of the two applies is decided once, when the run is set up:
 
     - In the trainer's own ``training_step`` the call is the last line, so the loss is kept, the step returns it, and
       Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP).
     - A ``training_step`` that a subclass overrides may use the gradients in its next line. Backward runs inside the
-      call, as often as it is called, and Lightning skips its own pass.
+      call, as often as it is called, and Lightning skips the pass that it would run.
 
     Outside a run ``accelerator.backward(loss)`` is ``loss.backward()``.
 
@@ -334,7 +335,7 @@ class BackwardPass:
 
     @contextmanager
     def serving(self, accelerator: Accelerator) -> Iterator[None]:
-        """Be what ``accelerator.backward`` calls during the block."""
+        """Inside the block, make ``accelerator.backward`` call this object."""
         before, accelerator.run_backward = accelerator.run_backward, self
         try:
             yield
@@ -379,7 +380,7 @@ class _ClosureFirst:
     step must find the gradients computed.
 
     Attributes:
-        has_stepped: Whether the step was taken; a gradient scaler may leave it out.
+        has_stepped: Whether the step was taken; a gradient scaler may skip it.
         unscales_gradients: Whether the optimizer divides by the scale itself, and leaves weights alone on overflow.
     """
 

@@ -55,7 +55,7 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
     """Split the trainable parameters into those with weight decay and those without, in the model's order.
 
-    Parameters that are spread over different processes are split further: kernels take tensors of one mesh.
+    Parameters that are sharded over different processes are split further: kernels take tensors of one mesh.
     """
     chosen = set(decayed)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -120,14 +120,14 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
 
 
 def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
-    """Return Lightning's configuration of a scheduler, empty for one that needs a metric."""
+    """Return Lightning's configuration of a scheduler, empty for a scheduler that needs a metric."""
     if scheduler is None or isinstance(scheduler, STEP_AFTER_EVALUATION):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-    """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments.
+    """Return the class and the keyword arguments of the optimizer named by ``args.optim``.
 
     A missing package, and arguments that do not fit it, raise ``InputError`` (and ``ImportError``).
     """

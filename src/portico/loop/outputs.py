@@ -29,7 +29,7 @@ _GROWS_IN_PLACE = sys.platform == "linux"
 
 
 def _memory(num_bytes: int, earlier: mmap.mmap | None = None) -> mmap.mmap:
-    """Return memory of ``num_bytes``, at least one; what fits of ``earlier``, which may have no views, is kept.
+    """Return memory of ``num_bytes``, at least one byte, keeping what fits of ``earlier``, which must have no views.
 
     A memory map grows by moving pages instead of bytes, and its pages cost nothing until they are written; growing an
     array holds it twice for a while. The pages are freed with the last view.
@@ -64,8 +64,8 @@ class GrowingArray:
     in place and from the last row to the first. So peak memory stays near the size of the result and time is linear,
     however many batches there are and however their widths vary.
 
-    Tensors leave the device after ``move_every`` batches, by default at the end; ``num_rows`` are those expected, and
-    more or fewer may come.
+    Tensors leave the device after ``move_every`` batches, by default at the end. ``num_rows`` is the expected number
+    of rows; more or fewer may come.
     """
 
     def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
@@ -129,13 +129,13 @@ class GrowingArray:
         if tensor.is_cpu and tensor.dtype is self._dtype is not torch.bfloat16:
             self._flat[first:end] = tensor.numpy().reshape(-1)
         else:
-            # Copied by torch: from any device, and with a cast where one is due.
+            # Copied by torch, which takes any device and casts if necessary.
             torch.from_numpy(self._flat[first:end]).view(tensor.shape).copy_(tensor)
         self._num_values = end
         self._runs[-1] = (row_shape, self._runs[-1][1] + num_rows)
 
     def _reserve(self, num_values: int, *, expected: int) -> None:
-        """Make room for ``num_values``, and at first for those ``expected``."""
+        """Make room for ``num_values``; the first time, for the number ``expected`` in all."""
         dtype, self._flat = self._numpy_dtype, None
         num_bytes = num_values * dtype.itemsize
         if self._block is None:
@@ -192,7 +192,7 @@ class GrowingArray:
 
 
 class OutputBuffer:
-    """Nested arrays of the whole set, grown by batches of nested tensors; arguments are those of `GrowingArray`.
+    """Nested arrays of the whole set, grown by batches of nested tensors; takes the arguments of `GrowingArray`.
 
     Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
     """
@@ -204,7 +204,7 @@ class OutputBuffer:
         self._only: GrowingArray | None = None  # the column of outputs that are not nested
 
     def add(self, tensors: "Nested | None") -> None:
-        """Keep the outputs of one batch; refuse other than tensors, and what cannot be joined to those before."""
+        """Keep the outputs of one batch; refuse outputs that are not tensors or cannot be joined to earlier ones."""
         if isinstance(tensors, torch.Tensor) and not self._columns:
             if self._only is None:
                 self._only = GrowingArray(**self._options)
@@ -278,7 +278,7 @@ def to_arrays(data: "Nested") -> Any:
 
 
 def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor``, copied if it is a view that would keep a larger one alive."""
+    """Return ``tensor``, copied if it is a view that would keep a larger tensor alive."""
     tensor = tensor.detach()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
@@ -287,9 +287,9 @@ def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def set_training(model: nn.Module) -> None:
-    """Call ``model.train()``, unless every module is in training mode and none defines what that means.
+    """Call ``model.train()``, unless every module is in training mode and none overrides ``train``.
 
-    The look takes a tenth of the time of the call, which sets an attribute of each module at every step.
+    The check takes a tenth of the time of the call, which would set an attribute of each module at every step.
     """
     modules: list[nn.Module | None] = [model]
     plain = nn.Module.train
@@ -342,7 +342,7 @@ def count_tokens(
 
 
 def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
-    """Return the loss that a model computed, ``loss`` or the first of a tuple; raise ``ValueError`` without one."""
+    """Return the model's loss, under ``loss`` or first in a tuple; raise ``ValueError`` if there is no loss."""
     if isinstance(outputs, dict) and "loss" not in outputs:
         raise ValueError(
             "The model did not return a loss from the inputs, only the following keys: "
@@ -355,7 +355,7 @@ def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
 
 
 def logits_of(outputs: "Nested", ignored: list[str], *, skip_first: bool) -> Any:
-    """Return everything a model returned but the outputs named in ``ignored``; detached.
+    """Return the detached outputs of a model, without the outputs named in ``ignored``.
 
     ``skip_first`` leaves out the first entry of a tuple, which is the loss.
     """

@@ -1,8 +1,8 @@
-"""The trainer's module and data under a ``lightning.Trainer`` that the user made.
+"""The trainer's module and data under the user's own ``lightning.Trainer``.
 
 ``lightning.Trainer(max_epochs=3).fit(trainer.module, trainer.datamodule)`` trains with the loss, optimizer, schedule
 and data of the training arguments. Lightning's trainer says where, for how long, and when to validate, save and stop,
-as for any module; the steps are those of :mod:`portico.loop.run`, so on CPU the losses are those of
+as for any module. The steps run as in :mod:`portico.loop.run`, so on CPU the losses equal the losses of
 ``trainer.train()``. Callbacks of Hugging Face get their events, and their logs reach Lightning's loggers.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from portico.loop.hooks import TrainerHooks
     from portico.loop.module import TrainerModule
 
-# What Lightning's trainer says instead, and the value that asks for nothing.
+# Training arguments that Lightning's trainer decides instead, and the value that asks for nothing.
 _DECIDED_BY_LIGHTNING = {
     "eval_strategy": "no",
     "save_strategy": "no",
@@ -42,7 +42,7 @@ _DECIDED_BY_LIGHTNING = {
 class PlainTrainerBridge(EventBridge):
     """Connects a run of the user's ``lightning.Trainer`` with the trainer whose module it runs.
 
-    ``TrainerModule.configure_callbacks`` adds it; its hooks enclose those of the module.
+    ``TrainerModule.configure_callbacks`` adds it; its hooks enclose the hooks of the module.
     """
 
     def __init__(self, module: "TrainerModule", trainer: "TrainerHooks") -> None:
@@ -54,7 +54,7 @@ class PlainTrainerBridge(EventBridge):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         _check_backend(trainer, self.hf_trainer)
         if lightning_compat.launches_workers(trainer.strategy):
-            # This is a worker, and with a launcher the strategy would count as one that has not started them.
+            # This is a worker. With a launcher the strategy would seem not to have started its workers.
             lightning_compat.drop_launcher(trainer.strategy)
         self._contexts.enter_context(_in_charge(trainer, self.module, self.hf_trainer))
         self._contexts.callback(_remove, self, trainer)
@@ -116,12 +116,12 @@ class PlainTrainerBridge(EventBridge):
 
 
 def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
-    """Take ``bridge`` out of the user's trainer, which may run something else next."""
+    """Remove ``bridge`` from the user's trainer, which may run something else next."""
     pl_trainer.callbacks = [one for one in pl_trainer.callbacks if one is not bridge]  # type: ignore[attr-defined]
 
 
 def _check_backend(pl_trainer: pl.Trainer, trainer: "TrainerHooks") -> None:
-    """Refuse to run the model of a backend, which its strategy runs elsewhere than torch, under another strategy."""
+    """Refuse another strategy for the model of a backend, whose strategy runs the model outside torch."""
     own, given = trainer.lightning_trainer.strategy, pl_trainer.strategy
     is_of_backend = type(own).__module__.startswith("portico.") and not isinstance(own, ModelDDPStrategy)
     if is_of_backend and not isinstance(given, type(own)):
@@ -164,7 +164,7 @@ def _training(trainer: "TrainerHooks") -> Iterator[None]:
 
 
 def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
-    """Refuse settings of ``lightning.Trainer`` that contradict the training arguments; accumulation is theirs."""
+    """Refuse settings of ``lightning.Trainer`` that contradict the training arguments, which set accumulation."""
     same = {
         "accumulate_grad_batches": ("gradient_accumulation_steps", (1, args.gradient_accumulation_steps)),
         "gradient_clip_val": ("max_grad_norm", (None, args.max_grad_norm)),
@@ -189,7 +189,7 @@ def _prepared(given: Any, trainer: "TrainerHooks") -> Any:
 
 
 def _plan_of(pl_trainer: pl.Trainer, trainer: "TrainerHooks", loader: "Loader") -> tuple[RunPlan, bool]:
-    """Return the plan of a fit, and whether Lightning's trainer limits it: else the training arguments do."""
+    """Return the plan of a fit, and whether Lightning's trainer limits it instead of the training arguments."""
     args = trainer.args
     epochs, steps = -1 if pl_trainer.max_epochs is None else pl_trainer.max_epochs, pl_trainer.max_steps
 

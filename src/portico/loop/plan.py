@@ -32,10 +32,12 @@ class ResumePoint:
 
 
 def limited_batches(num_batches: Any, limit: float, name: str) -> Any:
-    """Return how many of ``num_batches`` (``None``: unknown) Lightning's argument ``name`` leaves: a number or a part.
+    """Return how many of ``num_batches`` (``None``: unknown) are left by ``limit``, a number or a fraction.
+
+    ``name`` is the argument of ``lightning.Trainer`` that sets ``limit``.
 
     Raises:
-        InputError: If it leaves none, or a part of an unknown number is asked for.
+        InputError: If no batch is left, or ``limit`` is a fraction of an unknown number.
     """
     if isinstance(limit, float) and (limit == 1.0 or num_batches is None):
         if limit != 1.0:
@@ -54,7 +56,7 @@ def limited_batches(num_batches: Any, limit: float, name: str) -> Any:
 class RunPlan:
     """The counts of one training run, with the meaning they have in ``transformers.Trainer``.
 
-    ``_steps`` are optimizer steps, ``_batches`` loader batches; a pass is one over the training loader.
+    ``_steps`` are optimizer steps, ``_batches`` loader batches; a pass is one iteration over the training loader.
     """
 
     # The first seven in the order of `transformers.Trainer.set_initial_training_values`.
@@ -81,7 +83,7 @@ class RunPlan:
         """Count the steps of a run, as ``transformers.Trainer.set_initial_training_values`` does.
 
         Epochs, possibly a fraction, decide if ``max_steps`` is not positive. ``num_batches`` is the length of the
-        loader and ``num_examples`` that of the dataset, each ``None`` when there is none. ``InputError`` is raised if
+        loader and ``num_examples`` the length of the dataset; either may be ``None``. ``InputError`` is raised if
         neither ``max_steps`` nor the length of the loader determines the end.
         """
         if not num_batches:
@@ -91,7 +93,7 @@ class RunPlan:
                     "args.max_steps must be set to a positive value if dataloader does not have a length, was "
                     f"{max_steps}. The training data loader {what}; give a dataset with examples, or set `max_steps`."
                 )
-            # As often over the stream as the steps take.
+            # As many passes over the stream as the steps need.
             epochs = sys.maxsize
             per_epoch = max_steps
             num_batches = max_steps * gradient_accumulation_steps
@@ -110,7 +112,7 @@ class RunPlan:
         return cls(*counts, gradient_accumulation_steps)
 
     def num_batches_in_window(self, update_step: int) -> int:
-        """Return the number of loader batches in step ``update_step`` of an epoch; the last may have fewer."""
+        """Return the number of loader batches in step ``update_step`` of an epoch; the last step may have fewer."""
         if update_step != self.num_update_steps_per_epoch - 1:
             return self.gradient_accumulation_steps
         return self.steps_in_epoch % self.gradient_accumulation_steps or self.gradient_accumulation_steps

@@ -114,10 +114,10 @@ _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
 
 
 class EventBridge(Callback):
-    """The callback at index 0: it moves the trainer's state before any other Lightning callback looks at it.
+    """The callback at index 0: it updates the trainer's state before any other Lightning callback reads the state.
 
-    The step count must not live in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the
-    step before.
+    Steps are not counted in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the previous
+    step.
     """
 
     def __init__(self, run: "TrainingRun") -> None:
@@ -125,7 +125,7 @@ class EventBridge(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
-        # Lightning leaves out the hook of an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
+        # Lightning skips this hook for an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
         if lightning_compat.restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
@@ -154,7 +154,7 @@ class EventBridge(Callback):
         checkpoint[_CHECKPOINT_KEY] = self.run.checkpoint_state()
 
     def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
-        # A Lightning callback (`EarlyStopping`) and a Hugging Face one may each stop the run.
+        # Both a Lightning callback (`EarlyStopping`) and a Hugging Face callback may stop the run.
         control = self.run.trainer.control
         stop = control.should_training_stop or trainer.should_stop
         control.should_training_stop = trainer.should_stop = stop
@@ -162,7 +162,7 @@ class EventBridge(Callback):
 
 @dataclass(eq=False, repr=False)
 class TrainingRun:
-    """All state that lives from the start of one ``train()`` to its end.
+    """All state that lives from the start to the end of one ``train()``.
 
     The event bridge and the module call these methods from Lightning's hooks, in the order of the table above; each
     does what ``transformers.Trainer`` does there and fires its event.
@@ -182,7 +182,7 @@ class TrainingRun:
         self.device = self.trainer.args.device
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
-        self.epoch_loader: Any = self.loader  # of the current epoch; of a resumed one its rest
+        self.epoch_loader: Any = self.loader  # of the current epoch; the rest of it after a resume
         self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
         self.is_trial = False  # whether only a few batches are tried out (`fast_dev_run`)
@@ -190,10 +190,10 @@ class TrainingRun:
         self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
         self.global_step_at_epoch_start = 0
-        self.num_batches_seen = 0  # in the epoch, those skipped by resuming included
-        self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
+        self.num_batches_seen = 0  # in the epoch, including batches skipped on resume
+        self.num_items_in_batch: NumItems = None  # labels in the window, if the model takes their number
         self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
-        self.steps_on_leftover = False  # whether the current window is a short one of a stream, and makes a step
+        self.steps_on_leftover = False  # whether a stream's last window is short but still makes a step
         self.makes_step = False  # whether the optimizer steps after the current batch
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
         self.backward = BackwardPass(self.trainer.backward_at_once, inside_step=self.trainer.runs_backward_in_step)
@@ -205,7 +205,7 @@ class TrainingRun:
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
 
     def resume_at(self, lightning_checkpoint: Mapping[str, Any]) -> None:
-        """Continue where a checkpoint of Lightning was written; Lightning restores optimizer, schedule and loops."""
+        """Resume from a Lightning checkpoint; Lightning restores optimizer, schedule and loops."""
         trainer, plan = self.trainer, self.plan
         saved = lightning_checkpoint.get(_CHECKPOINT_KEY, {})
         state = TrainerState(**saved["state"]) if saved else fresh_state(trainer)
@@ -223,12 +223,12 @@ class TrainingRun:
         self.epoch = self.resume_point.epoch
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Return what a checkpoint of Lightning holds of the run, in plain values and tensors."""
+        """Return the run's part of a Lightning checkpoint, as plain values and tensors."""
         trainer = self.trainer
         export_callback_states(trainer.callback_handler, trainer.control, trainer.state)
         saved: dict[str, Any] = {"state": asdict(self.trainer.state)}
         if self.trainer.args.world_size == 1:
-            # Each process has its own, and Lightning writes what the first one returns.
+            # Each process has different states, but Lightning writes what the first process returns.
             saved["rng_states"] = portable_rng_states(present_rng_states(self.trainer.args))
         return saved
 
@@ -269,7 +269,7 @@ class TrainingRun:
         """Yield the batches of the current epoch, fetched an accumulation window at a time.
 
         A window is fetched before its first batch is trained on, since its labels are counted first (transformers
-        5.23, ``Trainer._run_epoch`` and ``get_batch_samples``): datasets that draw random numbers notice.
+        5.23, ``Trainer._run_epoch`` and ``get_batch_samples``). This matters to datasets that draw random numbers.
         """
         trainer, plan = self.trainer, self.plan
         loader, first_update_step, late_rng = self._epoch_loader()
@@ -331,7 +331,7 @@ class TrainingRun:
             self.trainer._load_rng_state(self.checkpoint)
 
     def _end_stream(self, update_step: int, num_batches: int) -> None:
-        """Let the batches that a stream leaves over for its last window make a step, if that is corrected."""
+        """Make a step of the batches left over at the end of a stream, if that is corrected."""
         corrections, size = self.trainer.corrections, self.plan.gradient_accumulation_steps
         corrections.warn(
             "stream_leftover",
@@ -352,7 +352,7 @@ class TrainingRun:
     def add_loss(self, loss: torch.Tensor, inputs: "Batch") -> None:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
-        # A loss that is not finite counts as the mean of those since the last log (transformers, `_run_epoch`).
+        # A loss that is not finite counts as the mean loss since the last log (transformers, `_run_epoch`).
         if trainer.corrections.filters(loss):
             since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
             self.tr_loss += self.tr_loss / since_log
@@ -371,7 +371,7 @@ class TrainingRun:
 
     def after_optimizer_step(self) -> None:
         self._fire("on_optimizer_step")
-        # Before the scheduler moves: the rate that is logged is the one of this step.
+        # Before the scheduler moves: the logged learning rate is the rate of this step.
         self.learning_rate = self.trainer._get_learning_rate()
 
     def end_batch(self, batch_idx: int) -> None:
@@ -446,7 +446,7 @@ class TrainingRun:
 
 
 def fresh_state(trainer: "TrainerHooks") -> TrainerState:
-    """Return the state of a run that has not made a step."""
+    """Return the state of a run before its first step."""
     return TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),
@@ -469,7 +469,7 @@ def log_overridden_arguments(trainer: "TrainerHooks") -> None:
 def log_training_start(
     trainer: "TrainerHooks", plan: RunPlan, resume_point: ResumePoint | None, *, batch_size: int
 ) -> None:
-    """Log the counts of a training run, and where a resumed one continues."""
+    """Log the counts of a training run, and where a resumed run continues."""
     args = trainer.args
     num_parameters = get_model_param_count(trainer.model_wrapped, trainable_only=True)
     lines = [
@@ -508,7 +508,7 @@ def build_lightning_trainer(
     """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
     The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does. ``further``
-    are the user's arguments, of which :func:`~portico.validation.check_lightning_kwargs` leaves those used here.
+    are the user's arguments, as checked by :func:`~portico.validation.check_lightning_kwargs`.
     """
     options: dict[str, Any] = {
         "profiler": NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
@@ -519,7 +519,7 @@ def build_lightning_trainer(
     }
     placement = run_placement(args, model)
     if args.precision is None and any(isinstance(plugin, Precision) for plugin in plugins):
-        # Lightning takes one of the two.
+        # Lightning accepts only one of the two.
         del placement["precision"]
     with lightning_compat.quiet_lightning():
         pl_trainer = pl.Trainer(
@@ -528,8 +528,8 @@ def build_lightning_trainer(
             logger=list(loggers) or False,
             plugins=cluster_plugins(args, plugins) or None,
             default_root_dir=args.output_dir,
-            # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
-            # stop at other steps.
+            # The plan counts the steps and the bridge stops the run; with limits Lightning would validate or stop at
+            # other steps.
             max_steps=-1,
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
@@ -557,7 +557,7 @@ def build_lightning_trainer(
 
 
 def _logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:
-    """Return after how many steps Lightning's callbacks log: as often as the trainer."""
+    """Return the number of steps between logs of Lightning's callbacks: the same as the trainer's."""
     steps = args.logging_steps
     if plan is None or args.logging_strategy != "steps":
         return 1

@@ -182,7 +182,7 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
 def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: Floats) -> float:
     """Return the threshold of "no answer" with the best mean score.
 
-    ``null_odds_E`` is the score of "no answer" minus that of the best span; the others are the scores (such as F1) of
+    ``null_odds_E`` is the score of "no answer" minus the score of the best span; the others are scores (such as F1) of
     each example if its best span or "no answer" is predicted.
     """
     order = np.argsort(null_odds_E, kind="stable")

@@ -394,7 +394,7 @@ def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -
     flat_M = first_E[example_N[span_M]] + passage_M
     contains_M = (starts[flat_M] <= chars_N2[span_M, 0]) & (chars_N2[span_M, 1] <= ends[flat_M])
     index_N = np.full(len(example_N), -1, np.int64)
-    # Assigned from the last to the first, so that of several passages the first stays.
+    # Assigned from the last to the first, so that the first of several passages stays.
     index_N[span_M[contains_M][::-1]] = passage_M[contains_M][::-1]
     return index_N
 

@@ -49,7 +49,7 @@ def write_page(
 ) -> Path:
     """Write the report of a run, or the comparison with others, and return the file.
 
-    The arguments are those of ``portico report``.
+    It takes the arguments of ``portico report``.
 
     By default it is ``report.html`` in the folder of the run, for a comparison with one ``comparison-with-<run>.html``
     in that one's folder, and with several ``comparison-of-<number>-runs.html`` in the folder of the last.
@@ -306,7 +306,7 @@ def _read_by_question(
 
 
 def _span(context: str, text: str, recorded: Sequence[int] | None) -> Span | None:
-    """Return the position of the answer: as the run recorded it, or that of its text if it occurs only once."""
+    """Return the position of the answer: as the run recorded it, or where its text occurs, if only once."""
     # The answer files of SQuAD hold texts only; `report.json` keeps the spans, and may be older than the answers.
     if recorded is not None and context[recorded[0] : recorded[1]] == text:
         return recorded[0], recorded[1]
