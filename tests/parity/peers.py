@@ -14,18 +14,10 @@ from transformers import DataCollatorForSeq2Seq, TrainerCallback
 
 import portico
 from models import Pairs, ToyDataset, tiny_bart, tiny_bert, tiny_bert_to_bert, tiny_t5, tiny_tokenizer
+from portico.arguments import LightningPlacement
 from portico.checkpoint.manifest import MANIFEST_FILE
 
-OWN_FIELDS = (
-    "accelerator",
-    "strategy",
-    "devices",
-    "num_nodes",
-    "precision",
-    "corrections",
-    "stop_on_nan",
-    "async_save",
-)
+OWN_FIELDS = tuple(LightningPlacement.__annotations__)
 """Training arguments that transformers does not have."""
 TIMING_KEYS = ("runtime", "per_second", "model_preparation_time")
 EVENTS = [name for name in dir(TrainerCallback) if name.startswith("on_")]

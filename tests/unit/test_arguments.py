@@ -12,7 +12,8 @@ from transformers.training_args import ParallelMode
 import portico
 from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
-from portico.arguments import adopt_arguments, as_transformers_arguments
+from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, as_transformers_arguments
+from portico.deprecated import RetiredArguments
 
 
 @dataclasses.dataclass
@@ -162,3 +163,15 @@ assert isinstance(trainer, portico.Trainer)
 
 def test_library_is_rebuilt_on_classes_put_where_transformers_defines_them():
     assert_runs_anew(REBUILT, after=["torch", "lightning.pytorch"])
+
+
+def test_adopted_arguments_have_the_fields_of_our_own_with_their_defaults():
+    theirs = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    own = [one for one in dataclasses.fields(TrainingArguments) if one.name not in theirs | set(_retired_fields())]
+    assert {one.name: one.default for one in own} == {
+        name: getattr(LightningPlacement, name) for name in LightningPlacement.__annotations__
+    }
+
+
+def _retired_fields():
+    return [field.name for field in dataclasses.fields(RetiredArguments)]
