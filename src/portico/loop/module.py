@@ -56,7 +56,7 @@ class TrainerModule(FastModule, pl.LightningModule):
             model = trainer.model
         self.model: Any = model
         self.hf_trainer: TrainerHooks = trainer  # type: ignore[assignment]  # None: only `forward` can be called
-        self.run: TrainingRun | None = None
+        self.run: TrainingRun = None  # type: ignore[assignment]  # the trainer sets it before a fit
         self.evaluation: EvaluationSession | None = None
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
         self._stays_on_device = False
@@ -106,7 +106,7 @@ class TrainerModule(FastModule, pl.LightningModule):
     @property
     def closes_window(self) -> bool:
         """Whether the batch being trained on is the last of its accumulation window."""
-        return self._training_run.closes_window
+        return self.run.closes_window
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
@@ -147,17 +147,17 @@ class TrainerModule(FastModule, pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        self.hf_trainer.renew_optimizer_and_scheduler(self._training_run.plan.max_steps)
+        self.hf_trainer.renew_optimizer_and_scheduler(self.run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
-        run = self._training_run
+        run = self.run
         lightning_compat.skip_lightning_backward(self.trainer, run.backward.inside_step)
         run.restore()
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Call the trainer's ``training_step``; Lightning differentiates the returned loss unless the step did so."""
-        run = self._training_run
+        run = self.run
         for observer in observers.active:
             observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
         with without_autocast(self.trainer.strategy):
@@ -180,7 +180,7 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     def on_after_backward(self) -> None:
         # `None` if backward ran inside a step, which has not returned its loss yet.
-        run = self._training_run
+        run = self.run
         if run.step_to_count is not None:
             run.add_loss(*run.step_to_count)
 
@@ -191,7 +191,7 @@ class TrainerModule(FastModule, pl.LightningModule):
             scaler.unscale_(optimizer)
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
-        self._training_run.before_optimizer_step()
+        self.run.before_optimizer_step()
 
     def optimizer_step(
         self,
@@ -203,7 +203,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         """Run forward and backward, then step if the batch closes its window in Hugging Face's counting."""
         assert optimizer_closure is not None
         assert isinstance(optimizer, LightningOptimizer)
-        run = self._training_run
+        run = self.run
         # Lightning also steps on the last batch of a stream, even inside a window, where Hugging Face does not.
         if not run.makes_step:
             optimizer_closure()
@@ -225,12 +225,7 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     def on_train_end(self) -> None:
         # Here, while strategy and model are still set up: the best model may be loaded.
-        self._training_run.finish()
-
-    @property
-    def _training_run(self) -> "TrainingRun":
-        assert self.run is not None, "the trainer sets the run before fitting"
-        return self.run
+        self.run.finish()
 
     # Evaluation
 

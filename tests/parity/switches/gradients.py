@@ -58,7 +58,7 @@ def open_window_stepped(patch):
     def step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
         optimizer_closure()
         optimizer.optimizer.step()
-        self._training_run.after_optimizer_step()
+        self.run.after_optimizer_step()
 
     patch.setattr(TrainerModule, "optimizer_step", step)
 
