@@ -1130,7 +1130,7 @@ class Trainer:
             metrics: dict[str, float] = {}
             for name, dataset in datasets.items():
                 metrics |= self.evaluate(
-                    # By name, `get_eval_dataloader` can keep a loader with persistent workers.
+                    # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
                     eval_dataset=dataset if override else name,
                     ignore_keys=ignore_keys,
                     metric_key_prefix=f"{metric_key_prefix}_{name}",

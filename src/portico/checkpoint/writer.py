@@ -42,7 +42,7 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
-# Folders that are not, or no longer, checkpoints.
+# Folders that are not checkpoints yet, or no longer.
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _DELETED = ".deleted"

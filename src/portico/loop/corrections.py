@@ -382,7 +382,7 @@ class EvaluationLoss:
 
 
 def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
-    """Return how many of ``size`` examples in the last fetched batch are not repeated, and how many are in total.
+    """Count the examples in the last fetched batch of ``size`` that are not repeats, and the repeats in all processes.
 
     The last batches of several processes are completed with examples from the start of the data.
     """
