@@ -246,7 +246,7 @@ def _clean_up(error: BaseException, partial: Path, final: Path) -> None:
 
 
 def _complete(staging: Path, final: Path) -> None:
-    """List the files of a checkpoint that is written, and give it its name."""
+    """List the files of a written checkpoint in a manifest, and rename the folder to its final name."""
     partial = staging.parent
     write_manifest(staging)
     replaced = final.with_name(f".{final.name}{_REPLACED}")

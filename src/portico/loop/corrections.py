@@ -3,7 +3,7 @@
 Without ``corrections`` every number is the same as in transformers. ``docs/corrections.md`` shows each deviation.
 
 Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :class:`Corrections`, which the trainer
-asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
+asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which detects whether a loss uses the count of labels.
 """
 
 import math
