@@ -471,12 +471,12 @@ def load(filename: str | Path, edit_opts_fn: Callable[[Options], Any] | None = N
         edit_opts_fn: Changes the saved options; if it changes the batches of a call, the first call compiles.
 
     Raises:
-        Error: If another version of the emulator wrote the file, or it holds no model.
+        Error: If another version of the emulator wrote the file, or it contains no model.
     """
     content = _content_of(filename)
     if content["model"] is None:
         raise Error(
-            f"{filename} holds no model; save it with `export_model=True`, or make the program and call its "
+            f"{filename} contains no model; save it with `export_model=True`, or make the program and call its "
             "`loadExecutable`."
         )
     options = content["options"].clone()

@@ -92,7 +92,7 @@ class _HasModel(Protocol):
 
 
 class SearchedTrainer(Protocol):
-    """What a search uses of a trainer: training and evaluating a trial, and releasing the model afterwards."""
+    """The part of a trainer that a search uses: to train and evaluate a trial, and to release the model afterwards."""
 
     model: "nn.Module"
     model_wrapped: "nn.Module"

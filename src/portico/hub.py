@@ -27,7 +27,7 @@ _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.saf
 
 
 def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
-    """Return ``tags``, followed by the tags of an existing model card in ``folder``."""
+    """Return ``tags``, if given, followed by the tags of an existing model card in ``folder``."""
     file = Path(folder) / "README.md"
     earlier = ModelCard.load(file).data.tags if file.is_file() else None
     if earlier is None or tags is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ObservedTrainer(Protocol):
-    """What observers use of a trainer; ``transformers.Trainer`` has it too."""
+    """The attributes of a trainer that observers use; ``transformers.Trainer`` has them too."""
 
     @property
     def args(self) -> "TrainingArguments": ...

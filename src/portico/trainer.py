@@ -181,7 +181,7 @@ class Trainer:
             gets labels.
         args: Training arguments of either library; by default ``TrainingArguments("tmp_trainer")``.
         data_collator: Makes a batch, a dict of tensors ``[batch, ...]``, from a list of examples. By default it pads
-            with ``processing_class``, or stacks without one.
+            with ``processing_class``, or stacks the examples if there is none.
         train_dataset: Examples; or a ``DataLoader`` or ``LightningDataModule``, whose loaders are used unchanged:
             their batch size, sampler, collator and workers override the training arguments.
         eval_dataset: As ``train_dataset``, or a dict of named sets, each evaluated separately; several loaders of a
@@ -200,7 +200,7 @@ class Trainer:
             logits in the shape they take: classes second (token classification), without a last dimension of 1
             (regression), shifted to the next token (causal models). Labels of -100 reach the metric: set its
             ``ignore_index=-100``. Your own metric classes get what the model returns.
-        callbacks: Callbacks of transformers, as instances or classes, called after the trainer's own.
+        callbacks: Callbacks of transformers, as instances or classes, called after the built-in callbacks.
         optimizers: Optimizer and scheduler to use instead of the ones named in the training arguments.
         optimizer_cls_and_kwargs: Optimizer class and its arguments, used instead of ``args.optim``.
         preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before outputs are kept.
@@ -214,7 +214,7 @@ class Trainer:
 
     Attributes:
         state (TrainerState): Step and epoch counts, log history, best metric, as in ``trainer_state.json``.
-        control (TrainerControl): What callbacks ask for: log, evaluate, save, stop.
+        control (TrainerControl): Flags that callbacks set: log, evaluate, save, stop.
         accelerator (Accelerator): accelerate's methods, implemented by the Lightning strategy.
         lightning_trainer: The ``lightning.Trainer`` of the current or the last run.
         module (TrainerModule): The ``LightningModule`` around the model.
@@ -1128,7 +1128,7 @@ class Trainer:
             metrics: dict[str, float] = {}
             for name, dataset in datasets.items():
                 metrics |= self.evaluate(
-                    # By name, `get_eval_dataloader` can keep a loader with persistent workers.
+                    # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
                     eval_dataset=dataset if override else name,
                     ignore_keys=ignore_keys,
                     metric_key_prefix=f"{metric_key_prefix}_{name}",

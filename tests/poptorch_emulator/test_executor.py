@@ -340,7 +340,7 @@ def test_programs_that_cannot_be_loaded_are_refused(tmp_path):
         training().save(tmp_path / "program.pt")
     executor = poptorch.inferenceModel(Perceptron())
     executor.compileAndExport(tmp_path / "program.pt", BATCH[0], export_model=False)
-    with pytest.raises(poptorch.Error, match=r"holds no model; save it with `export_model=True`.*loadExecutable"):
+    with pytest.raises(poptorch.Error, match=r"contains no model; save it with `export_model=True`.*loadExecutable"):
         poptorch.load(tmp_path / "program.pt")
     content = torch.load(tmp_path / "program.pt", weights_only=False)
     torch.save({**content, "version": "1.0"}, tmp_path / "program.pt")

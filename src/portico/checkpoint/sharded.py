@@ -51,7 +51,7 @@ def save_weight_shards(
 ) -> None:
     """Write the :func:`stored_tensors` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
 
-    All processes call this. Processes with ``is_writer`` write, and hold one file in memory; the others hold a tensor.
+    All processes call this. Writers (``is_writer``) hold one file in memory at a time, other processes one tensor.
     """
     plan = split_state_dict_into_shards_factory(
         dict(tensors),

@@ -42,7 +42,7 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
-# Folders that are not, or no longer, checkpoints.
+# Folders that are not checkpoints yet, or no longer.
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _DELETED = ".deleted"
@@ -246,7 +246,7 @@ def _clean_up(error: BaseException, partial: Path, final: Path) -> None:
 
 
 def _complete(staging: Path, final: Path) -> None:
-    """List the files of a checkpoint that is written, and give it its name."""
+    """List the files of a written checkpoint in a manifest, and rename the folder to its final name."""
     partial = staging.parent
     write_manifest(staging)
     replaced = final.with_name(f".{final.name}{_REPLACED}")

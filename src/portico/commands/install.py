@@ -1,7 +1,7 @@
 """Replace transformers' trainer with portico's, under every name that a script or a library imports it by.
 
-:func:`install` does so now, :func:`install_on_demand` once a program asks for one of the names: a script sets up its
-environment first, and a process that trains nothing imports nothing.
+:func:`install` replaces it now, :func:`install_on_demand` once a program asks for one of the names, so that a script
+can set up its environment first, and a process that trains nothing imports nothing.
 """
 
 import json

@@ -163,7 +163,7 @@ def restarted_mid_epoch(pl_trainer: pl.Trainer) -> bool:
 
 
 def given_train_loader(pl_trainer: pl.Trainer) -> Any:
-    """Return the user's loader in ``pl_trainer.fit``, given directly or in a data module; ``None`` for portico's.
+    """Return the user's loader passed to ``pl_trainer.fit``, directly or in a data module; ``None`` for portico's.
 
     Public: ``trainer.train_dataloader``, which exists only after the hooks that need it.
     """
@@ -186,7 +186,7 @@ def use_train_loader(pl_trainer: pl.Trainer, loader: Any) -> None:
 
 
 def is_fast_dev_run(pl_trainer: pl.Trainer) -> bool:
-    """Return whether ``pl_trainer`` tries out a few batches (``fast_dev_run``). Public: none."""
+    """Return whether ``pl_trainer`` tries out a few batches. Public: none; ``fast_dev_run`` is undocumented."""
     return bool(pl_trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from transformers.models.xlnet.modeling_xlnet import XLNetForQuestionAnsweringOutput
     from transformers.utils.notebook import NotebookProgressCallback
 
-# Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
+# Model blocks and the notebook's progress bar: imported on first use, since each loads a model file or IPython.
 _LAZY = {
     "BertEmbeddings": "transformers.models.bert.modeling_bert",
     "BertSelfAttention": "transformers.models.bert.modeling_bert",
@@ -143,7 +143,7 @@ def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
 
 
 def shard_operation(tensor: "DTensor") -> Any:
-    """Return what cuts this process's part of ``tensor`` out of a whole one, or reads it from a file."""
+    """Return the operation that cuts this process's part of ``tensor`` out of a full tensor or file."""
     from transformers.distributed.sharding_utils import DtensorShardOperation
 
     return DtensorShardOperation(tensor)

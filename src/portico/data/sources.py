@@ -93,7 +93,7 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
 
 
 class _LimitedGzipFile(gzip.GzipFile):
-    """Reads no more than ``max_ratio`` times the size of the file, so that a small one cannot fill the memory."""
+    """Reads no more than ``max_ratio`` times the size of the file, so that a small file cannot fill the memory."""
 
     def __init__(self, path: Path, max_ratio: float) -> None:
         super().__init__(path, "rb")

@@ -40,7 +40,7 @@ _CARRIED_OPTIONS = (
     "in_order",
 )
 _END = object()
-# Number of indices of a random order that are Python numbers at a time.
+# Number of indices of a random order that are converted to Python numbers at a time.
 _DRAWN_TOGETHER = 4096
 
 
@@ -343,7 +343,7 @@ def _options_of(loader: "Loader") -> dict[str, Any]:
 
 
 class StreamShardsLoader(DataLoaderShard):
-    """Each process reads different files of a stream until any process runs out; accelerate would wait for it.
+    """Each process reads different files of a stream until any process runs out; accelerate would then wait for it.
 
     Attributes:
         must_be_even: Whether all processes must have equally many examples, for example to gather predictions.

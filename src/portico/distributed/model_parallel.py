@@ -39,7 +39,7 @@ _BY_LAYER = "TRANSFORMER_BASED_WRAP"
 _BY_SIZE = "SIZE_BASED_WRAP"
 _AS_ONE = "NO_WRAP"
 WRAP_POLICIES = (_BY_LAYER, _BY_SIZE, _AS_ONE)
-# The mesh of each shape, with the process group it was made in: a mesh makes further groups, which live as long.
+# Meshes by shape, each with its process group: a mesh makes further groups, which live as long as that group.
 _meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 
 

@@ -21,7 +21,7 @@ from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
 
-# Where each process drives one device; IPUs of a process are replicas.
+# Accelerators with one device per process; the IPUs of a process are replicas.
 _PROCESS_PER_DEVICE = ("auto", "cpu", "cuda", "gpu")
 
 

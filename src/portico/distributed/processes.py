@@ -57,7 +57,7 @@ _num_calls = 0
 def launched_processes() -> tuple[int, int] | None:
     """Return how many processes torchrun, Ray or SLURM has started on this machine, and on how many machines.
 
-    ``None`` if none of them has started this one: portico then starts the processes.
+    ``None`` if none of them has started this process: portico then starts the processes.
 
     Raises:
         InputError: If SLURM has started several processes and does not say how many on each machine.
@@ -454,7 +454,8 @@ def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
             raise
         finally:
             _restore_variables(before)
-        # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
+        # The result goes to a file: the launcher reads its queue after the workers have ended, but they wait until the
+        # queue is read.
         result: T = torch.load(folder / "result", weights_only=False)
     return result
 

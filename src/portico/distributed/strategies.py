@@ -343,7 +343,7 @@ def _fsdp_strategy(
 
 
 def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int, int | None, int] | None:
-    """Return replicas, shards and tensor-parallel ranks set by the arguments or the model, ``None`` if by neither.
+    """Return replicas, shards and tensor-parallel ranks set by the arguments or the model, or ``None``.
 
     The model sets them if ``from_pretrained(distributed_config=...)`` has sharded it.
     """

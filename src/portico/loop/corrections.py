@@ -3,7 +3,7 @@
 Without ``corrections`` every number is the same as in transformers. ``docs/corrections.md`` shows each deviation.
 
 Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :class:`Corrections`, which the trainer
-asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
+asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which detects whether a loss uses the count of labels.
 """
 
 import math
@@ -381,7 +381,7 @@ class EvaluationLoss:
 
 
 def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
-    """Return how many of ``size`` examples in the last fetched batch are not repeated, and how many are in total.
+    """Count the examples in the last fetched batch of ``size`` that are not repeats, and the repeats in all processes.
 
     The last batches of several processes are completed with examples from the start of the data.
     """

@@ -123,7 +123,7 @@ class EvaluationSession:
         """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
         losses, main_input = self.keep_loss(loss), None
         trainer, gather = self.trainer, self.trainer.gather_function
-        # In the order of `evaluation_loop`; padded first, since processes may have batches of different widths.
+        # The same order as in `evaluation_loop`. Padded first: processes may have batches of different widths.
         pad = partial(trainer.accelerator.pad_across_processes, dim=1, pad_index=-100)
         is_alone = trainer.accelerator.num_processes == 1
         if "inputs" in trainer.args.include_for_metrics:
@@ -259,7 +259,7 @@ class LoopEvaluation:
         return self.trainer.module.evaluation is self._session
 
     def begin_loader(self, index: int) -> None:
-        """Make and start the session of the loader ``index``, unless it is running."""
+        """Create and start the session of the loader ``index``, unless it is running."""
         while self._num_begun <= index:
             self._end_session()
             feed, trainer = self._feeds[self._num_begun], self.trainer

@@ -1,7 +1,7 @@
-"""What a run needs of the trainer: its parts, its state, and the methods that users override.
+"""What a run needs from the trainer: its parts, its state, and the methods that users override.
 
-The loop knows a trainer by this protocol alone, so everything that it reads, calls or sets is listed here, and a
-stand-in with these names can take the trainer's place in a test.
+The loop uses a trainer through this protocol only, so everything that it reads, calls or sets is listed here, and a
+test can replace the trainer with a stand-in that has these names.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ from portico.observers import ObservedTrainer
 
 
 class TrainerHooks(ObservedTrainer, Protocol):
-    """The side of :class:`~portico.trainer.Trainer` that faces the loop."""
+    """The part of :class:`~portico.trainer.Trainer` that the loop uses."""
 
     # ---- Parts ----
 

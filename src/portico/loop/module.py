@@ -1,6 +1,6 @@
 """The ``LightningModule`` under the trainer: it decides *when*; the methods that users override decide *what*.
 
-:mod:`portico.loop.run` has a table of which hook does what; they are here in the order in which Lightning calls them.
+:mod:`portico.loop.run` has a table of the hooks; here they are in the order in which Lightning calls them.
 """
 
 from collections.abc import Callable, Iterator

@@ -215,10 +215,10 @@ def cache_folder(chosen: str | Path | None) -> Path | None:
             name = "onnx_cache_dir" if chosen else VARIABLE
             raise InputError(
                 f"`{name}={str(wanted)!r}` cannot be written ({error.strerror}); give a folder that can, or "
-                f"`{name}='{OFF}'` to build the graphs anew at each start."
+                f"`{name}='{OFF}'` to rebuild the graphs at each start."
             ) from error
         logger.warning(
-            "%s cannot be written, so ONNX Runtime's graphs are built anew at each start; set `onnx_cache_dir` to "
+            "%s cannot be written, so ONNX Runtime's graphs are rebuilt at each start; set `onnx_cache_dir` to "
             "another folder.",
             folder,
         )

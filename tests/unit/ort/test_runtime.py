@@ -327,7 +327,7 @@ def test_nobody_has_to_have_a_home(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv("PORTICO_ORT_CACHE_DIR")
     assert cache_folder(None) is None
-    assert "cannot be written, so ONNX Runtime's graphs are built anew at each start" in caplog.text
+    assert "cannot be written, so ONNX Runtime's graphs are rebuilt at each start" in caplog.text
 
 
 def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog):
