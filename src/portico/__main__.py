@@ -112,8 +112,10 @@ class _Completion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         cases = []
         for name in COMMANDS:
-            options = [flag for action in _module(name).build_parser()._actions for flag in action.option_strings]
-            cases.append(f'      {name}) offered="{" ".join(one for one in options if len(one) > 2)}" ;;')
+            flags = [action.option_strings for action in _module(name).build_parser()._actions]
+            # The long form of each option, and the short form of those that have no other.
+            offered = [max(forms, key=len) for forms in flags if forms]
+            cases.append(f'      {name}) offered="{" ".join(offered)}" ;;')
         print(_COMPLETION.format(commands=" ".join(COMMANDS), cases="\n".join(cases)))
         parser.exit()
 

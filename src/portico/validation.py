@@ -181,9 +181,21 @@ def refuse_empty(model: "nn.Module", device: torch.device) -> None:
 
 # Arguments of `lightning.Trainer` (2.6) that are passed on; then the others, and what to set instead.
 PASSED_ON = (
-    *("fast_dev_run", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
-    *("overfit_batches", "max_time", "num_sanity_val_steps", "enable_model_summary", "profiler", "detect_anomaly"),
-    *("deterministic", "benchmark", "sync_batchnorm", "enable_autolog_hparams"),
+    "fast_dev_run",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "max_time",
+    "num_sanity_val_steps",
+    "enable_model_summary",
+    "profiler",
+    "detect_anomaly",
+    "deterministic",
+    "benchmark",
+    "sync_batchnorm",
+    "enable_autolog_hparams",
 )
 _STOPS_EARLY = "a callback that ends a run early has its own patience"
 SAID_ELSEWHERE = {

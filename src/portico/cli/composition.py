@@ -1,6 +1,5 @@
 """From the configuration files and a list of overrides to one plain dict, and on to an experiment."""
 
-import argparse
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -230,10 +229,3 @@ def _settings_help(*, _root_: DictConfig) -> str:
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
     return schema_of_experiment(settings).help(settings)
-
-
-def option_parser() -> argparse.ArgumentParser:
-    """Return Hydra's parser of the options of ``portico train``."""
-    from hydra._internal.utils import get_args_parser
-
-    return get_args_parser()

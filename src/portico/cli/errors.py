@@ -20,12 +20,27 @@ CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 # Groups in which any key can be set; which of them mean something, the experiment says.
 OPEN_GROUPS = (
-    *("trainer", "args", "task", "model", "data", "preprocess", "postprocess", "metric"),
-    *("strategy", "callbacks", "logger", "paths", "objective"),
+    "trainer",
+    "args",
+    "task",
+    "model",
+    "data",
+    "preprocess",
+    "postprocess",
+    "metric",
+    "strategy",
+    "callbacks",
+    "logger",
+    "paths",
+    "objective",
 )
 TOP_LEVEL_NAMES = (
     *(*OPEN_GROUPS, "name", "tags", "mode", "overwrite", "print_config", "allennlp_config"),
-    *("experiment", "launcher", "sweep", "debug", "hydra"),
+    "experiment",
+    "launcher",
+    "sweep",
+    "debug",
+    "hydra",
 )
 # Files that other templates have, and what does the same here.
 OPTIONS_ELSEWHERE = {

@@ -16,7 +16,7 @@ from rich.console import Console
 from portico.commands.command import command
 from portico.commands.install import install_on_demand, when_replaced
 from portico.commands.run import add_run_options
-from portico.commands.script import Script, pass_on
+from portico.commands.script import Script, add_module_option, pass_on
 from portico.errors import InputError
 from portico.observers import RunOptions, observe
 from portico.report.page import check_writable, write_text
@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_module_option(parser)
     parser.add_argument("--step", type=int, metavar="N", help="the optimizer step to open")
     parser.add_argument(
         "--from-spike", action="store_true", help="open the step of the worst spike of the logged loss"

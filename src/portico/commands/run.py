@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from portico import __version__
 from portico.commands.command import command
 from portico.commands.install import install_on_demand, summary, when_replaced
-from portico.commands.script import Script, pass_on
+from portico.commands.script import Script, add_module_option, pass_on
 from portico.distributed.mpi import join_mpi
 from portico.imports import check_part, when_imported
 from portico.observers import ObservedTrainer, Observer, RunOptions, observe
@@ -49,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_module_option(parser)
     add_run_options(parser)
     return parser
 

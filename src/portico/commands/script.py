@@ -136,3 +136,8 @@ def pass_on() -> None:
     """Let the processes started from here begin with the replacement."""
     path = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
+def add_module_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``-m`` to the help and the completion of a command; :meth:`Script.split` reads it."""
+    parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module, as `python -m` does")

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 def build_parser() -> argparse.ArgumentParser:
     """Return Hydra's parser, without the overrides that it hands on."""
-    from portico.cli.composition import option_parser
+    from portico.cli import option_parser
 
     return option_parser()
 

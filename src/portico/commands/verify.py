@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from portico.commands.command import command
-from portico.commands.script import Script
+from portico.commands.script import Script, add_module_option
 from portico.errors import InputError
 from portico.report.page import check_writable
 
@@ -36,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps", type=int, metavar="N", help="end each training after N steps (default: its own end)"
     )
+    add_module_option(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with both curves of the loss")
     parser.add_argument(
         "--once", action="store_true", help="run transformers a second time only if portico differs from the first"
