@@ -84,7 +84,7 @@ from portico.validation import (
     check_parts,
     prepare_arguments,
     refuse_empty,
-    refuse_uncalled_hooks,
+    refuse_unsuitable_hooks,
     refuse_untrainable_quantized,
 )
 
@@ -292,7 +292,7 @@ class Trainer:
     ) -> None:
         for observer in observers.active:
             observer.on_trainer_init(self)
-        refuse_uncalled_hooks(type(self))
+        refuse_unsuitable_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)

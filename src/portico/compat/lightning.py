@@ -106,19 +106,6 @@ def run_closure(
     return precision._wrap_closure(model, optimizer, closure)
 
 
-@contextmanager
-def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
-    """Keep Lightning from zeroing the gradients of ``module`` before an evaluation: user code may still need them.
-
-    Public: none; ``Trainer.validate`` zeroes them through this method.
-    """
-    module.__dict__["zero_grad"] = lambda set_to_none=True: None
-    try:
-        yield
-    finally:
-        del module.__dict__["zero_grad"]
-
-
 # Progress of the loops
 
 
@@ -341,11 +328,11 @@ def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     pl_trainer._logger_connector._progress_bar_metrics.update(shown)
 
 
-_ANNOUNCERS = (
-    "lightning.pytorch.utilities.rank_zero",
-    "lightning.fabric.utilities.rank_zero",
-    "lightning.fabric.utilities.distributed",
-)
+_ANNOUNCERS = [
+    logging.getLogger("lightning.pytorch.utilities.rank_zero"),
+    logging.getLogger("lightning.fabric.utilities.rank_zero"),
+    logging.getLogger("lightning.fabric.utilities.distributed"),
+]
 
 
 @contextmanager
@@ -361,10 +348,9 @@ def quiet_lightning() -> Iterator[None]:
     def warns(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
-    loggers = [logging.getLogger(name) for name in _ANNOUNCERS]
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]
-    for logger in loggers:
+    for logger in _ANNOUNCERS:
         logger.addFilter(warns)  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
     try:
         with warnings.catch_warnings():
@@ -377,5 +363,5 @@ def quiet_lightning() -> Iterator[None]:
             yield
     finally:
         cuda._check_cuda_matmul_precision = tip  # type: ignore[attr-defined]
-        for logger in loggers:
+        for logger in _ANNOUNCERS:
             logger.removeFilter(warns)
