@@ -79,6 +79,7 @@ from portico.loop.run import (
 )
 from portico.validation import (
     Parts,
+    check_examples,
     check_lightning_kwargs,
     check_part_kinds,
     check_parts,
@@ -294,7 +295,7 @@ class Trainer:
             observer.on_trainer_init(self)
         refuse_unsuitable_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
-        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
+        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
@@ -388,7 +389,7 @@ class Trainer:
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+            writer.make_run_folder(self.args.output_dir)
         self.control = TrainerControl()
         self.state = fresh_state(self)
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
@@ -408,6 +409,8 @@ class Trainer:
                 train_dataset=self.train_dataset,
                 eval_dataset=self.eval_dataset,
                 data_collator=self.data_collator,
+                processing_class=self.processing_class,
+                preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
                 model_init=self.model_init,
                 optimizer=self.optimizer,
                 lr_scheduler=self.lr_scheduler,
@@ -440,6 +443,8 @@ class Trainer:
             raise ValueError(
                 "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
             )
+        if hf_compat.has_length(self.train_dataset) and len(self.train_dataset) == 0:
+            raise InputError("`train_dataset` is empty; give examples, or look at what selected them.")
         return self._get_dataloader(
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
@@ -463,6 +468,8 @@ class Trainer:
                     f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a dataset."
                 )
             eval_dataset = sets[eval_dataset]
+        elif eval_dataset is not None:
+            check_examples("eval_dataset", eval_dataset)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
@@ -473,6 +480,7 @@ class Trainer:
         """Return a loader over ``test_dataset``."""
         if test_dataset is None:
             raise InputTypeError("There is nothing to predict on; give a dataset to `predict()`.")
+        check_examples("test_dataset", test_dataset)
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
