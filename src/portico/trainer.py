@@ -513,7 +513,7 @@ class Trainer:
         if overfits(self.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
-        return train_sampler(dataset, self.args, self.processing_class)
+        return train_sampler(dataset, self.args, self.processing_class, tp_size=self.get_tp_size())
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
         return eval_sampler(eval_dataset, self.args, self.processing_class)
