@@ -248,7 +248,7 @@ class Trainer:
     objective: Any = None
     _signature_columns: list[str] | None = None
     # Attributes that a worker process returns to the script that called `train()`.
-    _carried_from_workers: tuple[str, ...] = ("state", "control")
+    _carried_from_workers: tuple[str, ...] = ("state", "control", "model_preparation_time")
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
@@ -266,6 +266,8 @@ class Trainer:
     # Whether metrics get what the model returns, and not what post-processing makes of it.
     scores_logits = True
     current_flos: float = 0
+    # In seconds, of an evaluation before any training; it stays in the metrics of later ones, as in transformers.
+    model_preparation_time: float | None = None
 
     # ---- Initialization & Validation ----
 
@@ -521,7 +523,7 @@ class Trainer:
         if overfits(self.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
-        return train_sampler(dataset, self.args, self.processing_class)
+        return train_sampler(dataset, self.args, self.processing_class, tp_size=self.get_tp_size())
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
         return eval_sampler(eval_dataset, self.args, self.processing_class)
@@ -1192,13 +1194,18 @@ class Trainer:
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
+        start_time = time.time()
         self.module.set_model(self.model)
         dtype = full_evaluation_dtype(self.args)
         if dtype is not None and not self.is_in_train:
             # The model stays in half precision afterwards, as in transformers.
             self.model.to(dtype=dtype, device=self.args.device)
+        if self.model_preparation_time is None and self.module.run is None and not self.state.global_step:
+            self.model_preparation_time = round(time.time() - start_time, 4)
         with autocast_forward(self.model, self.lightning_trainer.strategy):
             output = run_evaluation(session)
+        if self.model_preparation_time is not None and output.metrics is not None:
+            output.metrics[f"{metric_key_prefix}_model_preparation_time"] = self.model_preparation_time
         # A replacement set by the user applies to one evaluation.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
@@ -1222,6 +1229,7 @@ class Trainer:
         assert output.metrics is not None
         assert output.num_samples is not None
         num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.accelerator.data_parallel_size))
+        start_time += output.metrics.get(f"{prefix}_model_preparation_time", 0)
         output.metrics.update(
             hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
         )

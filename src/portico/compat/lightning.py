@@ -314,7 +314,7 @@ def mesh_options(strategy: ModelParallelStrategy) -> dict[str, Any]:
 # ---- 2. Messages and published metrics ----
 
 
-_NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
+_NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_preparation_time", "_flos")
 
 
 def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:

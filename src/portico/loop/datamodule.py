@@ -19,7 +19,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
 from portico.compat.transformers import logger
-from portico.distributed.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
+from portico.distributed.loaders import (
+    DataLoaderShard,
+    SkipBatchSampler,
+    StreamShardsLoader,
+    given_batch_size,
+    num_own_shares,
+)
 from portico.distributed.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.loop.plan import limited_batches
@@ -190,6 +196,11 @@ class TrainerDataModule(pl.LightningDataModule):
     def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
         """Return the user's own loader, and warn once about the training arguments that it overrides."""
         args, is_training = self.hf_trainer.args, description == "training"
+        if self.hf_trainer.accelerator.data_parallel_size > 1 < (count := num_own_shares(loader)):
+            raise InputError(
+                f"The {description} loader divides its data over {count} processes, and the trainer divides every "
+                "loader; let it read all of them, without `DistributedSampler` and `split_dataset_by_node`."
+            )
         size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
         overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
         if is_training:
@@ -303,9 +314,12 @@ class ColumnFilter(hf_compat.RemoveColumnsCollator):
 
 
 def train_sampler(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", *, tp_size: int = 1
 ) -> Sampler[Any] | None:
-    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
+    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length.
+
+    Each ``tp_size`` processes in a row read the same examples.
+    """
     strategy = args.train_sampling_strategy
     if not hf_compat.has_length(dataset):
         if strategy in ("group_by_length", "batch_rebalance"):
@@ -318,7 +332,7 @@ def train_sampler(
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
         return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
     if strategy == "batch_rebalance":
-        return _batch_rebalanced(dataset, args, processing_class)
+        return _batch_rebalanced(dataset, args, processing_class, tp_size)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
 
 
@@ -344,7 +358,7 @@ def _grouping(
 
 
 def _batch_rebalanced(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", tp_size: int
 ) -> hf_compat.BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
@@ -356,12 +370,13 @@ def _batch_rebalanced(
                 f"`{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
+    dp_size = args.world_size // tp_size
     return hf_compat.BatchRebalanceSampler(
         lengths=lengths,
-        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        dp_size=args.world_size,
+        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * dp_size,
+        dp_size=dp_size,
         grad_accum=args.gradient_accumulation_steps,
-        rank=args.process_index,
+        rank=args.process_index // tp_size,
         drop_last=args.dataloader_drop_last,
     )
 

@@ -5,10 +5,11 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, tiny_bert, toy_arguments, toy_trainer
+from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.loop.datamodule import EvaluationFeed, TrainFeed
 
@@ -212,6 +213,28 @@ def test_loader_whose_batches_must_not_change_is_refused(tmp_path):
     data = {"train_dataset": DataLoader(Points(), batch_size=2)}
     with pytest.raises(InputError, match="`auto_find_batch_size=True` makes batches smaller, which a given"):
         toy_trainer(tmp_path, parts=data, auto_find_batch_size=True)
+
+
+def test_loader_that_divides_the_data_itself_is_refused_in_several_processes(tmp_path, monkeypatch):
+    data = DataLoader(Points(), batch_size=2, sampler=DistributedSampler(Points(), num_replicas=2, rank=0))
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data, "eval_dataset": data})
+    assert trainer.train().global_step == 6  # 5 of 10 points
+    monkeypatch.setattr(Accelerator, "data_parallel_size", 2)
+    for kind, call in {"training": trainer.train, "evaluation": trainer.evaluate}.items():
+        with pytest.raises(InputError, match=f"The {kind} loader divides its data over 2 processes, and the trainer"):
+            call()
+
+
+def test_processes_that_share_each_layer_see_the_same_batches(tmp_path, monkeypatch):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": ToyDataset()}, train_sampling_strategy="batch_rebalance")
+    monkeypatch.setattr(type(trainer), "get_tp_size", lambda self: 2)
+    monkeypatch.setattr(type(trainer.args), "world_size", 4)
+    seen = []
+    for rank in range(4):
+        monkeypatch.setattr(type(trainer.args), "process_index", rank)
+        seen.append(list(trainer._get_train_sampler()))
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+    assert {index for batch in seen[0] + seen[2] for index in batch} == set(range(29))
 
 
 class PointModule(pl.LightningDataModule):
