@@ -61,7 +61,7 @@ from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTy
 from portico.imports import made_part
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
-from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
+from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.metrics import check_metrics
 from portico.loop.module import TrainerModule
@@ -752,6 +752,9 @@ class Trainer:
         try:
             with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
+        except Exception as error:
+            explain_failure(error, run.loader, "train_dataset", self.train_dataset)
+            raise
         finally:
             with contextlib.suppress(Exception):
                 # A failed run still completes its last checkpoint, and raises the error that ended it.
@@ -1202,8 +1205,13 @@ class Trainer:
             self.model.to(dtype=dtype, device=self.args.device)
         if self.model_preparation_time is None and self.module.run is None and not self.state.global_step:
             self.model_preparation_time = round(time.time() - start_time, 4)
-        with autocast_forward(self.model, self.lightning_trainer.strategy):
-            output = run_evaluation(session)
+        try:
+            with autocast_forward(self.model, self.lightning_trainer.strategy):
+                output = run_evaluation(session)
+        except Exception as error:
+            argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
+            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None))
+            raise
         if self.model_preparation_time is not None and output.metrics is not None:
             output.metrics[f"{metric_key_prefix}_model_preparation_time"] = self.model_preparation_time
         # A replacement set by the user applies to one evaluation.

@@ -7,6 +7,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,7 +28,7 @@ from portico.distributed.loaders import (
     num_own_shares,
 )
 from portico.distributed.sharding import BatchSamplerShard
-from portico.errors import InputError
+from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop.plan import limited_batches
 
 if TYPE_CHECKING:
@@ -392,3 +393,87 @@ def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] 
 def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
     names = getattr(processing_class, "model_input_names", None)
     return names[0] if names else None
+
+
+# ---- Why a batch failed ----
+
+_NUM_EXAMPLES_LOOKED_AT = 32
+_EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
+
+
+def explain_failure(error: Exception, loader: "Loader", argument: str, data: object) -> None:
+    """Raise an ``InputError`` if ``error`` comes from making batches of ``data``, the trainer's ``argument``.
+
+    Otherwise add a note to ``error`` about columns of ``data`` that are not in the batches of ``loader``, since a
+    model that misses an input does not name the column.
+    """
+    if isinstance(error, InputError) or not isinstance(loader, DataLoader) or loader.collate_fn is None:
+        return
+    reason = note = None
+    with suppress(Exception):  # the data may fail in another way, or be used up
+        examples = _first_examples(loader.dataset)
+        cause = _failure_of(loader.collate_fn, examples)
+        if type(cause) is type(error) and str(cause) in str(error):
+            reason = f"({cause}): {_why_not_batched(examples)}"
+        elif cause is None:
+            note = _left_out(data, set(loader.collate_fn(_first_examples(loader.dataset))))
+    if reason is not None:
+        kind = next((ours for theirs, ours in _EXPLAINED.items() if isinstance(error, theirs)), InputError)
+        raise kind(f"`{argument}` cannot be made into batches {reason}") from error
+    if note is not None:
+        error.add_note(f"`{argument}`: {note}")
+
+
+def _left_out(data: Any, given: set[str]) -> str | None:
+    """Return a sentence about the columns of ``data`` that are missing in the batches, which have ``given``."""
+    columns = getattr(data, "column_names", None) or _columns_of(_first_examples(data))
+    # The default collator makes `labels` of either name.
+    left_out = set(columns) - given - ({"label", "label_ids"} if "labels" in given else set())
+    if not left_out:
+        return None
+    return (
+        f"the model got {', '.join(sorted(given))}, and not the columns {', '.join(sorted(left_out))}. A tokenizer "
+        "makes inputs of text; columns that `forward` does not take stay with `remove_unused_columns=False`."
+    )
+
+
+def _first_examples(data: Any) -> list[Any]:
+    if hf_compat.has_length(data) and hasattr(data, "__getitem__"):
+        return [data[index] for index in range(min(len(data), _NUM_EXAMPLES_LOOKED_AT))]
+    return list(islice(data, _NUM_EXAMPLES_LOOKED_AT))
+
+
+def _columns_of(examples: list[Any]) -> set[str]:
+    return set(examples[0]) if examples and isinstance(examples[0], Mapping) else set()
+
+
+def _failure_of(collate: "DataCollator", examples: list[Any]) -> Exception | None:
+    try:
+        collate(list(examples))
+    except Exception as error:  # whatever a collator raises
+        return error
+    return None
+
+
+def _why_not_batched(examples: list[Any]) -> str:
+    """Return what is wrong with examples that a collator refused, and what to do."""
+    first = examples[0]
+    if not isinstance(first, Mapping):
+        return (
+            f"its first example is a {type(first).__name__}, and not a dict of the model's arguments by name; let the "
+            "data set return dicts, or give a `data_collator` that makes batches of its examples."
+        )
+    for name, value in first.items():
+        if isinstance(value, str):
+            return (
+                f"`{name}` holds text ({value[:40]!r}); give numbers: the index of a class as a label, and "
+                "`input_ids` of a tokenizer as an input."
+            )
+    for name in first:
+        sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
+        if len(sizes) > 1:
+            return (
+                f"`{name}` has rows of {min(sizes)} to {max(sizes)} values; give the tokenizer as `processing_class`, "
+                "or a `data_collator` that pads, such as `DataCollatorWithPadding(tokenizer)`."
+            )
+    return "give examples that the `data_collator` takes, or another `data_collator`."

@@ -291,3 +291,45 @@ def test_data_module_with_several_training_loaders_is_refused(tmp_path):
 
     with pytest.raises(InputError, match=r"train_dataloader\(\)` returned a dict, and training takes one"):
         toy_trainer(tmp_path, parts={"train_dataset": PointModule(train=several)})
+
+
+# Why a batch failed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("examples", "reason"),
+    [
+        ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
+        ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
+        ([{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}], r"`label` holds text \('good'\)"),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_examples_that_make_no_batch_are_explained(examples, reason, num_workers, tmp_path):
+    parts = {"model": tiny_bert(), "train_dataset": examples, "eval_dataset": examples}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=1, dataloader_num_workers=num_workers)
+    for argument, action in (("train", trainer.train), ("eval", trainer.evaluate)):
+        with pytest.raises(InputError, match=f"`{argument}_dataset` cannot be made into batches .*{reason}"):
+            action()
+
+
+def test_columns_that_the_model_misses_are_named(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": data}, max_steps=1)
+    with pytest.raises(ValueError, match="input_ids") as failure:
+        trainer.train()
+    assert failure.value.__notes__ == [
+        "`train_dataset`: the model got labels, and not the columns text. A tokenizer makes inputs of text; columns "
+        "that `forward` does not take stay with `remove_unused_columns=False`."
+    ]
+
+
+def test_other_failures_are_left_alone(tmp_path):
+    class Failing(portico.Trainer):
+        def training_step(self, *args):
+            raise ValueError("something else")
+
+    with pytest.raises(ValueError, match=r"^something else$") as failure:
+        toy_trainer(tmp_path, Failing).train()
+    assert not isinstance(failure.value, InputError)
+    assert not hasattr(failure.value, "__notes__")
