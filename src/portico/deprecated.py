@@ -95,8 +95,8 @@ class AcceptsOldNames(type):
         unknown = [name for name in given if name not in parameters]
         if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             raise InputTypeError(
-                f"`{cls.__name__}` has no argument `{unknown[0]}`{_meant(unknown[0], parameters)} Its documentation, "
-                f"`help({cls.__name__})`, lists all of them."
+                f"`{cls.__name__}` has no argument `{unknown[0]}`{_meant(unknown[0], parameters)} Give one of those "
+                f"that `help({cls.__name__})` lists."
             )
         return super().__call__(*args, **given)
 
@@ -120,7 +120,7 @@ _MEANT = {
 def _meant(unknown: str, known: Collection[str]) -> str:
     containing = [name for name in known if unknown in name]
     nearest = [_MEANT[unknown]] if unknown in _MEANT else (containing or get_close_matches(unknown, known))[:3]
-    return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else ";"
+    return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else "."
 
 
 def present_names(given: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:

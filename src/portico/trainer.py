@@ -470,7 +470,7 @@ class Trainer:
                     f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a dataset."
                 )
             eval_dataset = sets[eval_dataset]
-        elif eval_dataset is not None:
+        elif eval_dataset is not None and eval_dataset is not self.eval_dataset:
             check_examples("eval_dataset", eval_dataset)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
