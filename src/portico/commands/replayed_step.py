@@ -217,8 +217,11 @@ class Replay(Observer):
             path: int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*") if path.name[11:].isdigit()
         }
         states = [run / "trainer_state.json", *(path / "trainer_state.json" for path in folders)]
-        logs = [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in states if file.is_file()]
-        self._recorded = max(logs, key=lambda log: log[-1]["step"] if log else 0, default=[])
+        recorded = [json.loads(file.read_text(encoding="utf-8")) for file in states if file.is_file()]
+        last = max(recorded, key=lambda state: int(state["global_step"]), default={"log_history": []})
+        self._recorded = last["log_history"]
+        if 0 < (num_steps := last.get("max_steps", 0)) < self.number:
+            raise InputError(f"{run} recorded a training of {num_steps} steps; name one of them with --step.")
         if not self.number:
             spike = find_spike(self._recorded)
             if spike is None:
@@ -412,4 +415,5 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+    # Detached: activation checkpointing counts the tensors that autograd saves, and computes them again without hooks.
+    return not tensor.is_floating_point() or bool(tensor.detach().isfinite().all())
