@@ -23,7 +23,7 @@ from portico.distributed.accelerator import Accelerator, read_settings
 from portico.distributed.mpi import join_mpi
 from portico.distributed.placement import resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.rules import Rule
 
 logger = logging.getLogger(__name__)
@@ -492,7 +492,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
         return cast("TrainingArguments", args)
     # The class as imported: a script may have replaced it in transformers since.
     if not isinstance(args, HFTrainingArguments):
-        raise TypeError(
+        raise InputTypeError(
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )

@@ -22,8 +22,10 @@ SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 # A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves", "client"]
+QUICK += ["rebalanced_accumulation"]
 # Where the number of processes matters: shares that differ, datasets shorter than the world, streams of both kinds.
 MORE = ["basic", "accumulation", "client", "uneven", "shorter"]
+MORE += ["rebalanced", "rebalanced_accumulation", "own_batches", "split_stream"]
 MORE += ["dispatched_stream", "stream_by_all", "shorter_stream_by_all"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
@@ -103,6 +105,18 @@ def test_processes_see_different_data_and_share_weights(quick):
     assert_same_values(first["weights"], second["weights"])
     assert first["history"] == second["history"]
     assert len(first["extra"]["predictions"]) == 7
+
+
+def test_a_sampler_that_knows_its_rank_gives_every_example_to_one_process(quick):
+    seen = [
+        [
+            tuple(row[:2])
+            for batch in outcome(quick / "rebalanced_accumulation", "portico", rank)["extra"]["seen"][:4]
+            for row in batch
+        ]
+        for rank in range(2)
+    ]
+    assert len(seen[0] + seen[1]) == 29
 
 
 def test_same_checkpoint_files_in_two_processes(quick):

@@ -55,6 +55,12 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             "it to a `checkpoint-N` folder of an earlier run, or to `True` for the last one in `output_dir`."
         )
     if not Path(resume_from_checkpoint).is_dir():
+        if str(resume_from_checkpoint).lower() in ("true", "false"):
+            raise InputError(
+                f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is text, as a command line gives it, and "
+                "there is no folder of that name; name a `checkpoint-N` folder, or let the script pass "
+                f"`{str(resume_from_checkpoint).capitalize()}` without quotes to `train()`."
+            )
         raise InputError(
             f"Can't find a valid checkpoint at {resume_from_checkpoint}: `resume_from_checkpoint="
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "

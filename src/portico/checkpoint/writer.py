@@ -216,6 +216,23 @@ def clear_leftovers(run_folder: str) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
+def make_run_folder(run_folder: str) -> None:
+    """Make the output folder of a run, unless it exists.
+
+    Raises:
+        InputError: If it cannot be made; permissions raise ``PermissionError``.
+    """
+    try:
+        Path(run_folder).mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"`output_dir={run_folder!r}` cannot be made a folder ({os.strerror(error.errno or errno.EIO)}: "
+            f"{error.filename}); set `output_dir` to a folder, or to the path of a new one."
+        ) from error
+
+
 def refuse_unwritable(run_folder: str) -> None:
     """Raise ``PermissionError`` if no checkpoint can be written into a folder, before training gets to the first."""
     if Path(run_folder).is_dir() and not os.access(run_folder, os.W_OK):

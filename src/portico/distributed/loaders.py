@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from tqdm.auto import tqdm
 
 from portico import observers
-from portico.compat.transformers import find_batch_size, has_length, logger
+from portico.compat.transformers import BatchRebalanceSampler, find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
@@ -260,6 +260,17 @@ def given_batch_size(data: object) -> int | None:
     return data.batch_size or getattr(batches, "batch_size", None)
 
 
+def num_own_shares(loader: "DataLoader[Any]") -> int:
+    """Return over how many processes the sampler or the stream of ``loader`` divides the data by itself, at least 1.
+
+    torch's and transformers' samplers have ``num_replicas``; ``split_dataset_by_node`` of the ``datasets`` library has
+    no public counterpart.
+    """
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    counts = [getattr(sampler, "num_replicas", 1) for sampler in samplers]
+    return max(*counts, getattr(getattr(loader.dataset, "_distributed", None), "world_size", 1))
+
+
 def _keeps_state(source: object) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
@@ -489,6 +500,12 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
             f"`split_batches=True` splits each batch of {batch_size} examples over {count} processes, which "
             f"leaves unequal parts; set the batch size to a multiple of {count}, or `split_batches=False`."
         )
+    if count > 1 and num_own_shares(loader) > 1:
+        logger.warning(
+            f"The data are divided over {num_own_shares(loader)} processes already, and the trainer divides them over "
+            f"{count} again, as transformers does, so that a part is never seen; let the loader read all of them, "
+            "without `DistributedSampler` and `split_dataset_by_node`."
+        )
     options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
     sampler = getattr(batches, "sampler", None)
     if (
@@ -513,7 +530,8 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
         if config.split_batches and options.get("batch_size"):
             options["batch_size"] //= config.num_processes
         for name in options.keys() & {"sampler", "batch_sampler"}:
-            options[name] = BatchSamplerShard(options[name], config)
+            if not isinstance(options[name], BatchRebalanceSampler):  # which yields the batches of its process
+                options[name] = BatchSamplerShard(options[name], config)
     examples = _own_examples(loader, config)
     has_own_files = (
         config.num_processes > 1

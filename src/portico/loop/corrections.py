@@ -56,11 +56,15 @@ class Corrections:
 
     Args:
         trainer: The trainer, whose arguments name the corrections.
+
+    Attributes:
+        corrects_evaluations: Whether the loss of an evaluation is corrected.
     """
 
     def __init__(self, trainer: "TrainerHooks") -> None:
         self._trainer = trainer
         self._names = frozenset(correction_names(trainer.args.corrections))
+        self.corrects_evaluations = not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
         self._warned: set[str] = set()
         self._begun: set[str] = set()
         # Share of the batch whose loss is being computed; `None` if it is computed as in transformers.
@@ -71,11 +75,6 @@ class Corrections:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
-
-    @property
-    def corrects_evaluations(self) -> bool:
-        """Whether the loss of an evaluation is corrected."""
-        return not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
 
     def is_first(self, watch: str) -> bool:
         """Return whether ``watch`` begins for the first time, and note that it has begun."""

@@ -222,6 +222,9 @@ class TrainerModule(FastModule, pl.LightningModule):
         if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
             scheduler.step()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: Lightning calls this before an evaluation, whose caller may still need the gradients."""
+
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: "Optimizer") -> None:
         """Do nothing: gradients are zeroed after the step, as in transformers; Lightning zeroes before backward."""
 

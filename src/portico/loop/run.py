@@ -69,6 +69,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -521,7 +522,7 @@ def build_lightning_trainer(
     if args.precision is None and any(isinstance(plugin, Precision) for plugin in plugins):
         # Lightning accepts only one of the two.
         del placement["precision"]
-    with lightning_compat.quiet_lightning():
+    with lightning_compat.quiet_lightning(), _naming(further):
         pl_trainer = pl.Trainer(
             **placement,
             callbacks=list(callbacks),
@@ -554,6 +555,23 @@ def build_lightning_trainer(
     else:
         stop_between_batches(pl_trainer, on_sigterm=kill_children)
     return pl_trainer
+
+
+@contextmanager
+def _naming(further: Mapping[str, object]) -> Iterator[None]:
+    """Name the user's arguments of ``lightning.Trainer`` when it fails on one of them."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # Lightning checks few of its arguments; the others fail where they are used
+        given = ", ".join(f"{name}={value!r}" for name, value in further.items() if value is not None)
+        if not given:
+            raise
+        raise InputError(
+            f"`lightning.Trainer` cannot be made with {given} ({' '.join(str(error).split())}); give values that its "
+            "documentation allows in `lightning_kwargs`."
+        ) from error
 
 
 def _logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:
