@@ -56,6 +56,3 @@ class MetaStrategy(SingleDeviceStrategy):
 
     def __init__(self) -> None:
         super().__init__(device=DEVICE, accelerator=MetaAccelerator())
-
-    def teardown(self) -> None:
-        """Leave the optimizer on the device: Lightning would move it to the CPU."""

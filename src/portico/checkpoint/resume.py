@@ -210,11 +210,11 @@ def _read_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path, device
     """Return the optimizer state in ``folder`` as it was written; for a sharded model, the part of this process."""
     if holds_named_optimizer(folder):
         return read_named_optimizer(model, optimizer, folder)
-    if is_sharded(model):
-        saved = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
-        return shard_optimizer_state(model, optimizer, saved, folder)
-    state: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=device, weights_only=True)
-    return state
+    # On the CPU, whatever the device: the optimizer moves what belongs on the device, but leaves Adam's step counts
+    # where they are loaded, and would wait for a device to read each of them at every step (pytorch/pytorch#74424).
+    is_mapped = is_sharded(model) or device.type != "cpu"
+    saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=is_mapped)
+    return shard_optimizer_state(model, optimizer, saved, folder) if is_sharded(model) else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
