@@ -40,7 +40,7 @@ from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import refresh_manifest
+from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
 from portico.compat.transformers import (
@@ -1371,7 +1371,7 @@ class Trainer:
                 self.module.run.save_stream_position(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(folder / writer.STATE_FILE))
+            self.state.save_to_json(str(folder / STATE_FILE))
 
     def _finish_checkpoint(self) -> None:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
@@ -1780,7 +1780,7 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
+            self.state.save_to_json(str(checkpoint / STATE_FILE))
             writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
