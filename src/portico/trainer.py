@@ -718,15 +718,18 @@ class Trainer:
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
-        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
-            point = self.corrections.after_last_step(plan, point)
+        start = ResumePoint(*point)
+        if checkpoint is not None:
+            plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
+        if self.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
+            start = self.corrections.after_last_step(plan, start)
         self.callback_handler.train_dataloader = loader
         run = TrainingRun(
             self,
             loader=loader,
             plan=plan,
             checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
+            resume_point=start,
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
@@ -1419,7 +1422,7 @@ class Trainer:
         return metrics[key]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        resume.save_rng_state(output_dir, self.args)
+        resume.save_rng_state(output_dir, self.args, self.module.run.position() if self.module.run else None)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
