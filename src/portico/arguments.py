@@ -38,6 +38,7 @@ CORRECTIONS: Mapping[str, str] = {
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_by_examples": "a run that is resumed with steps of another size continues after the examples it has seen",
     "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 

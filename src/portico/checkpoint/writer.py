@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
-STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
 # Folders that are not checkpoints yet, or no longer.
 _PARTIAL = ".partial"

@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.manifest import damage
+from portico.checkpoint.manifest import Examination, examine
 from portico.commands.recording import norm_of
 from portico.errors import InputError
 from portico.observers import ObservedTrainer, Observer
@@ -227,7 +227,7 @@ class Replay(Observer):
             if spike is None:
                 raise InputError(f"{run} recorded no spike of the loss; name a step with --step.")
             self.number = spike[0]
-        before = [path for path, step in folders.items() if step < self.number and damage(path) is None]
+        before = [path for path, step in folders.items() if step < self.number and examine(path) == Examination()]
         rolls_back = _rolls_back(trainer)
         # A logged loss is the mean since the one before: only from there on can it be repeated.
         logged = {row["step"] for row in self._recorded if "loss" in row and row["step"] < self.number}

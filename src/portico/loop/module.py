@@ -82,8 +82,9 @@ class TrainerModule(FastModule, pl.LightningModule):
         """
         before, self._stays_on_device = self._stays_on_device, self.hf_trainer.place_model_on_device
         strategy = self.hf_trainer.lightning_trainer.strategy
+        would_move = self._stays_on_device and strategy.root_device.type != "cpu"
         try:
-            with lightning_compat.keep_optimizers_on_device(strategy) if self._stays_on_device else nullcontext():
+            with lightning_compat.keep_optimizers_on_device(strategy) if would_move else nullcontext():
                 yield
         finally:
             self._stays_on_device = before
