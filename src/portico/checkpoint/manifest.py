@@ -200,6 +200,8 @@ def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | N
 def refuse_damaged(folder: Path) -> None:
     """Raise ``InputError`` if the checkpoint in ``folder`` is damaged; announce what was changed on purpose."""
     found = examine(folder)
+    if found.damage == _NO_STATE and not (folder / MANIFEST_FILE).is_file() and not weight_files(folder):
+        return  # no checkpoint, or one in a format of the user's own, which loading the weights will tell
     if found.damage == _NO_STATE:
         raise InputFileNotFoundError(
             f"{folder} has no {STATE_FILE}, so the step at which it was saved is unknown; to train on from the first "

@@ -354,6 +354,16 @@ def skip_first_batches(
     return plain if by_index else _SkippedIterable(plain, num_batches)
 
 
+def num_examples_in_round(loader: "Loader") -> int | None:
+    """Return how many examples a batch of each process has together; ``None`` if that is unknown or varies."""
+    if not isinstance(loader, DataLoaderShard) or given_batch_size(loader) is None:
+        return None
+    if not isinstance(loader.dataset, IterableDataset) and not isinstance(loader, DataLoaderDispatcher):
+        return loader.total_batch_size
+    is_split = isinstance(loader, DataLoaderDispatcher) and loader.config.split_batches
+    return (given_batch_size(loader) or 1) * (1 if is_split else loader.config.num_processes)
+
+
 def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard | None":
     """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be told.
 

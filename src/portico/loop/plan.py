@@ -113,14 +113,23 @@ class RunPlan:
         return cls(*counts, gradient_accumulation_steps)
 
     def continued(
-        self, global_step: int, epoch: int, num_examples: int, *, is_stream: bool, by_epochs: bool, drop_last: bool
+        self,
+        global_step: int,
+        epoch: int,
+        num_examples: int,
+        *,
+        size: int,
+        is_stream: bool,
+        by_epochs: bool,
+        drop_last: bool,
     ) -> tuple["RunPlan", ResumePoint]:
         """Return plan and position of a run after ``global_step`` steps that took other numbers of examples.
 
-        It has seen ``num_examples`` of ``epoch``. With ``by_epochs`` the steps of the remaining epochs are added to
-        the steps that it has made; a stream is given as many batches as the steps up to ``max_steps`` need.
+        A batch of each process has ``size`` examples together. The run has seen ``num_examples`` of ``epoch``. With
+        ``by_epochs`` the steps of the remaining epochs are added to the steps that it has made; a stream is given as
+        many batches as the steps up to ``max_steps`` need.
         """
-        window, size = self.gradient_accumulation_steps, self.round_size
+        window = self.gradient_accumulation_steps
         if is_stream:
             skip = num_examples // size
             num_steps = skip // window + max(self.max_steps - global_step, 0)
@@ -131,11 +140,6 @@ class RunPlan:
         done = epoch * self.num_update_steps_per_epoch + skip // window
         max_steps = global_step + max(self.max_steps - done, 0) if by_epochs else self.max_steps
         return replace(self, max_steps=max_steps), ResumePoint(epoch, skip, num_examples)
-
-    @property
-    def round_size(self) -> int:
-        """Examples in a batch of each process."""
-        return self.total_train_batch_size // self.gradient_accumulation_steps
 
     def num_batches_in_window(self, update_step: int) -> int:
         """Return the number of loader batches in step ``update_step`` of an epoch; the last step may have fewer."""

@@ -93,7 +93,12 @@ from portico.checkpoint.resume import (
 from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
-from portico.distributed.loaders import DataLoaderShard, skip_first_batches, skip_first_examples
+from portico.distributed.loaders import (
+    DataLoaderShard,
+    num_examples_in_round,
+    skip_first_batches,
+    skip_first_examples,
+)
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
@@ -324,13 +329,15 @@ class TrainingRun:
         rest = skip_first_batches(self.loader, skip, position, shows_progress=shows_progress)
         return rest, skip // self.plan.gradient_accumulation_steps, True
 
-    def position(self) -> tuple[int, int]:
-        """Return the current epoch, and how many of its examples all processes have seen."""
-        point = self.resume_point
+    def position(self) -> tuple[int, int] | None:
+        """Return the current epoch, and how many of its examples all processes have seen, if that is known."""
+        point, size = self.resume_point, num_examples_in_round(self.loader)
+        if size is None:
+            return None
         if self.epoch == point.epoch and point.num_examples_to_skip is not None:
             num_batches = self.num_batches_seen - point.num_batches_to_skip
-            return self.epoch, point.num_examples_to_skip + num_batches * self.plan.round_size
-        return self.epoch, self.num_batches_seen * self.plan.round_size
+            return self.epoch, point.num_examples_to_skip + num_batches * size
+        return self.epoch, self.num_batches_seen * size
 
     def save_stream_position(self, folder: str) -> None:
         # Processes that share each layer read the same batches.
