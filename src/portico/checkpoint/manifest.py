@@ -6,7 +6,6 @@ A checkpoint without a manifest, as Hugging Face writes it, is not checked.
 import json
 import mmap
 import os
-import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from xxhash import xxh3_64
 
 from portico.compat.transformers import logger
 from portico.errors import InputError, InputRuntimeError
+from portico.trust.files import UnpicklingError
 
 MANIFEST_FILE = "portico_manifest.json"
 _CHECKSUMS = "xxh3:"
@@ -29,7 +29,7 @@ _DAMAGE = (
     AttributeError,
     LookupError,
     ArithmeticError,
-    pickle.UnpicklingError,
+    UnpicklingError,
     SafetensorError,
 )
 
@@ -75,6 +75,14 @@ def damage(folder: Path) -> str | None:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})"
     return None
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Return whether a checkpoint has a file; a file that its manifest does not list is not a part of it."""
+    if not (folder / name).is_file():
+        return False
+    manifest = folder / MANIFEST_FILE
+    return not manifest.is_file() or name in json.loads(manifest.read_bytes())
 
 
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
@@ -20,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
-from portico.checkpoint.manifest import newest_complete, of_another_model, reading, refuse_damaged
+from portico.checkpoint.manifest import has_file, newest_complete, of_another_model, reading, refuse_damaged
 from portico.checkpoint.sharded import (
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
@@ -33,6 +32,7 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError
+from portico.trust.files import UnpicklingError
 
 _MAX_COUNT = 1 << 63
 
@@ -135,7 +135,7 @@ def load_optimizer_and_scheduler(
     """
     optimizer_file, scheduler_file = folder / OPTIMIZER_FILE, folder / SCHEDULER_FILE
     is_named = holds_named_optimizer(folder)
-    if not ((is_named or optimizer_file.is_file()) and scheduler_file.is_file()):
+    if not ((is_named or has_file(folder, OPTIMIZER_FILE)) and has_file(folder, SCHEDULER_FILE)):
         logger.warning(
             "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
         )
@@ -230,7 +230,7 @@ def _is_alike(present: object, saved: object) -> bool:
 def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
     """Load the state of the gradient scaler from ``folder``, if the run and the folder have one."""
     file = folder / SCALER_FILE
-    if scaler is not None and file.is_file():
+    if scaler is not None and has_file(folder, SCALER_FILE):
         with reading(file):
             scaler.load_state_dict(torch.load(file, weights_only=True))
 
@@ -267,7 +267,7 @@ def load_rng_state(folder: str | None, args: HFTrainingArguments) -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
-    if not (file := _rng_file(folder, args)).is_file():
+    if not has_file(Path(folder), (file := _rng_file(folder, args)).name):
         logger.warning(
             "%s is missing, so random numbers continue from the current state: the resumed run will differ from an "
             "uninterrupted one.",
@@ -309,7 +309,7 @@ def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[
         return None
     file = _position_file(folder, loader)
     position = None
-    if file.is_file():
+    if has_file(Path(folder), file.name):
         with reading(file):
             position = torch.load(file, weights_only=True)
         # Another batch size or number of processes: batches are counted, as transformers does.

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from portico.commands.record import RECORD_FILE
 from portico.commands.recording import hash_of
+from portico.trust.files import load_own
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
@@ -219,7 +218,7 @@ def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
 def _content(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         # The recorded process wrote it.
-        return hash_of(torch.load(path, map_location="cpu", weights_only=False))
+        return hash_of(load_own(path, map_location="cpu"))
     if path.suffix == ".json":
         return untimed(json.loads(path.read_text(encoding="utf-8")))
     return path.read_bytes()

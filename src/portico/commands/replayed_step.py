@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.manifest import damage
+from portico.checkpoint.manifest import damage, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
 from portico.observers import ObservedTrainer, Observer
@@ -217,7 +217,10 @@ class Replay(Observer):
             path: int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*") if path.name[11:].isdigit()
         }
         states = [run / "trainer_state.json", *(path / "trainer_state.json" for path in folders)]
-        logs = [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in states if file.is_file()]
+        logs = []
+        for file in filter(Path.is_file, states):
+            with reading(file):
+                logs.append(json.loads(file.read_text(encoding="utf-8"))["log_history"])
         self._recorded = max(logs, key=lambda log: log[-1]["step"] if log else 0, default=[])
         if not self.number:
             spike = find_spike(self._recorded)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from portico.commands.command import command
 from portico.commands.script import Script, add_module_option
-from portico.errors import InputError
+from portico.errors import InputError, command
 from portico.report.page import check_writable
 
 _EPILOG = """\
