@@ -192,7 +192,7 @@ def _targets(node: ast.AST, location: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     """Say why a module may not import a name."""
-    if one.is_of(*CONFIG_PACKAGES) and not module.is_in("cli"):
+    if one.is_of(*CONFIG_PACKAGES) and not module.is_in("cli", GATE):
         yield "only cli knows the configuration tree"
     elif one.is_of(*DOORS) and not module.is_in(GATE):
         yield "only the gate builds what data name and opens what could hold code"

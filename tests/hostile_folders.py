@@ -234,16 +234,14 @@ def with_script(change: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 TARGETS: Mapping[str, Mapping[str, Any]] = {
-    "a builtin": {"callbacks/one": {"_target_": "builtins.exec", "_args_": ["import os; os.mkdir('CANARY')"]}},
-    "a function of os": {"callbacks/one": {"_target_": "os.system", "command": "touch CANARY"}},
-    "below a list": {"callbacks/one": {"hooks": [{"_target_": "os.system", "command": "touch CANARY"}]}},
-    "in a group": {"args/run_name": {"_target_": "os.system", "command": "touch CANARY"}},
-    "as a group": {"data/_target_": "os.system", "data/command": "touch CANARY"},
+    "a function of shutil": {"callbacks/one": {"_target_": "shutil.copytree", "src": "FOLDER", "dst": "CANARY"}},
+    "a function of os": {"callbacks/one": {"_target_": "os.mkdir", "path": "CANARY"}},
+    "below a list": {"callbacks/one": {"hooks": [{"_target_": "os.mkdir", "path": "CANARY"}]}},
+    "in a group": {"args/run_name": {"_target_": "os.mkdir", "path": "CANARY"}},
+    "as a group": {"data/_target_": "os.mkdir", "data/path": "CANARY"},
     "as the experiment": {"_target_": "theirs.Experiment"},
-    "a partial": {
-        "trainer/compute_loss_func": {"_target_": "os.system", "_partial_": True, "_args_": ["touch CANARY"]}
-    },
-    "arguments": {"callbacks/one": {"_target_": "os.system", "_args_": ["touch CANARY"]}},
+    "a partial": {"trainer/compute_loss_func": {"_target_": "os.mkdir", "_partial_": True, "_args_": ["CANARY"]}},
+    "arguments": {"callbacks/one": {"_target_": "os.mkdir", "_args_": ["CANARY"]}},
     "a script, by a command": {
         "callbacks/one": {"_target_": "portico.commands.run.main", "arguments": ["FOLDER/theirs.py"]}
     },
@@ -276,9 +274,24 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
         "callbacks/one": {"_target_": "pandas.read_pickle", "filepath_or_buffer": "FOLDER/theirs.pkl"}
     },
     "an interpolation": {
-        "callbacks/one": {"_target_": "portico.${.t}", "t": "commands.run.main", "arguments": ["FOLDER/theirs.py"]}
+        "callbacks/one": {
+            "_target_": "portico.${.arguments[1]}",
+            "arguments": ["FOLDER/theirs.py", "commands.run.main"],
+        }
     },
-    "an interpolated name": {"name": "os.system", "callbacks/one": {"_target_": "${name}", "command": "touch CANARY"}},
+    "an interpolation that makes a target": {
+        "callbacks/one": {
+            "_target_": "portico.callbacks.LossSpike",
+            "action": "${oc.create:'{_target_: os.mkdir, path: CANARY}'}",
+        }
+    },
+    "an escaped interpolation": {
+        "callbacks/one": {
+            "_target_": "portico.callbacks.LossSpike",
+            "action": "\\\\${oc.create:'{_target_: os.mkdir, path: CANARY}'}",
+        }
+    },
+    "an interpolated name": {"name": "os.mkdir", "callbacks/one": {"_target_": "${name}", "path": "CANARY"}},
     "an environment variable": {"callbacks/one": {"_target_": "${oc.env:HOME}"}},
     "a type of AllenNLP": {
         "_target_": "portico.gradient_descent.experiment.GradientDescentExperiment",
@@ -289,7 +302,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
         "allennlp_config": "FOLDER/theirs.jsonnet",
     },
     "a writer": {"callbacks/one": {"_target_": "portico.callbacks.ProfilerCallback", "folder": "CANARY"}},
-    "a logger": {"logger/one": {"_target_": "os.system", "command": "touch CANARY"}},
+    "a logger": {"logger/one": {"_target_": "os.mkdir", "path": "CANARY"}},
     "a path that is no name": {"callbacks/one": {"_target_": "../theirs"}},
     "a number": {"callbacks/one": {"_target_": 5}},
     "a list": {"callbacks/one": {"_target_": ["os.system"]}},
@@ -397,7 +410,7 @@ CALLBACK_STATES: Mapping[str, Any] = {
 }
 TRIAL = {"storage": "CANARY.journal", "study": "x", "id": 0}
 JOBS: Mapping[str, Mapping[str, Any]] = {
-    "a pruner": {"trial": {**TRIAL, "pruner": {"_target_": "os.system", "command": "touch CANARY"}}},
+    "a pruner": {"trial": {**TRIAL, "pruner": {"_target_": "os.mkdir", "path": "CANARY"}}},
     "a pruner inside a pruner": {
         "trial": {
             **TRIAL,
@@ -409,7 +422,7 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
         }
     },
     "an interpolated pruner": {
-        "trial": {**TRIAL, "pruner": {"_target_": "${.name}", "name": "os.system", "command": "touch CANARY"}}
+        "trial": {**TRIAL, "pruner": {"_target_": "${.name}", "name": "os.mkdir", "path": "CANARY"}}
     },
 }
 
@@ -428,19 +441,15 @@ def _sweeps() -> list[Animal]:
     return found
 
 
+def _callback_state(run: Path, state: Any) -> None:
+    rewritten(run / "checkpoint-2", "trainer_state.json", {"stateful_callbacks/LossSpike": state})
+    write_manifest(run / "checkpoint-2")
+
+
 def zoo() -> list[Animal]:
     """Return all animals."""
     states = [
-        Animal(
-            "callbacks",
-            name,
-            ["resume"],
-            partial(
-                rewritten,
-                file="checkpoint-2/trainer_state.json",
-                changes={"stateful_callbacks/LossSpike": state},
-            ),
-        )
+        Animal("callbacks", name, ["resume"], partial(_callback_state, state=state))
         for name, state in CALLBACK_STATES.items()
     ]
     return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps()]

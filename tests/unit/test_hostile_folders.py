@@ -1,5 +1,6 @@
 """Every command over a zoo of hostile folders: no code of theirs runs, and each refusal is a sentence."""
 
+import re
 import shutil
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -114,7 +115,51 @@ def test_a_harmless_folder_is_read(command, harmless, commands, tmp_path, monkey
         commands[command](folder)
 
 
-@pytest.mark.parametrize("name", ["a builtin", "a function of os", "a pickle, by joblib", "arguments"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a function of os", "config.yaml names os.mkdir, which would be imported and called"),
+        ("an interpolation", r"_target_=portico.\$\{.arguments\[1\]\}`, which would be resolved"),
+        ("a dataset package", "names `data.dataset_name=pandas`, which would be loaded by the package datasets"),
+        ("a model of the hub", "names `model.name_or_path=theirs/model`, which would be downloaded"),
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "report"])
+def test_what_a_folder_names_is_refused_with_a_sentence(command, name, why, harmless, commands, tmp_path, capsys):
+    if command == "report" and name in ("a model of the hub", "an interpolation"):
+        pytest.skip("a report loads no model, and resolves nothing")
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    if command == "report":
+        with_answers(folder)
+    (animal,) = (one for one in ZOO if (one.row, one.name) == (command, name))
+    animal.change(folder)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands[command](folder)
+    error = capsys.readouterr().err
+    assert re.search(why, error)
+    assert "if you trust the run, allow it with --trust-config" in error
+
+
+@pytest.mark.parametrize("state", list(hostile_folders.CALLBACK_STATES))
+def test_a_forged_state_of_a_callback_is_refused_with_a_sentence(state, harmless, commands, tmp_path):
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    (animal,) = (one for one in ZOO if (one.row, one.name) == ("callbacks", state))
+    animal.change(folder)
+    with pytest.raises(InputError, match=r"holds no state of a LossSpike .*; restore the file, or set"):
+        commands["resume"](folder)
+
+
+def test_the_refusal_of_a_pickle_does_not_advise_to_load_it(harmless, commands, tmp_path):
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    hostile_folders.only_pickled_weights(folder, "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"could run code; .* do not switch `weights_only` off"):
+        commands["evaluate"](folder)
+
+
+@pytest.mark.parametrize("name", ["a function of shutil", "a function of os", "a pickle, by joblib", "arguments"])
 def test_a_trusted_folder_does_what_it_names(name, harmless, tmp_path):
     """The canary can appear."""
     folder = tmp_path / RUN

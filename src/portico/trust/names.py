@@ -5,9 +5,8 @@ somebody else: what its files name is built inside :func:`from_folder`, where on
 :func:`data_only` exist and nothing is downloaded, unless the user trusts the folder.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -17,8 +16,6 @@ from portico.errors import InputError, MissingPackageError, naming_the_extra
 
 TARGET = "_target_"
 """Key of a configuration that names the class to build."""
-# What Hydra reads in a mapping that names a class. All values here are plain, so there is nothing to convert.
-_WORDS = (TARGET, "_args_", "_partial_", "_recursive_", "_convert_")
 # Modules that do something when they are imported.
 _COMMANDS = "portico.commands."
 
@@ -125,49 +122,50 @@ def import_target(name: str, path: object) -> Any:
 
 
 def built(key: str, settings: object) -> Any:
-    """Return plain settings with an object in place of each mapping that names its class.
+    """Return settings with an object in place of each mapping that names its class, as Hydra builds them.
 
-    The keywords are Hydra's (``_target_``, ``_args_``, ``_partial_``, ``_recursive_``). Nothing is interpolated:
-    ``hydra.utils.instantiate`` would resolve ``${...}`` in values that were read from a file.
+    Hydra resolves ``${...}`` in them, and refuses targets that execute what they are given.
 
     Args:
         key: Where the settings are, for messages.
-        settings: Mappings, lists and scalars.
+        settings: Plain mappings, lists and scalars.
 
     Raises:
         MissingPackageError: If a class needs a package that is not installed.
         InputError: If a class cannot be imported or built.
     """
-    if isinstance(settings, list):
-        return [built(f"{key}.{number}", one) for number, one in enumerate(settings)]
-    if not isinstance(settings, Mapping):
+    if not isinstance(settings, Mapping | list):
         return settings
-    is_recursive = settings.get("_recursive_", True) or TARGET not in settings
-    values = {
-        name: built(f"{key}.{name}", value) if is_recursive else value
-        for name, value in settings.items()
-        if TARGET not in settings or name not in _WORDS
-    }
-    if TARGET not in settings:
-        return values
-    target: Callable[..., Any] = import_target(f"{key}.{TARGET}", settings[TARGET])
-    make = partial(target, *built(f"{key}._args_", settings.get("_args_") or []), **values)
-    if settings.get("_partial_"):
-        return make
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    _judge(key, settings)
     try:
-        return make()
-    except InputError:
-        raise
-    except ImportError as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise MissingPackageError(
-            f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another entry."
-        ) from error
-    except Exception as error:  # of a class of anybody
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
-            f"The entry `{key}` cannot be built by {settings[TARGET]} ({reason}); correct its keys."
-        ) from error
+        return instantiate(settings, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from error
+        if isinstance(error.__cause__, ImportError):
+            reason = " ".join(str(error.__cause__).split()).rstrip(".")
+            raise MissingPackageError(
+                f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another "
+                "entry."
+            ) from error
+        raise InputError(f"The entry `{key}` cannot be built ({' '.join(str(error).split())}); correct it.") from error
+
+
+def _judge(key: str, value: object) -> None:
+    """Refuse settings that name what is not admitted; in a folder's, nothing may become a name afterwards."""
+    if isinstance(value, str) and "${" in value:
+        refuse_in_folder(f"`{key}={value}`", "resolved")
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            _judge(f"{key}.{number}", one)
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            _judge(f"{key}.{name}", one)
+        if TARGET in value:
+            import_target(f"{key}.{TARGET}", value[TARGET])
 
 
 def model_class(name: object) -> Any:
