@@ -20,7 +20,6 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, env_override
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import get_class, get_method
 from omegaconf import DictConfig, OmegaConf
 from typing_extensions import override
 
@@ -37,6 +36,7 @@ from portico.cli.jobs import (
 )
 from portico.cli.settings import check_values, schema_of
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, import_target
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +238,8 @@ class OptunaSweeper(Sweeper):
         import optuna
 
         described: Any = OmegaConf.to_container(self.sampler, resolve=True) if self.sampler else {}
-        sampler: Any = get_class(described.pop("_target_", "optuna.samplers.TPESampler"))
+        name = described.pop(TARGET, "optuna.samplers.TPESampler")
+        sampler: Any = import_target(f"hydra.sweeper.sampler.{TARGET}", name)
         if sampler is optuna.samplers.GridSampler:
             described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
@@ -322,7 +323,7 @@ class OptunaSweeper(Sweeper):
                 return None
             trial = self.study.ask(self.space)
             if self.custom_search_space is not None:
-                get_method(self.custom_search_space)(self.config, trial)
+                import_target("hydra.sweeper.custom_search_space", self.custom_search_space)(self.config, trial)
         self.own.add(trial.number)
         trial.set_user_attr(_WORKER, _this_worker())
         trial.set_user_attr(_FOLDER, str(self.folder))

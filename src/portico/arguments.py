@@ -25,6 +25,7 @@ from portico.distributed.placement import resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError, InputTypeError
 from portico.rules import Rule
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ class LightningPlacement:
         return {key: value for key, value in self.__dict__.items() if key != "_lightning_strategy"}
 
 
+@data_only
 @dataclass
 @with_old_names
 class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):

@@ -16,6 +16,7 @@ from portico.checkpoint.writer import OPTIMIZER_FILE
 from portico.compat.transformers import ExportableState, HFTrainingArguments, logger
 from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
+from portico.trust.names import data_only
 
 # ---- Spikes of the loss ----
 
@@ -47,6 +48,7 @@ def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) ->
     return None if worst is None else worst[1:]
 
 
+@data_only
 class LossSpike(TrainerCallback, ExportableState):
     """Reacts when a logged loss is not finite or far above those before it.
 

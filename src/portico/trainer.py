@@ -58,7 +58,6 @@ from portico.distributed.precision import autocast_forward, full_evaluation_dtyp
 from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
-from portico.imports import made_part
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
@@ -77,6 +76,7 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
+from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
     check_examples,
@@ -170,6 +170,7 @@ def _call_in_worker(
     return result, attributes, weights
 
 
+@data_only
 @deprecated.with_older_names
 class Trainer:
     """The Hugging Face ``Trainer`` on top of Lightning.

@@ -6,7 +6,6 @@ A checkpoint without a manifest, as Hugging Face writes it, is not checked.
 import json
 import mmap
 import os
-import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError
+from portico.trust.files import UnpicklingError
 
 MANIFEST_FILE = "portico_manifest.json"
 STATE_FILE = "trainer_state.json"
@@ -42,7 +42,7 @@ _DAMAGE = (
     AttributeError,
     LookupError,
     ArithmeticError,
-    pickle.UnpicklingError,
+    UnpicklingError,
     SafetensorError,
 )
 
@@ -180,6 +180,16 @@ def _objection(file: Path, manifest: Path) -> str | None:
     except (*_DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
         return f" and cannot be read ({str(error)[:200]})"
     return None
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Return whether a checkpoint has a file: one that its manifest lists, or weights that were saved again."""
+    if not (folder / name).is_file():
+        return False
+    manifest = folder / MANIFEST_FILE
+    if not manifest.is_file() or _WEIGHTS.fullmatch(Path(name).name):
+        return True
+    return name in json.loads(manifest.read_bytes())
 
 
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
@@ -20,7 +19,14 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
-from portico.checkpoint.manifest import STATE_FILE, newest_complete, of_another_model, reading, refuse_damaged
+from portico.checkpoint.manifest import (
+    STATE_FILE,
+    has_file,
+    newest_complete,
+    of_another_model,
+    reading,
+    refuse_damaged,
+)
 from portico.checkpoint.sharded import (
     FSDP_OPTIMIZER_FILE,
     OPTIMIZER_FOLDER,
@@ -34,6 +40,7 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError
+from portico.trust.files import UnpicklingError
 
 _MAX_COUNT = 1 << 63
 
@@ -140,9 +147,10 @@ def load_optimizer_and_scheduler(
     """
     scheduler_file = folder / SCHEDULER_FILE
     is_named = holds_named_optimizer(folder)
-    named = (FSDP_OPTIMIZER_FILE, OPTIMIZER_FOLDER) if is_named else (OPTIMIZER_FILE,)
-    optimizer_file = next((folder / name for name in named if (folder / name).exists()), folder / OPTIMIZER_FILE)
-    missing = [file.name for file in (optimizer_file, scheduler_file) if not file.exists()]
+    named = FSDP_OPTIMIZER_FILE if has_file(folder, FSDP_OPTIMIZER_FILE) else OPTIMIZER_FOLDER
+    optimizer_file = folder / (named if is_named else OPTIMIZER_FILE)
+    needed = [SCHEDULER_FILE] if is_named else [OPTIMIZER_FILE, SCHEDULER_FILE]
+    missing = [name for name in needed if not has_file(folder, name)]
     if missing:
         logger.warning(
             "%s has no %s, so optimizer and schedule start afresh; set `save_only_model=False` to save them.",
@@ -242,7 +250,7 @@ def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
     file = folder / SCALER_FILE
     if scaler is None:
         return
-    if not file.is_file():
+    if not has_file(folder, SCALER_FILE):
         logger.warning("%s is missing, so the loss scale starts afresh.", file)
         return
     with reading(file):
@@ -295,7 +303,7 @@ def load_rng_state(folder: str | None, args: HFTrainingArguments) -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
-    if not (file := _rng_file(folder, args)).is_file():
+    if not has_file(Path(folder), (file := _rng_file(folder, args)).name):
         logger.warning(
             "%s is missing, so random numbers continue from the current state: the resumed run will differ from an "
             "uninterrupted one.",
@@ -337,7 +345,7 @@ def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[
         return None
     file = _position_file(folder, loader)
     position = None
-    if file.is_file():
+    if has_file(Path(folder), file.name):
         with reading(file):
             position = torch.load(file, weights_only=True)
         # Another batch size or number of processes: batches are counted, as transformers does.

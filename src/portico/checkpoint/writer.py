@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import write_manifest
+from portico.checkpoint.manifest import STATE_FILE, write_manifest
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
     CallbackHandler,
@@ -30,7 +30,7 @@ from portico.compat.transformers import (
 )
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -316,6 +316,23 @@ def export_callback_states(handler: CallbackHandler, control: TrainerControl, st
     stored.update({name: same if len(same) > 1 else same[0] for name, same in states.items()})
 
 
+def _restored(callback: ExportableState, saved: Any) -> Any:
+    """Return a callback of the class of ``callback`` with a state that a checkpoint holds."""
+    kind: Any = type(callback)
+    try:
+        if forged := [name for name in saved.get("attributes", {}) if name.startswith("__")]:
+            raise TypeError(forged[0])
+        restored = kind(**saved.get("args", {}))
+        for attribute, value in saved.get("attributes", {}).items():
+            setattr(restored, attribute, value)
+    except (TypeError, AttributeError) as error:
+        raise InputError(
+            f"The checkpoint's {STATE_FILE} holds no state of a {kind.__name__} ({reason_of(error)}); restore the "
+            "file, or set `restore_callback_states_from_checkpoint=False`."
+        ) from error
+    return restored
+
+
 def restore_callback_states(handler: CallbackHandler, control: TrainerControl, state: TrainerState) -> TrainerControl:
     """Replace the callbacks with callbacks restored from ``state``; return the control flags, also restored."""
     stored = cast("dict[str, Any]", state.stateful_callbacks)
@@ -328,9 +345,7 @@ def restore_callback_states(handler: CallbackHandler, control: TrainerControl, s
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, saved in zip(same, states if isinstance(states, list) else [states], strict=False):
-            restored = type(callback)(**saved.get("args", {}))
-            for attribute, value in saved.get("attributes", {}).items():
-                setattr(restored, attribute, value)
+            restored = _restored(callback, saved)
             if isinstance(restored, TrainerControl):
                 control = restored
             else:

@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LearningRateMonitor, RichModelSummary, RichProgressBar
 from rich.console import Console
 from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import TARGET as TARGET
 from portico.cli.settings import (
     ExperimentSchema,
     GroupSchema,
@@ -37,9 +37,15 @@ from portico.cli.settings import (
     schema_of,
     without_further_keys,
 )
-from portico.errors import InputError, MissingPackageError, naming_the_extra
-from portico.imports import named
+from portico.errors import InputError
 from portico.trainer import Trainer
+from portico.trust.names import TARGET as TARGET
+from portico.trust.names import data_only, import_target
+
+# Callbacks of other libraries that our configuration files name; all take data only.
+data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
+for _callback in (LearningRateMonitor, RichModelSummary, RichProgressBar):
+    data_only(_callback, f"lightning.pytorch.callbacks.{_callback.__name__}")
 
 # Arguments of a trainer that the experiment passes itself; settings cannot set them.
 RESERVED_TRAINER_ARGUMENTS = (
@@ -62,6 +68,7 @@ RESERVED_TRAINER_ARGUMENTS = (
 )
 
 
+@data_only
 @dataclass(kw_only=True)
 class Placement:
     """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
@@ -302,26 +309,6 @@ def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> N
 def path_of(target: Callable[..., object]) -> str:
     """Return the dotted path of a class or function."""
     return f"{target.__module__}.{target.__qualname__}"
-
-
-def import_target(name: str, path: object) -> Any:
-    """Return the class or function at the dotted path under the key ``name``; ``path`` may already be one."""
-    if callable(path):
-        return path
-    module, _, attribute = str(path).rpartition(".")
-    try:
-        with naming_the_extra(f"`{name}={path}`"):
-            target = named(module, attribute)
-    except MissingPackageError:
-        raise
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
-            "class, such as my_package.my_module.MyClass, in a package that Python finds (PYTHONPATH)."
-        ) from error
-    if not callable(target):
-        raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")
-    return target
 
 
 def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:

@@ -6,7 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from portico.errors import InputError
+from portico.trust.files import plain_yaml
+from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
 # What only a run leaves behind. A folder that holds one of these is taken.
@@ -32,6 +36,23 @@ def check_folder_settings(settings: Mapping[str, Any]) -> None:
             f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a string without "
             "slashes, or choose the whole folder with paths.output_dir=<folder>."
         )
+
+
+def recorded_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of the run in a folder, whose ``config.yaml`` may come from anybody.
+
+    Raises:
+        InputError: If the file cannot be read, or no run has written it.
+    """
+    file = folder / CONFIG_FILE
+    try:
+        settings = plain_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file} cannot be read ({' '.join(str(error).split())[:300]}); restore it.") from error
+    groups = [settings.get(name) for name in ("args", "paths")] if isinstance(settings, dict) else [None]
+    if not all(isinstance(values, dict) for values in groups) or not settings.get(TARGET):
+        raise InputError(f"{file}: no configuration of `portico train`; give the folder of one of its runs.")
+    return dict(settings)
 
 
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -66,13 +87,13 @@ def interruption(folder: Path) -> str:
 
 
 @contextmanager
-def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
+def recorded_config(folder: Path, text: str) -> Iterator[None]:
     """Keep the configuration next to the results; remove it if the run is refused or interrupted without results.
 
     The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
-    path.write_text(yaml, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     try:
         yield
     except (InputError, KeyboardInterrupt):

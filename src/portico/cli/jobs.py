@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypedDict, cast
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.cli.folders import CONFIG_FILE
+from portico.cli.folders import recorded_settings
 from portico.errors import InputError
+from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
@@ -33,6 +33,8 @@ _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 # Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
 _SECONDS_TO_END = 10
+# Tells the process of a job which pruner its sweep names; a forged `job.json` may name any.
+_PRUNER_VARIABLE = "PORTICO_PRUNER"
 
 
 class JobPruned(Exception):
@@ -101,10 +103,13 @@ class SweepJob:
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""
-        recorded = self.folder / CONFIG_FILE
-        if settings["overwrite"] or not recorded.is_file():
+        if settings["overwrite"]:
             return None
-        if _identity(yaml.safe_load(recorded.read_text(encoding="utf-8"))) != _identity(settings):
+        try:
+            is_same = _identity(recorded_settings(self.folder)) == _identity(settings)
+        except InputError:  # there is none, or it is another program's
+            return None
+        if not is_same:
             return None
         has_checkpoint = any(next(self.folder.glob(pattern), None) for pattern in ("checkpoint-*", "*.th"))
         args = {"resume_from_checkpoint": True} if has_checkpoint else {}
@@ -266,8 +271,16 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
         flags += ["--config-dir", folders["command-line"]]
     own = [one for one in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(one)]
     job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
+    pruner = chosen_pruner(hydra_config)
+    job += [f"+hydra.job.env_set.{_PRUNER_VARIABLE}='{pruner}'"] if pruner else []
     place = str(folder).replace("'", "\\'")
     return [sys.executable, *script, *flags, *hydra_config.overrides.task, *own, *job, f"hydra.run.dir='{place}'"]
+
+
+def chosen_pruner(hydra_config: DictConfig) -> str | None:
+    """Return the dotted path of the pruner that the user's command names."""
+    name = OmegaConf.select(hydra_config, f"sweeper.pruner.{TARGET}") or os.environ.get(_PRUNER_VARIABLE)
+    return None if name is None else str(name)
 
 
 def environment_of_job() -> dict[str, str]:

@@ -21,9 +21,7 @@ import yaml
 
 from portico.errors import InputError, nearest_names
 from portico.rules import WORDS, Rule
-
-TARGET = "_target_"
-"""Key of a group that names its class."""
+from portico.trust.names import TARGET
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:

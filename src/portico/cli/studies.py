@@ -3,16 +3,18 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from hydra.utils import instantiate
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.cli.jobs import JobPruned, ReportedTrial, SweepJob
+from portico.cli.jobs import JOB_FILE, JobPruned, SweepJob, chosen_pruner
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, built, data_only, from_folder, import_target
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -68,7 +70,7 @@ def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":
     """Return the pruner that a configuration describes, or one that never prunes."""
     from optuna.pruners import BasePruner, NopPruner
 
-    pruner = instantiate(described) if described else NopPruner()
+    pruner = built("hydra.sweeper.pruner", described) if described else NopPruner()
     assert isinstance(pruner, BasePruner)
     return pruner
 
@@ -131,7 +133,7 @@ class JobProgress(TrainerCallback):
         if self.job.trial is None or len(self.job.goals) > 1:
             return False  # Optuna does not prune with several objectives
         if self._trial is None:
-            self._trial = _open_trial(self.job.trial)
+            self._trial = _open_trial(self.job)
         known = self._trial.study.get_trials(deepcopy=False)[self.job.number]
         if known.state.is_finished():
             return False  # a run that somebody resumed after the search
@@ -142,14 +144,32 @@ class JobProgress(TrainerCallback):
         return bool(self._trial.should_prune())
 
 
-def _open_trial(described: ReportedTrial) -> "Trial":
+def _recorded_pruner(job: SweepJob) -> "BasePruner":
+    """Return the pruner that ``job.json`` describes: one of Optuna's, or the one that the user's command names."""
+    import optuna
+
+    for name in optuna.pruners.__all__:
+        if isinstance(kind := getattr(optuna.pruners, name), type):
+            data_only(kind, f"optuna.pruners.{name}")
+    if chosen := chosen_pruner(cast(DictConfig, HydraConfig.get())):
+        data_only(import_target(f"hydra.sweeper.pruner.{TARGET}", chosen), chosen)
+    assert job.trial is not None
+    with from_folder(
+        job.folder / JOB_FILE, advice="name it in the command, by hydra.sweeper.pruner, or remove the file"
+    ):
+        return pruner_of(job.trial["pruner"])
+
+
+def _open_trial(job: SweepJob) -> "Trial":
     """Return the trial that a sweeper described in ``SweepJob.trial``."""
     import optuna
 
+    described = job.trial
+    assert described is not None
     study: Study = optuna.load_study(
         study_name=described["study"],
         storage=storage_of(described["storage"]),
         sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
-        pruner=pruner_of(described["pruner"]),
+        pruner=_recorded_pruner(job),
     )
     return optuna.trial.Trial(study, described["id"])

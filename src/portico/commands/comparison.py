@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from portico.commands.record import AT_THE_SAME_TIME, RECORD_FILE, SUFFIX
 from portico.commands.recording import hash_of
+from portico.trust.files import load_own
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
@@ -224,7 +223,7 @@ def _bytes(path: Path) -> bytes:
 def _content(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         # The recorded process wrote it.
-        return hash_of(torch.load(path, map_location="cpu", weights_only=False))
+        return hash_of(load_own(path, map_location="cpu"))
     if path.suffix == ".json":
         return untimed(json.loads(_bytes(path)))
     return _bytes(path)

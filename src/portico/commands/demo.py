@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from portico.commands.command import command
+from portico.errors import command
 
 
 def build_parser() -> argparse.ArgumentParser:

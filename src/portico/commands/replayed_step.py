@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.manifest import Examination, examine
+from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
 from portico.observers import ObservedTrainer, Observer
@@ -217,10 +217,13 @@ class Replay(Observer):
             path: int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*") if path.name[11:].isdigit()
         }
         states = [run / "trainer_state.json", *(path / "trainer_state.json" for path in folders)]
-        recorded = [json.loads(file.read_text(encoding="utf-8")) for file in states if file.is_file()]
-        last = max(recorded, key=lambda state: int(state["global_step"]), default={"log_history": []})
-        self._recorded = last["log_history"]
-        if 0 < (num_steps := last.get("max_steps", 0)) < self.number:
+        recorded = []
+        for file in filter(Path.is_file, states):
+            with reading(file):
+                state = json.loads(file.read_text(encoding="utf-8"))
+                recorded.append((int(state["global_step"]), int(state["max_steps"]), state["log_history"]))
+        _, num_steps, self._recorded = max(recorded, key=lambda one: one[0], default=(0, 0, []))
+        if 0 < num_steps < self.number:
             raise InputError(f"{run} recorded a training of {num_steps} steps; name one of them with --step.")
         if not self.number:
             spike = find_spike(self._recorded)

@@ -7,9 +7,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from portico.commands.command import command
 from portico.commands.script import Script, add_module_option
-from portico.errors import InputError, MissingPackageError
+from portico.errors import InputError, MissingPackageError, command
 from portico.report.page import check_writable
 
 _EPILOG = """\

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from portico.errors import InputError, nearest_names
+from portico.trust.names import resolved
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Registrable:
             return registered[name]
         if "." in name:
             try:
-                found = resolve_name(name)
+                found = resolved(name)
             except (ImportError, AttributeError, ValueError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "

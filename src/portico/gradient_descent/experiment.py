@@ -2,7 +2,6 @@
 
 import json
 import logging
-import pickle
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from portico.cli.experiment import Experiment, Placement, group, print_scores
 from portico.cli.settings import GroupSchema, Setting, documentation, schema_of, setting
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,
@@ -32,6 +31,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
+from portico.trust.files import UnpicklingError
 
 _log = logging.getLogger(__name__)
 
@@ -178,11 +178,10 @@ class GradientDescentExperiment(Experiment):
             )
         try:
             parts.model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            reason = " ".join(str(error).split())[:300]
+        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
             raise InputError(
-                f"`args.weights={path}` has no weights of this model ({reason}); set it to the folder of a run with "
-                "the same settings."
+                f"`args.weights={path}` has no weights of this model ({reason_of(error)}); set it to the folder of a "
+                "run with the same settings."
             ) from error
         return parts.model.eval().requires_grad_(False), iter(parts.validation_data_loader)
 

@@ -21,8 +21,10 @@ from portico.mrc.experiment import MRCExperiment
 from portico.mrc.inference import Inference
 from portico.mrc.models.loading import ModelAndTokenizer, head_of
 from portico.mrc.trainer import MRCTrainer
+from portico.trust.names import data_only
 
 
+@data_only
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
@@ -37,6 +39,7 @@ def _attributes(config_class: Callable[..., object]) -> GroupSchema:
     return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
 
 
+@data_only
 @dataclass(kw_only=True)
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""

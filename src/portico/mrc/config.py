@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
-from portico.cli.experiment import TARGET, import_target
 from portico.cli.settings import check_values, further_keys, schema_of, setting, without_further_keys
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
@@ -45,6 +44,7 @@ from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
+from portico.trust.names import TARGET, data_only, import_target
 
 _RECORD_KEYS = ("id", "question", "context", "answers")
 
@@ -56,6 +56,7 @@ class Source(NamedTuple):
     validation: list[Mapping[str, Any]]
 
 
+@data_only
 @dataclass(kw_only=True)
 class MRCData:
     """The group ``data``: questions of the embedded corpus, of files, or of a dataset of the hub."""
@@ -205,6 +206,7 @@ class PassageSettings(TokenizerSettings, Protocol):
     num_passages: int | None
 
 
+@data_only
 @dataclass(kw_only=True)
 class EncoderModel:
     """The group ``model`` of extractive answers: a pretrained encoder, or a small BERT trained from scratch."""
@@ -247,6 +249,7 @@ class EncoderModel:
         return reader.model, reader.tokenizer
 
 
+@data_only
 @dataclass(kw_only=True)
 class EncoderDecoderModel:
     """The group ``model`` of generated answers: a pretrained encoder-decoder, or a small T5 trained from scratch."""
@@ -271,6 +274,7 @@ class EncoderDecoderModel:
         return made.model, made.tokenizer
 
 
+@data_only
 @dataclass(kw_only=True)
 class WindowPreprocessing:
     """The group ``preprocess`` of extractive answers, which reads a long passage in overlapping windows."""
@@ -340,6 +344,7 @@ PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPr
 """The settings of the command line by the names of the featurizer's arguments."""
 
 
+@data_only
 @dataclass(kw_only=True)
 class GenerativePreprocessing:
     """The group ``preprocess`` of generated answers: question and passage in one string, the answer in another."""
@@ -368,6 +373,7 @@ class GenerativePreprocessing:
         }
 
 
+@data_only
 @dataclass(kw_only=True)
 class SpanAnswers:
     """The group ``postprocess`` of extractive answers: from the scores of tokens to one answer for each question."""
@@ -397,6 +403,7 @@ class SpanAnswers:
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 
+@data_only
 @dataclass(kw_only=True)
 class GeneratedAnswers:
     """The group ``postprocess`` of generated answers, which has no settings: the generated tokens are the answer."""

@@ -52,6 +52,7 @@ from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "befo
 _PREFIX = "predict"
 
 
+@data_only
 @dataclass(kw_only=True)
 class MRCExperiment(TrainerExperiment):
     """Reading comprehension, extractive or generative: the groups decide which; see :mod:`portico.mrc.config`."""

@@ -43,6 +43,7 @@ from portico.tasks.task import (
     rows,
     value_of,
 )
+from portico.trust.names import data_only
 
 
 def _f1(predicted: Array, labels: Array) -> float:
@@ -75,6 +76,7 @@ _NUMBER_METRICS: Mapping[str, Callable[[Array, Array], float]] = {
 _METRICS = {**_CLASS_METRICS, **_NUMBER_METRICS}
 
 
+@data_only
 @dataclass(kw_only=True)
 class TextClassification(Task[Tokenizer]):
     """Predicts a class, or a number, for a text or a pair of texts."""
@@ -168,6 +170,7 @@ class TextClassification(Task[Tokenizer]):
         return ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(answers))]
 
 
+@data_only
 @dataclass(kw_only=True)
 class TokenClassification(Task[Tokenizer]):
     """Predicts a tag for each word, such as the names in a sentence."""
@@ -301,6 +304,7 @@ def entity_scores(predicted: Sequence[Sequence[str]], golds: Sequence[Sequence[s
     }
 
 
+@data_only
 @dataclass(kw_only=True)
 class MultipleChoice(Task[Tokenizer]):
     """Chooses the ending that fits a beginning, on records in the form of SWAG."""

@@ -14,6 +14,7 @@ from portico.data.defects import Defects
 from portico.data.sources import entries, import_datasets, open_text, paths_of
 from portico.errors import InputError
 from portico.tasks.task import Record, Task
+from portico.trust.names import data_only, refuse_in_folder
 
 # Draws for each record of the evaluation set, which must not be in the training set.
 _MOST_DRAWS = 20
@@ -25,6 +26,7 @@ class Records(list[Record]):
     names: Mapping[str, list[str]] = {}
 
 
+@data_only
 @dataclass(kw_only=True)
 class TaskData:
     """The group ``data`` of a task: embedded records, files, or a dataset of the hub."""
@@ -101,6 +103,7 @@ class TaskData:
         return found + [make(draws[1]) for _ in range(self.num_validation - len(found))]
 
     def _hub_split(self, split: str) -> Records:
+        refuse_in_folder(f"`data.dataset_name={self.dataset_name}`", "loaded by the package datasets")
         package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a dataset")
         try:
             loaded: Any = package.load_dataset(self.dataset_name, self.dataset_config_name, split=split)

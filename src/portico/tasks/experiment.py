@@ -39,6 +39,7 @@ from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
 from portico.tasks.task import Record, Task, first
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ _NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "m
 _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 
+@data_only
 @dataclass(kw_only=True)
 class TaskExperiment(TrainerExperiment):
     """Trains, evaluates and predicts a task."""

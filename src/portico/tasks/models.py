@@ -30,6 +30,7 @@ from portico.mrc.models.from_scratch import (
 )
 from portico.tasks.images import ImageProcessor
 from portico.tasks.task import ProcessorT, Task, Tokenizer
+from portico.trust.names import data_only, refuse_download
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
     def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
         name = str(self.name_or_path)
         what = task.model_class.__name__.removeprefix("AutoModelFor")
+        refuse_download("model.name_or_path", name)
         with loading_pretrained(
             f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
             "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
@@ -125,6 +127,7 @@ def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallBert(TaskModel[Tokenizer]):
     """A small BERT."""
@@ -145,6 +148,7 @@ class SmallBert(TaskModel[Tokenizer]):
         return train_wordpiece_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE), lowercase=lowercase)
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallGPT2(TaskModel[Tokenizer]):
     """A small GPT-2."""
@@ -166,6 +170,7 @@ class SmallGPT2(TaskModel[Tokenizer]):
         return {**super().special_tokens(tokenizer), "bos_token_id": end, "eos_token_id": end}
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallT5(TaskModel[Tokenizer]):
     """A small T5."""
@@ -191,6 +196,7 @@ class SmallT5(TaskModel[Tokenizer]):
         return {"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": pad}
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallViT(TaskModel[ImageProcessor]):
     """A small vision transformer."""

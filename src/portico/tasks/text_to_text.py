@@ -32,10 +32,12 @@ from portico.tasks.task import (
     multiple_of,
     value_of,
 )
+from portico.trust.names import data_only
 
 _PERCENT = 100
 
 
+@data_only
 @dataclass(kw_only=True)
 class TextToText(Task[Tokenizer]):
     """Reads one string of a pair and writes the other; the score is the share of exactly matching targets."""
@@ -139,6 +141,7 @@ def _string(value: object, column: str) -> str:
     return value
 
 
+@data_only
 @dataclass(kw_only=True)
 class Summarization(TextToText):
     """Summaries, scored by ROUGE."""
@@ -179,6 +182,7 @@ def _rouge() -> tuple[Any, Callable[..., Any]]:
     return scoring, rouge_scorer.RougeScorer
 
 
+@data_only
 @dataclass(kw_only=True)
 class Translation(TextToText):
     """Translations, scored by BLEU."""

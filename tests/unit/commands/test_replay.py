@@ -261,23 +261,8 @@ def test_opens_a_step_of_a_folder_of_train(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize(
-    ("name", "naming"),
-    [
-        ("os.system", "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}"),
-        ("portico.commands.replay.os.system", "callbacks: {one: {_target_: portico.commands.replay.os.system}}"),
-        ("portico.imports.import_module", "model: {_target_: portico.imports.import_module}"),
-        ("os.system", "trainer: {optimizer: {type: os.system}}"),
-        ("theirs.jsonnet", "allennlp_config: theirs.jsonnet"),
-    ],
-)
-def test_calls_nothing_that_a_configuration_names_unless_trusted(name, naming, tmp_path, monkeypatch, capsys):
-    (tmp_path / "config.yaml").write_text(f"args: {{_target_: portico.TrainingArguments}}\npaths: {{}}\n{naming}\n")
+def test_a_folder_without_a_configuration_and_options_of_scripts_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        replay.main([".", "--step", "1"])
-    assert ended.value.code == 1
-    assert f"config.yaml names {name}, which would be imported and called; if you trust the" in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text("[]")
     with pytest.raises(SystemExit):
         replay.main([".", "--step", "1"])

@@ -21,6 +21,7 @@ from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
 from portico.mrc.datasets.records import Format, RawRecord
+from portico.trust.names import refuse_in_folder
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -173,6 +174,7 @@ def read_hub(
     The ``config`` of XQuAD and MLQA names the language (``mlqa.zh.en``). For the other arguments, and the errors, see
     :func:`read_examples`.
     """
+    refuse_in_folder(f"`data.dataset_name={name}`", "loaded by the package datasets")
     package = import_datasets(f"`data.dataset_name={name}` names a dataset")
     try:
         dataset: Any = package.load_dataset(name, config, split=split)
