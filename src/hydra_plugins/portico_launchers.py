@@ -86,7 +86,7 @@ class CommandLauncher(Launcher, ABC):
 
     @abstractmethod
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
-        """Give the jobs to the engine, and each its ``handle``."""
+        """Submit the jobs to the engine, and set the ``handle`` of each."""
 
     @abstractmethod
     def end(self, jobs: Sequence[StartedJob]) -> None:

@@ -75,8 +75,8 @@ class OptunaSweeper(Sweeper):
     """Largest share of failed trials, 0 to 1; above it the search stops."""
     params: Mapping[str, Any] | None = None
     """Values to choose from by key, in Hydra's override grammar: ``interval(0, 1)``, ``int(interval(1, 9))``,
-    ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. The command line adds to them
-    and goes first."""
+    ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. Values of the command
+    line are added, and take precedence."""
     search_space: Mapping[str, Any] | None = None
     """The older form: ``type``, ``low``, ``high``, ``step``, ``log`` or ``choices`` by key."""
     custom_search_space: str | None = None
@@ -84,8 +84,8 @@ class OptunaSweeper(Sweeper):
     enqueue: Sequence[Mapping[str, Any]] | None = None
     """Points that are tried first: values by key."""
     constraints: Sequence[str] | None = None
-    """Bounds on metrics that the best trial has to keep, such as "train_runtime <= 60"; samplers that know constraints
-    also avoid what breaks them."""
+    """Bounds on metrics that the best trial must satisfy, such as "train_runtime <= 60"; samplers that support
+    constraints also avoid violations."""
 
     @override
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -379,10 +379,7 @@ def _is_feasible(trial: Any) -> bool:
 
 
 def distribution_of(one: Override) -> Any:
-    """Return the distribution of an override in Hydra's grammar.
-
-    Both ends of a range belong to it, as in Hydra's own Optuna sweeper.
-    """
+    """Return the distribution of an override in Hydra's grammar; a range includes both ends, as in hydra-optuna."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value: Any = one.value()
@@ -443,7 +440,7 @@ def _grid_values(key: str, one: Any) -> list[Any]:
 
 
 def _bound(text: str) -> tuple[str, Any]:
-    """Return the metric of a constraint, and the function that returns by how much a value breaks it."""
+    """Return the metric of a constraint, and the function that returns by how much a value violates it."""
     parts = _CONSTRAINT.fullmatch(text)
     if parts is None:
         raise InputError(f"'{text}' of hydra.sweeper.constraints is unknown; write '<metric> <= <number>' or '>='.")

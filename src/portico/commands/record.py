@@ -10,7 +10,7 @@ from typing import Any
 VARIABLE = "PORTICO_RECORD"
 """A recorded process finds its settings in this environment variable."""
 RECORD_FILE = "record.json"
-# Of the folder in place of an output folder, while a script is recorded.
+# Suffix of the folder that replaces an output folder while a script is recorded.
 SUFFIX = ".portico-verify"
 
 
@@ -23,13 +23,13 @@ class RecordSettings:
     folder: str
     """Receives ``record.json``."""
     steps: int | None = None
-    """Optimizer steps after which a training is ended; by default its own end."""
+    """Optimizer steps after which a training ends; by default as many as the script trains."""
     options: dict[str, Any] = field(default_factory=dict)
     """For ``portico.install``."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Training arguments to set, whatever the script says."""
     batch_divisor: int = 1
-    """By how much to divide the batch of each process, so that a step keeps its size on more of them."""
+    """Divisor of the batch of each process, so that a step on more processes keeps its size."""
     finds_operators: bool = False
     """Whether to collect warnings of operators that are not deterministic."""
 
@@ -60,7 +60,7 @@ class ScriptRecord:
     folders: dict[str, str] = field(default_factory=dict)
     """The folders written to, by the output folder of the script that each replaces."""
     announced: list[str] = field(default_factory=list)
-    """What the library says to have no effect."""
+    """Messages of the library on arguments without effect."""
     operators: list[str] = field(default_factory=list)
     """Operators that are not deterministic."""
 
@@ -83,7 +83,7 @@ def recording_environment(settings: RecordSettings) -> dict[str, str]:
 
 
 def adapt_arguments(args: Any, settings: RecordSettings, record: ScriptRecord) -> None:
-    """Redirect the output of training arguments that are being made, and change what the settings say."""
+    """Redirect the output of training arguments that are being made, and set those that the settings name."""
     if not str(args.output_dir).endswith(SUFFIX):
         args.output_dir = record.redirected(str(args.output_dir))
     for name, value in settings.arguments.items():

@@ -26,9 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="portico verify",
         usage="portico verify [OPTIONS] SCRIPT.py [ARGUMENTS]",
-        description="Run a script under transformers, twice, and under portico, each time in a process of its own and "
-        "with output folders apart, and compare every step: batch, loss, gradients, learning rate, weights, random "
-        "states. The two runs under transformers tell what the script does not reproduce at all.",
+        description="Run a script under transformers, twice, and under portico, each time in a separate process "
+        "with a separate output folder, and compare every step: batch, loss, gradients, learning rate, weights, "
+        "random states. The two runs under transformers tell what the script does not reproduce at all.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -45,6 +45,24 @@ def import_datasets(why: str) -> ModuleType:
     return datasets
 
 
+def load_hub_split(name: str, config: str | None, split: str) -> Any:
+    """Return a split of a dataset of the hub or of its local cache, as ``datasets.load_dataset`` loads it.
+
+    Raises:
+        InputError: If it cannot be loaded; the message names the settings of the group ``data``.
+    """
+    package = import_datasets(f"`data.dataset_name={name}` names a dataset")
+    try:
+        return package.load_dataset(name, config, split=split)
+    except (OSError, ValueError, RuntimeError) as error:
+        # `datasets` raises DatasetNotFoundError (OSError), ValueError for a split, RuntimeError for loading scripts.
+        raise InputError(
+            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: "
+            f"{' '.join(str(error).split())} Check the names and the connection, or set `data.train_file` and "
+            "`data.validation_file` to local files."
+        ) from error
+
+
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files and stored datasets that paths, globs and folders name, in order and without duplicates.
 

@@ -97,8 +97,8 @@ class TaskModel(ABC, Generic[ProcessorT]):
         what = task.model_class.__name__.removeprefix("AutoModelFor")
         with loading_pretrained(
             f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
-            "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
-            f"{self.kind} trained from scratch.",
+            "set it to a folder written by `save_pretrained`, such as the folder of a run, to a hub name, or to null "
+            f"for a {self.kind} trained from scratch.",
         ):
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
