@@ -266,13 +266,13 @@ class WindowPreprocessing:
     max_q_char_len: int | None = setting(None, least=1)
     """Longer questions are cut to this many characters."""
     max_contexts: int | None = setting(None, least=1)
-    """Most passages of a question that are read; null: all."""
+    """Number of passages of a question to read; null: all."""
     negative_sampling_prob_when_has_answer: float = setting(1.0, least=0)
-    """Share of the windows without the answer, of questions that have one, that are trained on."""
+    """Share of the windows without an answer to train on, of questions that have an answer."""
     negative_sampling_prob_when_no_answer: float = setting(1.0, least=0)
-    """Share of the windows of questions without an answer that are trained on."""
+    """Share of the windows to train on, of questions without an answer."""
     subsampling_seed: int = setting(0, least=0)
-    """Seed of the choice of windows."""
+    """Seed of the choice of windows to train on."""
     compat_label_bug: bool = False
     """Reproduce how transformers' example labels an answer in the last token of a window."""
     packing: bool = False
@@ -358,11 +358,11 @@ class SpanAnswers:
     null_score_diff_threshold: float | str = 0.0
     """Higher values leave fewer questions unanswered; best: the best value for the evaluation set."""
     mode: Mode = "portico"
-    """Whose rules select the answers."""
+    """Whose rules select the answers: portico, hf, primeqa or beam_search."""
     search: SpanSearch = "top"
     """exhaustive: the best of all spans, at several times the cost."""
     scorer_type: str = str(SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF.value)
-    """What PrimeQA's mode ranks spans by."""
+    """Score by which mode=primeqa ranks spans."""
     calibrate: bool = True
     """Store a calibration with the model, which turns scores into probabilities."""
 

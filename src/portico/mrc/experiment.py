@@ -77,7 +77,7 @@ class MRCExperiment(TrainerExperiment):
     headline: str = key_of_group("metric", "f1")
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)
-    """Whether "no answer" can be predicted; null: whether some question has no answer."""
+    """Whether "no answer" can be predicted; null: if some question has no answer."""
 
     @cached_property
     def sources(self) -> list[Source]:

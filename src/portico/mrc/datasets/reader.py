@@ -84,8 +84,8 @@ def read_examples(
         are read, identifiers are prefixed with the language, because translations share them.
 
     Raises:
-        InputError: If a source cannot be read, has an unknown format, holds no valid question or, unless skipped,
-            holds an invalid record. The message names the source and the record.
+        InputError: If a source cannot be read, has an unknown format, has no valid question, or has an invalid record
+            that is not skipped. The message names the source and the record.
     """
     one = None if format is None else format_named(format)
     return _read_all(source, one, Reading(skip_invalid, max_gzip_ratio))
