@@ -51,8 +51,8 @@ class Format:
     """How to parse the entries of one format: ``description`` has their fields, ``is_like`` recognises one.
 
     ``questions`` yields the questions of an entry, not yet validated, and ``example`` parses one of them or raises
-    ``InvalidRecord``. By default every entry is one question. The fields of
-    ``unanswered`` complete a record whose answers are not read.
+    ``InvalidRecord``. By default every entry is one question. The fields of ``unanswered`` complete a record whose
+    answers are not read.
     """
 
     description: str
