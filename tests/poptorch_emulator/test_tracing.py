@@ -141,5 +141,5 @@ class TestStrict:
 
         model = self.Model()
         model.chosen = lambda x: x * random.random()
-        with pytest.warns(UserWarning, match="a compiled program repeats those of its compilation"):
+        with pytest.warns(UserWarning, match="a compiled program repeats the draws of its compilation"):
             poptorch.trainingModel(model)(*BATCH)

@@ -85,7 +85,7 @@ class Placement:
     """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
 
 
-# Training arguments of an evaluation or prediction, which does nothing that only a training does.
+# Training arguments of an evaluation or prediction: what only a training does is switched off.
 NOT_WITHOUT_TRAINING = {
     "eval_strategy": "no",
     "save_strategy": "no",
@@ -97,20 +97,20 @@ RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.f
 """Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupSpec:
-    """How a group of the configuration becomes a field of an experiment; see :func:`group`.
+    """How a group of the configuration becomes a field of an experiment, whose metadata has it as ``"group"``.
 
     The default of the field is the class that is built if the group names none. Where it is a partial, the group is
     kept as one: the experiment builds it.
     """
 
     needs: str | None = None
-    """Method that another class than the default must have; the default documents it."""
+    """Method that a replacement of the default class must have; the default class documents it."""
     base: type | tuple[type, ...] | None = None
-    """Classes of which another class must derive from one; by default the default, unless there is ``needs``."""
+    """Classes, from one of which a replacement must derive; by default the default class, unless ``needs`` is set."""
     decided: Sequence[str] = ()
-    """Arguments of the class that the experiment gives, and settings cannot."""
+    """Arguments of the class that the experiment passes itself; settings cannot set them."""
     settings: Callable[[Any], GroupSchema] = schema_of
     """Returns the keys that a class takes."""
 
@@ -132,17 +132,6 @@ class GroupSpec:
             )
 
 
-def group(
-    *,
-    needs: str | None = None,
-    base: type | tuple[type, ...] | None = None,
-    decided: Sequence[str] = (),
-    settings: Callable[[Any], GroupSchema] = schema_of,
-) -> dict[str, Any]:
-    """Return the field metadata of a configuration group; the arguments are as in :class:`GroupSpec`."""
-    return {"group": GroupSpec(needs, base, decided, settings)}
-
-
 def key_of_group(name: str, default: object) -> Any:
     """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
     return field(default=default, metadata={"key_of": name})
@@ -156,9 +145,9 @@ class Experiment(ABC):
 
     # Makes the training arguments.
     args: Callable[..., Any] = field(
-        default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
+        default=partial(TrainingArguments), metadata={"group": GroupSpec(decided=RESERVED_TRAINING_ARGUMENTS)}
     )
-    strategy: Any = field(default_factory=Placement, metadata=group())
+    strategy: Any = field(default_factory=Placement, metadata={"group": GroupSpec()})
     callbacks: Sequence[Any] = ()
     """Callbacks of Hugging Face or Lightning."""
     logger: Sequence[Any] = ()

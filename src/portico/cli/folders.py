@@ -62,7 +62,9 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     resume from nor rotate away the old checkpoints, and nothing is deleted.
     """
     signs = _signs(folder)
-    if not signs or _resumes_inside(folder, settings["args"].get("resume_from_checkpoint")):
+    checkpoint = settings["args"].get("resume_from_checkpoint")
+    is_inside = isinstance(checkpoint, str) and folder.resolve() in Path(checkpoint).resolve().parents
+    if not signs or is_inside or checkpoint is True:
         return
     if not settings["overwrite"]:
         raise InputError(
@@ -118,10 +120,3 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
 
 def _signs(folder: Path) -> list[Path]:
     return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern))
-
-
-def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
-    """Return whether the run continues the one in the folder, from its last checkpoint or from one given by path."""
-    if isinstance(checkpoint, str):
-        return folder.resolve() in Path(checkpoint).resolve().parents
-    return checkpoint is True

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
@@ -288,14 +288,10 @@ def environment_of_job() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "HYDRA_FULL_ERROR")}
 
 
-def start_process(
-    job: SweepJob, command: Sequence[str] | None = None, output: IO[bytes] | None = None
-) -> subprocess.Popen[bytes]:
+def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    environment = environment_of_job()
-    errors = subprocess.STDOUT if output is not None else None
-    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
+    return subprocess.Popen(command, env=environment_of_job(), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

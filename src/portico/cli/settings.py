@@ -359,11 +359,6 @@ def first_guesses() -> Mapping[str, Sequence[str]]:
     }
 
 
-def _exists(guess: str, known: Collection[str]) -> bool:
-    """Return whether there are the keys of groups that a guess names."""
-    return all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess))
-
-
 def suggestion(unknown: str, known: Collection[str]) -> str:
     """Return the end of a sentence about an unknown key: the key that was probably meant, or the nearest ones."""
     guess = _first_guess(unknown, known)
@@ -374,7 +369,8 @@ def _first_guess(unknown: str, known: Collection[str]) -> str | None:
     words = unknown.split(".")
     for name in (unknown, words[-1], *reversed(words[1:-1])):
         for guess in first_guesses().get(name, ()):
-            if guess != unknown and _exists(guess, known):
+            # A guess is a sentence, which may name keys of several groups.
+            if guess != unknown and all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess)):
                 return guess
     return None
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from hydra.experimental.callback import Callback
@@ -117,7 +117,7 @@ def _is_measured(row: Mapping[str, Any]) -> bool:
 
 
 def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float]:
-    """Return how much of an objective's variation each parameter explains, summing to 1; empty if it cannot be told.
+    """Return how much of an objective's variation each parameter explains, summing to 1; empty if that is unknown.
 
     By fANOVA, or by PED-ANOVA where scikit-learn is not installed; empty without Optuna and for fewer than 4 jobs.
     """
@@ -193,24 +193,20 @@ _own_sweep: ContextVar[_OwnSweep] = ContextVar("own_sweep", default=_OwnSweep())
 
 
 class SweepFolder(Callback):
-    """Tells the command line, which Hydra gives neither, that a sweep runs and where; a callback of Hydra."""
+    """A callback of Hydra that notes that a sweep runs, and in which folder; Hydra returns neither."""
 
     @override
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         own = _own_sweep.get()
         own.folder = Path(config.hydra.sweep.dir).absolute()
         own.started = time.time()
-        # The jobs in other processes are to end as after Ctrl-C.
-        signal.signal(signal.SIGTERM, _interrupt)
-
-
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
+        # The jobs in other processes should end as they do after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextmanager
 def reported_sweep() -> Iterator[_OwnSweep]:
-    """Report the sweep that the block runs, if it runs one, however it ends; gives its folder and its failed jobs."""
+    """Report the sweep that the block runs, if any, however it ends; yield its folder and its failed jobs."""
     own = _OwnSweep()
     _own_sweep.set(own)
     handler = signal.getsignal(signal.SIGTERM)

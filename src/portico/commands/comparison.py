@@ -87,7 +87,7 @@ def first_difference(first: RecordedRun, second: RecordedRun, *, but: Collection
 
 
 def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDifference]:
-    """Return what two runs under one library do not share: each quantity with its first difference, in order."""
+    """Return the quantities in which two runs under one library differ, each with its first difference, in order."""
     found: dict[str, RunDifference] = {}
     for difference in _differences(first, again):
         found.setdefault(difference.quantity, difference)
@@ -95,12 +95,12 @@ def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDiffe
 
 
 def _concerns_training(quantities: Collection[str]) -> bool:
-    """Return whether something else than logs, events and files is among the quantities."""
+    """Return whether the quantities include anything but logs, events and files."""
     return any(not one.startswith(("file ", "log history", "events")) for one in quantities)
 
 
 def reproducible_difference(first: RecordedRun, second: RecordedRun, again: RecordedRun) -> RunDifference | None:
-    """Return the first difference from what transformers itself reproduces; None if there is none.
+    """Return the first difference in a quantity that transformers itself reproduces; None if there is none.
 
     The second run under transformers is the one to compare with: like the run under portico it found what the first
     one left, such as a cache of the data.

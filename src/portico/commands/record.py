@@ -24,13 +24,13 @@ class RecordSettings:
     folder: str
     """Receives ``record.json``."""
     steps: int | None = None
-    """Optimizer steps after which a training is ended; by default its own end."""
+    """Optimizer steps after which a training ends; by default as many as the script trains."""
     options: dict[str, Any] = field(default_factory=dict)
     """For ``portico.install``."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Training arguments to set, whatever the script says."""
     batch_divisor: int = 1
-    """By how much to divide the batch of each process, so that a step keeps its size on more of them."""
+    """Divisor of the batch of each process, so that a step on more processes keeps its size."""
     finds_operators: bool = False
     """Whether to collect warnings of operators that are not deterministic."""
     suffix: str = SUFFIX
@@ -63,7 +63,7 @@ class ScriptRecord:
     folders: dict[str, str] = field(default_factory=dict)
     """The folders written to, by the output folder of the script that each replaces."""
     announced: list[str] = field(default_factory=list)
-    """What the library says to have no effect."""
+    """Messages of the library on arguments without effect."""
     operators: list[str] = field(default_factory=list)
     """Operators that are not deterministic."""
 

@@ -112,7 +112,7 @@ class Registrable:
 
 
 def check_kind(base: type[Registrable], found: object, name: object) -> None:
-    """Refuse ``found`` unless it is known to build a ``base``, which has to be known before it is called."""
+    """Refuse ``found`` unless its class or return annotation shows, before any call, that it builds a ``base``."""
     kinds = (base, *base._accepted)
     # A parameter of a function may have an annotation that cannot be resolved.
     hints = _hints(found) or getattr(found, "__annotations__", {})

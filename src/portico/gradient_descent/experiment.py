@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.cli.experiment import Experiment, Placement, group, print_scores
+from portico.cli.experiment import Experiment, GroupSpec, Placement, print_scores
 from portico.cli.settings import GroupSchema, Setting, documentation, schema_of, setting
 from portico.errors import InputError, reason_of
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
@@ -104,14 +104,16 @@ class GradientDescentExperiment(Experiment):
 
     MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
 
-    args: Any = field(default=partial(DescentArguments), metadata=group(decided=("output_dir",)))
+    args: Any = field(default=partial(DescentArguments), metadata={"group": GroupSpec(decided=("output_dir",))})
     trainer: Any = field(
-        default=partial(GradientDescentTrainer), metadata=group(base=RegistrableTrainer, settings=_trainer_settings)
+        default=partial(GradientDescentTrainer),
+        metadata={"group": GroupSpec(base=RegistrableTrainer, settings=_trainer_settings)},
     )
     model: Any = field(
-        default=partial(BagOfWordsClassifier), metadata=group(base=nn.Module, decided=tuple(_TOPIC_SIZES))
+        default=partial(BagOfWordsClassifier),
+        metadata={"group": GroupSpec(base=nn.Module, decided=tuple(_TOPIC_SIZES))},
     )
-    data: Any = field(default_factory=TopicData, metadata=group(needs="load"))
+    data: Any = field(default_factory=TopicData, metadata={"group": GroupSpec(needs="load")})
     allennlp_config: str | None = None
 
     def train(self) -> dict[str, float]:

@@ -16,8 +16,8 @@ from portico.cli.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
+    GroupSpec,
     TrainerExperiment,
-    group,
     key_of_group,
     path_of,
     print_scores,
@@ -69,17 +69,17 @@ class MRCExperiment(TrainerExperiment):
 
     trainer: Any = field(
         default=partial(MRCTrainer),
-        metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS),
+        metadata={"group": GroupSpec(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS)},
     )
-    data: Any = field(default_factory=MRCData, metadata=group(needs="load"))
-    model: Any = field(default_factory=EncoderModel, metadata=group(needs="load"))
-    preprocess: Any = field(default_factory=WindowPreprocessing, metadata=group(needs="trainer_parts"))
-    postprocess: Any = field(default_factory=SpanAnswers, metadata=group(needs="build"))
-    metric: Any = field(default_factory=SquadV1, metadata=group(needs="__call__"))
+    data: Any = field(default_factory=MRCData, metadata={"group": GroupSpec(needs="load")})
+    model: Any = field(default_factory=EncoderModel, metadata={"group": GroupSpec(needs="load")})
+    preprocess: Any = field(default_factory=WindowPreprocessing, metadata={"group": GroupSpec(needs="trainer_parts")})
+    postprocess: Any = field(default_factory=SpanAnswers, metadata={"group": GroupSpec(needs="build")})
+    metric: Any = field(default_factory=SquadV1, metadata={"group": GroupSpec(needs="__call__")})
     headline: str = key_of_group("metric", "f1")
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)
-    """Whether "no answer" can be predicted; null: whether some question has no answer."""
+    """Whether "no answer" can be predicted; null: if some question has no answer."""
 
     @cached_property
     def sources(self) -> list[Source]:

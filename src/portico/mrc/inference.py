@@ -92,8 +92,8 @@ class Answer:
         which = "this span" if self.text else f'the best span, "{shorten(self.best_span.text)[1:-1]}",'
         relation = "above" if self.null_odds > self.null_threshold else "not above"
         return (
-            f'The score of "no answer" minus that of {which} is {self.null_odds:+.3g}, {relation} the threshold of '
-            f"{self.null_threshold:.3g}."
+            f'The score of "no answer" minus the score of {which} is {self.null_odds:+.3g}, {relation} the '
+            f"threshold of {self.null_threshold:.3g}."
         )
 
     def to_dict(self) -> dict[str, Any]:

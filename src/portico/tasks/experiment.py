@@ -20,7 +20,7 @@ from typing import Any
 from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
-from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, print_scores
+from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, GroupSpec, TrainerExperiment, print_scores
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
 from portico.report.charts import Series, curve, training_charts
@@ -57,11 +57,11 @@ class TaskExperiment(TrainerExperiment):
 
     trainer: Any = field(
         default=partial(Trainer),
-        metadata=group(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics")),
+        metadata={"group": GroupSpec(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics"))},
     )
-    task: Any = field(default_factory=TextClassification, metadata=group(base=Task))
-    data: Any = field(default_factory=TaskData, metadata=group(needs="load"))
-    model: Any = field(default_factory=SmallBert, metadata=group(needs="load"))
+    task: Any = field(default_factory=TextClassification, metadata={"group": GroupSpec(base=Task)})
+    data: Any = field(default_factory=TaskData, metadata={"group": GroupSpec(needs="load")})
+    model: Any = field(default_factory=SmallBert, metadata={"group": GroupSpec(needs="load")})
 
     def make_trainer(self, args: TrainingArguments, *, training: bool = True) -> Trainer:
         """Load the records and the model, and return their trainer.

@@ -82,13 +82,9 @@ class TextToText(Task[Tokenizer]):
         self._tokenizer = processor
         # As in the scripts: T5's tokenizer sets a limit of 512 tokens, but the relative positions of T5 have none.
         self._num_positions = getattr(model.config, "max_position_embeddings", None)
-        self._check_metric()
         generating: Any = args
         if getattr(generating, "predict_with_generate", False) and generating.generation_max_length is None:
             generating.generation_max_length = self.max_target_length
-
-    def _check_metric(self) -> None:
-        """Refuse a metric whose package is missing, before the training."""
 
     def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         padding = "max_length" if self.pad_to_max_length else False
@@ -156,8 +152,9 @@ class Summarization(TextToText):
     def is_usable(self, record: Record) -> bool:
         return bool(self._source(record)) and self._target(record) != ""
 
-    def _check_metric(self) -> None:
-        _rouge()
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
+        _rouge()  # raises an error for a missing package before the training
+        super().adapt(args, model, processor)
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         """Return ROUGE F1 in 0..100: the median of bootstrapped means, as the package ``evaluate`` reports it."""

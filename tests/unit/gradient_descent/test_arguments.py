@@ -181,11 +181,11 @@ def test_trainer_from_params():
         ({"data_loader": 5}, "`data_loader=5` cannot be iterated; pass an iterable of batches"),
         ({"validation_data_loader": []}, "`validation_data_loader` is empty, so there is nothing"),
         ({"optimizer": None}, "`optimizer=None` must be of type Optimizer, not NoneType; .*from_partial_objects"),
-        ({"optimizer": make_optimizer(Net())}, r"`optimizer` \(SGD\) holds no parameter of `model`"),
+        ({"optimizer": make_optimizer(Net())}, r"`optimizer` \(SGD\) has no parameter of `model`"),
         ({"checkpointer": {}}, r"`checkpointer=\{\}` must be of type Checkpointer, not dict; pass one, or build the"),
         ({"learning_rate_scheduler": "step"}, "`learning_rate_scheduler='step'` must be of type LearningRateSchedu"),
         ({"data_loader": []}, "`data_loader` is empty, so there is nothing to train on"),
-        ({"callbacks": [EpochCallback()]}, "of AllenNLP 2; those of AllenNLP 1 go to `batch_callb"),
+        ({"callbacks": [EpochCallback()]}, "of AllenNLP 2; callbacks of AllenNLP 1 go to `batch_callb"),
         (
             {"learning_rate_scheduler": StepLR(make_optimizer(Net()), 1)},
             r"`learning_rate_scheduler` \(TorchScheduler\) was made for another optimizer",

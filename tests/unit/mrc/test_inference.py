@@ -86,11 +86,12 @@ def test_an_answer_says_why_there_is_none(reader, questions):
     refused, given = (reader.answer(*arguments, null_score_diff_threshold=limit) for limit in (-100.0, 1.5))
     span = next(one for one in refused.candidates if one.text)
     assert refused.reason == (
-        f'The score of "no answer" minus that of the best span, "{shorten(span.text)[1:-1]}", is '
+        f'The score of "no answer" minus the score of the best span, "{shorten(span.text)[1:-1]}", is '
         f"{refused.null_odds:+.3g}, above the threshold of -100."
     )
     assert given.reason == (
-        f'The score of "no answer" minus that of this span is {given.null_odds:+.3g}, not above the threshold of 1.5.'
+        f'The score of "no answer" minus the score of this span is {given.null_odds:+.3g}, not above the threshold of '
+        "1.5."
     )
     assert reader.answer(*arguments, handle_impossible_answer=False).reason == ""
 

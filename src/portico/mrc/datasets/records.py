@@ -51,7 +51,7 @@ class Format:
     """How to parse the entries of one format: ``description`` has their fields, ``is_like`` recognises one.
 
     ``questions`` yields the questions of an entry, not yet validated, and ``example`` parses one of them or raises
-    ``InvalidRecord``. By default every entry is one question. A record with the fields of ``unanswered`` is one whose
+    ``InvalidRecord``. By default every entry is one question. The fields of ``unanswered`` complete a record whose
     answers are not read.
     """
 
@@ -139,13 +139,13 @@ def checked_passage(index: object, num_passages: int, key: str) -> int:
     return index
 
 
-def checked_yes_no(value: object, key: str = "yes_no_answer") -> str:
+def checked_yes_no(value: object) -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
     words: Mapping[object, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():
         return word.upper()
-    raise InvalidRecord(f"`{key}` must be YES, NO or NONE; got {describe(value)}.")
+    raise InvalidRecord(f"`yes_no_answer` must be YES, NO or NONE; got {describe(value)}.")
 
 
 @dataclass(frozen=True)

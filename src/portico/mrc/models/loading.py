@@ -79,7 +79,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
     if is_path and not Path(name_or_path).is_dir():
         raise InputError(
             f"{given} does not exist; set it to a folder written "
-            "by `save_pretrained`, such as that of a run, or to a name on the hub."
+            "by `save_pretrained`, such as the folder of a run, or to a name on the hub."
         )
     refuse_download(setting, name_or_path)
     with loading_pretrained(

@@ -44,7 +44,7 @@ Tokens = tuple[str, ...]
 
 
 class Kind(Enum):
-    """The one class that each question falls into, with its label on the page and what that means."""
+    """The class that a question falls into, with its label on the page and its meaning."""
 
     def __init__(self, label: str, meaning: str) -> None:
         self.label = label
