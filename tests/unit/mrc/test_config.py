@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
-from mrc_records import tydi_of_google
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples, tydi_of_google
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.ipu.mrc import IPUMRCExperiment

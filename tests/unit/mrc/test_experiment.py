@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
-from mrc_records import to_squad
+from mrc_data import to_squad
 from portico import InputError
 from portico.cli import compose
 from portico.cli.experiment import build_experiment

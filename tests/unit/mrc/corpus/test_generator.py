@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from mrc_records import to_squad
+from mrc_data import to_squad
 from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.corpus.generator import ValueMaker, is_validation_name, load_templates

@@ -7,7 +7,7 @@ import sys
 import datasets
 import pytest
 
-from mrc_records import (
+from mrc_data import (
     BASE_RAW,
     DOCUMENT,
     FID_RAW,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.labels import SubsampleType, Subsampling, TargetType

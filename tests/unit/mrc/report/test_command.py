@@ -18,7 +18,7 @@ from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
 from portico.mrc.report.command import read_run, write_page
-from reading_results import HOSTILE, Page, record
+from report_pages import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."
 DATA = {"num_train": 4, "num_validation": 6, "seed": 3, "train_file": None, "validation_file": None}

@@ -1,23 +1,68 @@
-"""A device that is not the CPU and has values: a stand-in for a GPU, on torch's backend for devices in Python.
+"""A device that is not the CPU and computes nothing: torch's meta device, as an accelerator of Lightning.
 
-Its tensors lie in the memory of the host, where every operation is done, so that results can be compared with the
-CPU's. What a GPU refuses is refused: operations on tensors of both. What makes a step wait for a GPU, reading a value
-or copying to the CPU, is written down in ``waits``.
-
-The device is registered with torch for as long as the process lives: :func:`register` belongs in a process of its own.
+Operations check devices, shapes and dtypes as on any accelerator. A tensor left on the CPU cannot be mixed with those
+of the device, and reading a value back (``.item()``, ``bool(tensor)``, ``.cpu()``), for which a step would wait on a
+GPU, raises.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from meta_device import MetaAccelerator
+DEVICE = torch.device("meta")
+
+
+class MetaAccelerator(Accelerator):
+    """Lightning's view of the device."""
+
+    device: ClassVar[torch.device] = DEVICE
+
+    def setup_device(self, device: torch.device) -> None:
+        assert device == self.device
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return {}
+
+    def teardown(self) -> None:
+        """Nothing was allocated."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> list[int]:
+        return [0]
+
+    @classmethod
+    def get_parallel_devices(cls, devices: Any) -> list[torch.device]:  # type: ignore[override]
+        return [cls.device]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @classmethod
+    def name(cls) -> str:  # type: ignore[override]
+        return cls.device.type
+
+
+class MetaStrategy(SingleDeviceStrategy):
+    """Places a run on the device."""
+
+    def __init__(self) -> None:
+        super().__init__(device=DEVICE, accelerator=MetaAccelerator())
+
+    def teardown(self) -> None:
+        """Leave the optimizer on the device: Lightning would move it to the CPU."""
+
 
 NAME = "standin"
 waits: list[str] = []
