@@ -113,12 +113,6 @@ def test_packing_is_refused_where_shapes_are_fixed(tmp_path):
         experiment.train()
 
 
-def test_probabilities_are_checked():
-    preprocess = WindowPreprocessing(negative_sampling_prob_when_has_answer=2)
-    with pytest.raises(InputError, match=r"`negative_sampling_prob_when_has_answer=2` is .* a number from 0 to 1"):
-        preprocess.featurizer(TOKENIZER)
-
-
 RECORD = {"id": "a", "question": "Who?", "context": "Ana.", "answers": {"text": ["Ana"], "answer_start": [0]}}
 
 

@@ -120,11 +120,6 @@ def test_invalid_probability_is_refused(settings, name):
         Subsampling(*settings, 0)
 
 
-def test_subsampling_that_drops_everything_is_refused():
-    with pytest.raises(InputError, match="Subsampling leaves none of"):
-        rows(annotated((-1, -1, -1, "NONE")), subsampling=Subsampling(0, 0, 0))
-
-
 def test_answer_without_offset_is_refused():
     example = {"id": "a", "question": "who", "context": TEXT, "answers": {"text": ["Ana"], "answer_start": [-1]}}
     with pytest.raises(InputError, match=r"The answer 'Ana' of example 'a' has no known position .*mrc_fid"):

@@ -175,16 +175,6 @@ def reference(key, spans, *, passages=None, yes_no=None, language="finnish"):
     }
 
 
-def test_tydi_by_hand():
-    """The overlap of (17, 42) and (24, 44) is 18 of 20 predicted and 18 of 25 gold bytes."""
-    references = [reference("a", [(17, 42), (17, 42)], passages=[1, 3])]
-    scores = scores_of(TydiF1(), [prediction("a", 24, 44, passage=3, score=-5.0)], references)
-    assert scores["finnish_minimal_f1"] == pytest.approx(0.8)
-    assert scores["avg_minimal_f1"] == scores["finnish_minimal_f1"]
-    assert scores["avg_passage_f1"] == 1.0
-    assert scores["finnish_passage_threshold"] == -5.0
-
-
 @pytest.mark.parametrize(("include_english", "expected"), [(None, 0.0), (False, 0.0), (True, 0.5)])
 def test_english_can_be_included(include_english, expected):
     gold = [(0, 5), (0, 5)]
@@ -201,18 +191,6 @@ def test_english_alone_counts_by_default(include_english, expected, language):
     references = [reference("a", [(0, 5), (0, 5)], language=language)]
     scores = scores_of(TydiF1(include_english=include_english), [prediction("a", 0, 5)], references)
     assert scores["avg_minimal_f1"] == expected
-
-
-def test_the_best_threshold_drops_wrong_answers():
-    gold = [(0, 5), (0, 5)]
-    references = [reference("a", gold), reference("b", [(-1, -1)] * 2), reference("c", gold)]
-    predictions = [
-        prediction("a", 0, 5, score=3.0),
-        prediction("b", 0, 5, score=1.0),
-        prediction("c", 0, 5, score=2.0),
-    ]
-    scores = scores_of(TydiF1(), predictions, references)
-    assert (scores["finnish_minimal_f1"], scores["finnish_minimal_threshold"]) == (1.0, 2.0)
 
 
 @pytest.mark.parametrize("metric", [TydiF1, NqF1])
@@ -247,22 +225,6 @@ def test_of_two_records_with_one_id_the_last_counts():
     predictions = [prediction("a", 3, 4), prediction("a", 0, 5)]
     assert scores_of(TydiF1(), predictions, references)["avg_minimal_f1"] == 1.0
     assert scores_of(NqF1(), predictions, references)["short_answer_n"] == 1
-
-
-def test_short_answers_are_right_as_a_set():
-    def official(*spans):
-        spans = [{"start_byte": -1, "end_byte": -1, "start_token": s, "end_token": e} for s, e in spans]
-        null = {"start_byte": -1, "end_byte": -1, "start_token": -1, "end_token": -1}
-        return {"long_answer": null, "short_answers": spans, "yes_no_answer": "NONE"}
-
-    def f1(*spans):
-        predicted = {**official(*spans), "example_id": 1, "long_answer_score": 0.0, "short_answers_score": 0.0}
-        gold = {"example_id": 1, "annotations": [official((1, 3), (5, 6)), official((8, 9))]}
-        return scores_of(NqF1(), [predicted], [gold])["short_answer_f1"]
-
-    assert f1((5, 6), (1, 3), (-1, -1)) == 1.0
-    assert f1((8, 9)) == 1.0
-    assert f1((1, 3)) == f1((1, 3), (5, 6), (8, 9)) == f1() == 0.0
 
 
 @pytest.mark.parametrize("metric", [TydiF1, NqF1])

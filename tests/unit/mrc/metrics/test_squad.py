@@ -1,7 +1,6 @@
 """Texts of answers: the metrics of SQuAD, MRQA and MLQA."""
 
 import logging
-import pickle
 import re
 import string
 import sys
@@ -204,41 +203,6 @@ def test_squad_2_metrics_by_hand():
         "NoAns_f1": 50.0,
         "NoAns_total": 2,
     }
-
-
-def test_a_kind_of_question_that_does_not_occur_is_left_out():
-    scores = squad_metrics(PREDICTIONS[2:], REFERENCES[2:], True)
-    assert {name.split("_")[0] for name in scores} == {"exact", "f1", "total", "NoAns"}
-
-
-def test_batches_and_processes_add_up():
-    whole, parts = SquadV2(), [SquadV2(), SquadV2()]
-    predictions = [{**record, "no_answer_probability": i / 4} for i, record in enumerate(PREDICTIONS)]
-    whole.update(predictions, REFERENCES)
-    for p, part in enumerate(parts):
-        for i in (2 * p, 2 * p + 1):
-            part.update(predictions, REFERENCES[i : i + 1])
-    together = pickle.loads(pickle.dumps(parts[0]))
-    together.merge_state(parts[1])
-    assert together.compute() == whole.compute()
-
-
-def test_the_best_threshold_is_found():
-    predictions = [
-        prediction("a", "mill", 0.1),  # right
-        prediction("b", "old mill", 0.2),  # F1 2/3
-        prediction("c", "x", 0.3),  # wrong: there is no answer
-        prediction("d", "", 0.9),
-    ]
-    scores = squad_metrics(predictions, REFERENCES, True)
-    assert (scores["exact"], scores["best_exact"], scores["best_exact_thresh"]) == (50.0, 75.0, 0.1)
-    assert scores["best_f1"] == pytest.approx(100 * (2 + 1 + 2 / 3) / 4)
-    assert scores["best_f1_thresh"] == 0.2
-
-
-def test_answering_nothing_can_be_best():
-    scores = squad_metrics([prediction("c", "x", 0.5)], [reference("c")], True)
-    assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 0.0)
 
 
 def test_squad_1_metrics_are_those_of_torchmetrics():
