@@ -1,12 +1,10 @@
 """`portico verify`: identical scripts, scripts broken on purpose, and a tolerance."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import portico
 
 SCRIPT = """
 from models import Line, Points, toy_arguments
@@ -19,14 +17,7 @@ trainer.train()
 
 
 def verify(*arguments, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", "verify", *map(str, arguments)],
-        cwd=folder,
-        env=environment(COLUMNS="200"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return portico("verify", *arguments, folder=folder, COLUMNS="200")
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import portico
 from portico.commands import replay
 
 SCRIPT = """
@@ -31,17 +29,6 @@ print("the script goes on")
 """
 
 
-def portico(*command, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", *command],
-        cwd=folder,
-        env=environment(COLUMNS="200"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replay")
@@ -57,7 +44,7 @@ def files(folder):
 
 def test_opens_the_step_of_the_spike(folder):
     before = files(folder / "out")
-    ended = portico("replay", "script.py", "--from-spike", "--report", "step.html", folder=folder)
+    ended = portico("replay", "script.py", "--from-spike", "--report", "step.html", folder=folder, COLUMNS="200")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "the script goes on" not in ended.stdout
     assert files(folder / "out") == before
