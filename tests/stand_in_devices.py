@@ -1,8 +1,14 @@
-"""A device that is not the CPU and computes nothing: torch's meta device, as an accelerator of Lightning.
+"""Two stand-ins for a GPU, as accelerators of Lightning.
 
-Operations check devices, shapes and dtypes as on any accelerator. A tensor left on the CPU cannot be mixed with those
-of the device, and reading a value back (``.item()``, ``bool(tensor)``, ``.cpu()``), for which a step would wait on a
-GPU, raises.
+torch's meta device computes nothing. Operations check devices, shapes and dtypes as on any accelerator: a tensor left
+on the CPU cannot be mixed with tensors of the device, and reading a value back (``.item()``, ``bool(tensor)``,
+``.cpu()``), for which a step would wait on a GPU, raises.
+
+The device ``"standin"`` has values, on torch's backend for devices in Python. Its tensors lie in the memory of the
+host, where every operation is done, so that results can be compared with the CPU's. What a GPU refuses is refused:
+operations on tensors of both. What makes a step wait for a GPU, reading a value or copying to the CPU, is written down
+in ``waits``. It is registered with torch for as long as the process lives: :func:`register` belongs in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+# ---- The meta device ----
 
 DEVICE = torch.device("meta")
 
@@ -63,6 +71,8 @@ class MetaStrategy(SingleDeviceStrategy):
     def teardown(self) -> None:
         """Leave the optimizer on the device: Lightning would move it to the CPU."""
 
+
+# ---- The device with values ----
 
 NAME = "standin"
 waits: list[str] = []
