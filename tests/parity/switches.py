@@ -5,7 +5,9 @@ Each takes pytest's ``monkeypatch`` and patches a method of a class. A compariso
 
 import functools
 import itertools
+import logging
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,6 @@ import portico
 from parity import peers
 from portico.checkpoint.resume import load_rng_state
 from portico.compat.lightning import UnnormalizedLoss
-from portico.compat.transformers import logger
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.loaders import DataLoaderShard, SeedableRandomSampler
 from portico.gradient_descent import GradientDescentTrainer
@@ -395,7 +396,7 @@ def arguments_pickled_as_ours(patch):
 def all_errors_alike(patch):
     """Every error becomes the same plain exception."""
     for owner, names in (
-        (portico.Trainer, ("__init__", "train", "evaluate", "predict")),
+        (portico.Trainer, ("__init__", "train", "evaluate", "predict", "hyperparameter_search")),
         (portico.Trainer, ("get_eval_dataloader", "get_learning_rates", "get_optimizer_group")),
         (portico.TrainingArguments, ("__post_init__",)),
     ):
@@ -415,19 +416,26 @@ def _with_plain_error(method):
 
 
 def nothing_logged(patch):
-    """The logger, which both libraries share, is silent while a method of portico's trainer runs."""
-    for name in ("train", "evaluate", "predict"):
-        patch.setattr(portico.Trainer, name, _silent(getattr(portico.Trainer, name)))
+    """All loggers and warnings are silent in portico's arguments and trainer."""
+    for owner, names in (
+        (portico.Trainer, ("__init__", "train", "evaluate", "predict", "hyperparameter_search")),
+        (portico.TrainingArguments, ("__post_init__",)),
+    ):
+        for name in names:
+            patch.setattr(owner, name, _silent(getattr(owner, name)))
 
 
 def _silent(method):
     @functools.wraps(method)
     def run(self, *args, **kwargs):
-        was_disabled, logger.disabled = logger.disabled, True
+        before = logging.root.manager.disable
+        logging.disable()
         try:
-            return method(self, *args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return method(self, *args, **kwargs)
         finally:
-            logger.disabled = was_disabled
+            logging.disable(before)
 
     return run
 
