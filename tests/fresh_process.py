@@ -36,11 +36,11 @@ def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
 
 
 def portico(*command: object, folder: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command ``portico`` in a folder, with more environment variables."""
+    """Run the command ``portico`` in a folder, with a wide terminal and more environment variables."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "portico", *map(str, command)],
         cwd=str(folder),
-        env=environment(**variables),
+        env=environment(COLUMNS="200", **variables),
         capture_output=True,
         text=True,
         check=False,

@@ -68,9 +68,6 @@ class MetaStrategy(SingleDeviceStrategy):
     def __init__(self) -> None:
         super().__init__(device=DEVICE, accelerator=MetaAccelerator())
 
-    def teardown(self) -> None:
-        """Leave the optimizer on the device: Lightning would move it to the CPU."""
-
 
 # ---- The device with values ----
 

@@ -23,7 +23,7 @@ from portico.distributed.accelerator import Accelerator, read_settings
 from portico.distributed.mpi import join_mpi
 from portico.distributed.placement import resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.rules import Rule
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ CORRECTIONS: Mapping[str, str] = {
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_by_examples": "a run that is resumed with steps of another size continues after the examples it has seen",
     "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 
@@ -492,7 +493,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
         return cast("TrainingArguments", args)
     # The class as imported: a script may have replaced it in transformers since.
     if not isinstance(args, HFTrainingArguments):
-        raise TypeError(
+        raise InputTypeError(
             f"`args` is an instance of {type(args).__module__}.{type(args).__qualname__}; give "
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )

@@ -162,7 +162,8 @@ class LossSpike(TrainerCallback, ExportableState):
         load_weights(model, str(checkpoint), renames=True)
         file = checkpoint / OPTIMIZER_FILE
         with reading(file):
-            optimizer.load_state_dict(torch.load(file, map_location=args.device, weights_only=True))
+            # On the CPU first, as when a run is resumed: the device may have no room for a second state.
+            optimizer.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         # A checkpoint of this step would contain the spike.
         control.should_save = False
         logger.warning(f"Weights and optimizer are restored from {checkpoint}.")

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
 
@@ -89,13 +90,37 @@ class AcceptsOldNames(type):
                 setattr(cls, new, dataclasses.field(default=inherited[new].default, metadata=metadata))
 
     def __call__(cls, *args: object, **kwargs: object) -> Any:
-        return super().__call__(*args, **present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {})))
+        given = present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {}))
+        parameters = cls.__signature__.parameters
+        unknown = [name for name in given if name not in parameters]
+        if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            raise InputTypeError(
+                f"`{cls.__name__}` has no argument `{unknown[0]}`{_meant(unknown[0], parameters)} Give one of those "
+                f"that `help({cls.__name__})` lists."
+            )
+        return super().__call__(*args, **given)
 
     @property
     def __signature__(cls) -> inspect.Signature:
         # `inspect` would otherwise find the signature of `__call__`.
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+# Common names of arguments that have another name here, and are not spelled like it.
+_MEANT = {
+    "accumulate_grad_batches": "gradient_accumulation_steps",
+    "gradient_clip_val": "max_grad_norm",
+    "lr": "learning_rate",
+    "optimizer": "optim",
+    "scheduler": "lr_scheduler_type",
+}
+
+
+def _meant(unknown: str, known: Collection[str]) -> str:
+    containing = [name for name in known if unknown in name]
+    nearest = [_MEANT[unknown]] if unknown in _MEANT else (containing or get_close_matches(unknown, known))[:3]
+    return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else "."
 
 
 def present_names(given: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:

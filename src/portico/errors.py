@@ -35,6 +35,10 @@ class InputKeyError(InputError, KeyError):
     __str__ = ValueError.__str__
 
 
+class InputFileNotFoundError(InputError, FileNotFoundError):
+    """An :class:`InputError` where ``transformers`` raises ``FileNotFoundError``; scripts may catch either."""
+
+
 class InputStopIteration(InputError, StopIteration):
     """An :class:`InputError` where PrimeQA raises ``StopIteration``; scripts may catch either."""
 

@@ -13,6 +13,7 @@ from transformers import CONFIG_NAME, WEIGHTS_NAME
 from portico.arguments import as_transformers_arguments
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
+from portico.errors import InputRuntimeError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,14 +66,25 @@ def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
 
 
 def create_repository(args: "TrainingArguments", token: str | None, private: bool | None) -> str:
-    """Create the repository that the run is uploaded to, unless it exists, and return its full name."""
+    """Create the repository that the run is uploaded to, unless it exists, and return its full name.
+
+    Raises:
+        InputRuntimeError: If the hub cannot be reached, or refuses.
+    """
     name = Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
-    repository = hf_compat.hf_api().create_repo(
-        name,
-        token=args.hub_token if token is None else token,
-        private=args.hub_private_repo if private is None else private,
-        exist_ok=True,
-    )
+    try:
+        repository = hf_compat.hf_api().create_repo(
+            name,
+            token=args.hub_token if token is None else token,
+            private=args.hub_private_repo if private is None else private,
+            exist_ok=True,
+        )
+    except Exception as error:  # of the hub, or of the HTTP client that it uses, which differs between its releases
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputRuntimeError(
+            f"The repository `{name}` cannot be made on the hub ({reason}); train with `push_to_hub=False` and call "
+            "`trainer.push_to_hub()` later, or log in with `hf auth login`."
+        ) from error
     return str(repository.repo_id)
 
 

@@ -40,7 +40,7 @@ from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import refresh_manifest
+from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
 from portico.compat.transformers import (
@@ -61,7 +61,7 @@ from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTy
 from portico.imports import made_part
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
-from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
+from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.metrics import check_metrics
 from portico.loop.module import TrainerModule
@@ -79,12 +79,13 @@ from portico.loop.run import (
 )
 from portico.validation import (
     Parts,
+    check_examples,
     check_lightning_kwargs,
     check_part_kinds,
     check_parts,
     prepare_arguments,
     refuse_empty,
-    refuse_uncalled_hooks,
+    refuse_unsuitable_hooks,
     refuse_untrainable_quantized,
 )
 
@@ -247,7 +248,7 @@ class Trainer:
     objective: Any = None
     _signature_columns: list[str] | None = None
     # Attributes that a worker process returns to the script that called `train()`.
-    _carried_from_workers: tuple[str, ...] = ("state", "control")
+    _carried_from_workers: tuple[str, ...] = ("state", "control", "model_preparation_time")
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
@@ -265,6 +266,8 @@ class Trainer:
     # Whether metrics get what the model returns, and not what post-processing makes of it.
     scores_logits = True
     current_flos: float = 0
+    # In seconds, of an evaluation before any training; it stays in the metrics of later ones, as in transformers.
+    model_preparation_time: float | None = None
 
     # ---- Initialization & Validation ----
 
@@ -292,9 +295,9 @@ class Trainer:
     ) -> None:
         for observer in observers.active:
             observer.on_trainer_init(self)
-        refuse_uncalled_hooks(type(self))
+        refuse_unsuitable_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
-        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers)
+        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         self.corrections = Corrections(self)
@@ -388,7 +391,7 @@ class Trainer:
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+            writer.make_run_folder(self.args.output_dir)
         self.control = TrainerControl()
         self.state = fresh_state(self)
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
@@ -408,6 +411,8 @@ class Trainer:
                 train_dataset=self.train_dataset,
                 eval_dataset=self.eval_dataset,
                 data_collator=self.data_collator,
+                processing_class=self.processing_class,
+                preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
                 model_init=self.model_init,
                 optimizer=self.optimizer,
                 lr_scheduler=self.lr_scheduler,
@@ -440,6 +445,8 @@ class Trainer:
             raise ValueError(
                 "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
             )
+        if hf_compat.has_length(self.train_dataset) and len(self.train_dataset) == 0:
+            raise InputError("`train_dataset` is empty; give examples, or look at what selected them.")
         return self._get_dataloader(
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
@@ -463,6 +470,8 @@ class Trainer:
                     f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a dataset."
                 )
             eval_dataset = sets[eval_dataset]
+        elif eval_dataset is not None and eval_dataset is not self.eval_dataset:
+            check_examples("eval_dataset", eval_dataset)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
@@ -473,6 +482,7 @@ class Trainer:
         """Return a loader over ``test_dataset``."""
         if test_dataset is None:
             raise InputTypeError("There is nothing to predict on; give a dataset to `predict()`.")
+        check_examples("test_dataset", test_dataset)
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
@@ -513,7 +523,7 @@ class Trainer:
         if overfits(self.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
-        return train_sampler(dataset, self.args, self.processing_class)
+        return train_sampler(dataset, self.args, self.processing_class, tp_size=self.get_tp_size())
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
         return eval_sampler(eval_dataset, self.args, self.processing_class)
@@ -716,15 +726,18 @@ class Trainer:
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
-        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
-            point = self.corrections.after_last_step(plan, point)
+        start = ResumePoint(*point)
+        if checkpoint is not None:
+            plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
+        if self.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
+            start = self.corrections.after_last_step(plan, start)
         self.callback_handler.train_dataloader = loader
         run = TrainingRun(
             self,
             loader=loader,
             plan=plan,
             checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
+            resume_point=start,
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
@@ -742,6 +755,9 @@ class Trainer:
         try:
             with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
+        except Exception as error:
+            explain_failure(error, run.loader, "train_dataset", self.train_dataset)
+            raise
         finally:
             with contextlib.suppress(Exception):
                 # A failed run still completes its last checkpoint, and raises the error that ended it.
@@ -1184,13 +1200,23 @@ class Trainer:
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
+        start_time = time.time()
         self.module.set_model(self.model)
         dtype = full_evaluation_dtype(self.args)
         if dtype is not None and not self.is_in_train:
             # The model stays in half precision afterwards, as in transformers.
             self.model.to(dtype=dtype, device=self.args.device)
-        with autocast_forward(self.model, self.lightning_trainer.strategy):
-            output = run_evaluation(session)
+        if self.model_preparation_time is None and self.module.run is None and not self.state.global_step:
+            self.model_preparation_time = round(time.time() - start_time, 4)
+        try:
+            with autocast_forward(self.model, self.lightning_trainer.strategy):
+                output = run_evaluation(session)
+        except Exception as error:
+            argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
+            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None))
+            raise
+        if self.model_preparation_time is not None and output.metrics is not None:
+            output.metrics[f"{metric_key_prefix}_model_preparation_time"] = self.model_preparation_time
         # A replacement set by the user applies to one evaluation.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
@@ -1214,6 +1240,7 @@ class Trainer:
         assert output.metrics is not None
         assert output.num_samples is not None
         num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.accelerator.data_parallel_size))
+        start_time += output.metrics.get(f"{prefix}_model_preparation_time", 0)
         output.metrics.update(
             hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
         )
@@ -1363,7 +1390,7 @@ class Trainer:
                 self.module.run.save_stream_position(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(folder / writer.STATE_FILE))
+            self.state.save_to_json(str(folder / STATE_FILE))
 
     def _finish_checkpoint(self) -> None:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
@@ -1411,7 +1438,7 @@ class Trainer:
         return metrics[key]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        resume.save_rng_state(output_dir, self.args)
+        resume.save_rng_state(output_dir, self.args, self.module.run.position() if self.module.run else None)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
@@ -1772,7 +1799,7 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
+            self.state.save_to_json(str(checkpoint / STATE_FILE))
             writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----

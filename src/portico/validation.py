@@ -4,12 +4,17 @@ The class is checked first, then each part, the training arguments, and the part
 """
 
 import dataclasses
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -23,9 +28,12 @@ from lightning.pytorch.callbacks import (
     ThroughputMonitor,
 )
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins import LayerSync, Precision
+from lightning.pytorch.profilers import Profiler
+from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.arguments import TrainingArguments, adopt_arguments, argument_rules
+from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names
 from portico.compat.transformers import (
     DebugOption,
     has_length,
@@ -35,13 +43,16 @@ from portico.compat.transformers import (
 )
 from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
+from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
+from portico.imports import LIGHTNING_LOGGERS, imported
+from portico.observers import RunOptions
+from portico.rules import Rule
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
-    from torch import nn
 
     from portico.compat.annotations import Callbacks, EvalExamples, Examples, Optimizers
 
@@ -65,14 +76,60 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(trainer_class: type) -> None:
-    """Refuse a subclass that overrides a method that is never called here."""
+# Hooks of the training loop that `transformers.Trainer` lacks, so a subclass may use the names for something else.
+OWN_HOOKS = (
+    "adopt_state",
+    "backward_at_once",
+    "batched_alike",
+    "checkpoint_parts",
+    "clip_and_measure_gradients",
+    "evaluating_own_data",
+    "evaluation_session",
+    "lightning_callbacks_of",
+    "loss_shifts_labels",
+    "move_model_to_its_device",
+    "record_in_history",
+    "renew_optimizer_and_scheduler",
+    "restore_optimizer_and_scaler",
+    "runs_backward_in_step",
+    "set_up_run",
+    "sums_losses",
+)
+
+
+def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
+    """Refuse a subclass of ``base`` that overrides a method never called here, or a hook with other parameters."""
     for name, instead in INSTEAD.items():
         if hasattr(trainer_class, name):
             raise InputError(
                 f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
                 f"loops; override {instead} instead."
             )
+    for name in OWN_HOOKS:
+        override, hook = inspect.getattr_static(trainer_class, name), inspect.getattr_static(base, name)
+        if override is not hook and not _can_replace(override, hook):
+            what = "property" if isinstance(hook, property) else f"method `{name}{_bare_signature(hook)}`"
+            raise InputError(
+                f"`{trainer_class.__name__}.{name}` replaces a {what} of the trainer, which the training loop uses; "
+                "give your attribute another name, or the same parameters to replace the trainer's."
+            )
+
+
+def _can_replace(override: object, hook: Any) -> bool:
+    if isinstance(hook, property):
+        return not callable(override)
+    if not callable(override):
+        return False
+    given = [one for one in inspect.signature(hook).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    try:
+        inspect.signature(override).bind(*(one.name for one in given if one.default is one.empty))
+    except TypeError:
+        return False
+    return True
+
+
+def _bare_signature(method: Callable[..., object]) -> str:
+    return f"({', '.join(inspect.signature(method).parameters)})"
 
 
 # ---- Each part by itself ----
@@ -85,6 +142,7 @@ def check_part_kinds(
     optimizers: "Optimizers",
     lightning_callbacks: Sequence[Callback] | None,
     loggers: Sequence[Logger] | None,
+    plugins: Sequence[object] | None,
 ) -> None:
     """Refuse parts of the wrong type, which would fail much later, and anything but one source of a model."""
     if model is None and model_init is None:
@@ -95,11 +153,7 @@ def check_part_kinds(
         raise InputError(
             "`Trainer` requires either a `model` or `model_init` argument, but not both. Give one of them."
         )
-    if isinstance(model, type):
-        raise InputTypeError(
-            f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
-            "`model_init`."
-        )
+    _check_model(model)
     for callback in _listed("callbacks", callbacks):
         # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
         if not hasattr(callback, "on_init_end"):
@@ -115,6 +169,20 @@ def check_part_kinds(
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
         _check_lightning_callback(callback, loggers)
+    for one in _listed("loggers", loggers):
+        if not isinstance(one, Logger):
+            raise InputTypeError(
+                f"`loggers` holds {_shown(one)}; give Lightning loggers, for example `CSVLogger(args.output_dir)`, or "
+                "name a tracker in `report_to`."
+            )
+    for plugin in _listed("plugins", plugins):
+        if not isinstance(plugin, Precision | CheckpointIO | ClusterEnvironment | LayerSync):
+            raise InputTypeError(
+                f"`plugins` holds {_shown(plugin)}; give Lightning plugins: a `Precision`, `CheckpointIO`, "
+                "`ClusterEnvironment` or `LayerSync`."
+            )
+    if model_init is not None and not callable(model_init):
+        raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
         kinds = [type(part).__name__ for part in optimizers] if is_pair else []
@@ -153,10 +221,94 @@ def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | No
         )
 
 
-def _listed(name: str, callbacks: object) -> Sequence[Any]:
-    if callbacks is not None and not isinstance(callbacks, list | tuple):
-        raise InputTypeError(f"`{name}` is a {type(callbacks).__name__}; give a list of callbacks.")
-    return callbacks or []
+def check_run_options(options: RunOptions) -> None:
+    """Refuse options of ``portico.install`` that no trainer could use."""
+    check_placement(options.given)
+    correction_names(options.corrections)
+    for part in _listed("callbacks", options.callbacks):
+        kind = _kind_of(part)
+        if not (issubclass(kind, Callback) or hasattr(kind, "on_init_end")):
+            raise InputTypeError(
+                f"`callbacks` holds {_shown(part)}; give callbacks of transformers or Lightning, or their names as "
+                "`package.Class`."
+            )
+    for part in _listed("loggers", options.loggers):
+        if part not in LIGHTNING_LOGGERS and not issubclass(_kind_of(part), Logger):
+            raise InputTypeError(
+                f"`loggers` holds {_shown(part)}; give Lightning loggers, the name of a logger's class as "
+                f"`package.Class`, or {' or '.join(map(repr, LIGHTNING_LOGGERS))}."
+            )
+
+
+def _kind_of(part: object) -> type:
+    found = imported(part) if isinstance(part, str) else part
+    return found if isinstance(found, type) else type(found)
+
+
+def _check_model(model: object) -> None:
+    if model is None or isinstance(model, nn.Module):
+        return
+    if isinstance(model, type):
+        raise InputTypeError(
+            f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
+            "`model_init`."
+        )
+    advice = "give a `torch.nn.Module`"
+    if isinstance(model, str):
+        advice = f"load it, for example with `AutoModelForSequenceClassification.from_pretrained({model!r})`"
+    raise InputTypeError(f"`model` is {_shown(model)}, and not a model; {advice}.")
+
+
+def _listed(name: str, parts: object) -> Sequence[Any]:
+    if parts is not None and not isinstance(parts, list | tuple):
+        raise InputTypeError(f"`{name}` is {_shown(parts)}; give a list of {name.split('_')[-1]}.")
+    return parts or []
+
+
+def _shown(value: object) -> str:
+    """Return what ``value`` is, in a few words."""
+    if isinstance(value, str | int | float):
+        return f"{str(value)[:80]!r}" if isinstance(value, str) else f"the number {value}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def check_examples(argument: str, data: object) -> None:
+    """Refuse what is no data set: the name of a file, all splits of a set, a table.
+
+    ``argument`` is the name under which the trainer got ``data``.
+    """
+    if data is None or isinstance(data, DataLoader):
+        return
+    if isinstance(data, str | PathLike):
+        path = str(data)
+        reader = _READERS.get(Path(path).suffix)
+        load = f"'{reader}', data_files={path!r}, split='train'" if reader else f"{path!r}, split='train'"
+        raise InputTypeError(
+            f"`{argument}={path!r}` is text and not data; load it, for example with `datasets.load_dataset({load})`."
+        )
+    if isinstance(data, Mapping) and 0 not in data:
+        names = [str(name) for name in data] or ["nothing"]
+        if not any(isinstance(value, list | tuple | torch.Tensor) for value in data.values()):
+            raise InputTypeError(
+                f"`{argument}` is a dict of {', '.join(names)}; give one set, for example "
+                f"`{argument}=dataset[{names[0]!r}]`."
+            )
+        raise InputTypeError(
+            f"`{argument}` is a dict of the columns {', '.join(names)}; make a set of them with "
+            "`datasets.Dataset.from_dict`."
+        )
+    if hasattr(data, "iloc"):
+        raise InputTypeError(
+            f"`{argument}` is a {type(data).__name__} of pandas; convert it with `datasets.Dataset.from_pandas`."
+        )
+    if isinstance(data, type) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        raise InputTypeError(
+            f"`{argument}` is {_shown(data)}; give a data set with `__getitem__` and `__len__`, or an "
+            "`IterableDataset`."
+        )
+
+
+_READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 
 
 def refuse_untrainable_quantized(model: "nn.Module") -> None:
@@ -179,24 +331,26 @@ def refuse_empty(model: "nn.Module", device: torch.device) -> None:
         )
 
 
-# Arguments of `lightning.Trainer` (2.6) that are passed on; then the others, and what to set instead.
-PASSED_ON = (
-    "fast_dev_run",
-    "limit_train_batches",
-    "limit_val_batches",
-    "limit_test_batches",
-    "limit_predict_batches",
-    "overfit_batches",
-    "max_time",
-    "num_sanity_val_steps",
-    "enable_model_summary",
-    "profiler",
-    "detect_anomaly",
-    "deterministic",
-    "benchmark",
-    "sync_batchnorm",
-    "enable_autolog_hparams",
-)
+_SWITCH = Rule((bool, NoneType))
+_NUM_BATCHES = Rule((int, float, NoneType), least=0)
+PASSED_ON: Mapping[str, Rule | None] = {
+    "fast_dev_run": Rule((bool, int), least=0),
+    "limit_train_batches": _NUM_BATCHES,
+    "limit_val_batches": _NUM_BATCHES,
+    "limit_test_batches": _NUM_BATCHES,
+    "limit_predict_batches": _NUM_BATCHES,
+    "overfit_batches": _NUM_BATCHES,
+    "max_time": None,
+    "num_sanity_val_steps": Rule((int, NoneType), least=-1),
+    "enable_model_summary": _SWITCH,
+    "profiler": Rule((str, NoneType)),
+    "detect_anomaly": _SWITCH,
+    "deterministic": Rule((bool, NoneType), choices=("warn",)),
+    "benchmark": _SWITCH,
+    "sync_batchnorm": _SWITCH,
+    "enable_autolog_hparams": _SWITCH,
+}
+"""Arguments of ``lightning.Trainer`` (2.6) that are passed on, each with a rule unless Lightning checks its values."""
 _STOPS_EARLY = "a callback that ends a run early has its own patience"
 SAID_ELSEWHERE = {
     **{
@@ -230,7 +384,8 @@ def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the user's arguments of ``lightning.Trainer``; refuse the ones that a training argument already sets."""
     if given is not None and not isinstance(given, Mapping):
         raise InputTypeError(f"`lightning_kwargs` is a {type(given).__name__}; give a dict of arguments by name.")
-    for name in given or {}:
+    given = given or {}
+    for name in given:
         if name in SAID_ELSEWHERE:
             instead = SAID_ELSEWHERE[name]
             instead = f"set {instead}" if instead.startswith("`") else instead
@@ -239,6 +394,12 @@ def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
             raise InputError(
                 f"`lightning_kwargs` sets `{name}`, which `lightning.Trainer` does not have; it may set "
                 f"{', '.join(PASSED_ON)}."
+            )
+        rule = PASSED_ON[name]
+        if rule is not None and not (rule.allows(given[name]) or isinstance(given[name], Profiler)):
+            raise InputError(
+                f"`lightning_kwargs` sets `{name}={given[name]!r}`, which cannot be used; set it to "
+                f"{rule.in_python()}."
             )
     options = dict(given or {})
     # `predict` runs in Lightning's test loop, so its limit is a limit on test batches.
@@ -376,6 +537,8 @@ class Parts:
     train_dataset: "Examples | None"
     eval_dataset: "EvalExamples | None"
     data_collator: object
+    processing_class: object
+    preprocess_logits_for_metrics: object
     model_init: object
     optimizer: object
     lr_scheduler: object
@@ -385,8 +548,48 @@ class Parts:
     runs_backward_in_step: bool
 
 
+def _check_kinds(parts: Parts) -> None:
+    if not callable(parts.data_collator):
+        raise InputTypeError(
+            "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
+            f"{type(parts.data_collator).__name__}; give one that makes a batch of a list of examples."
+        )
+    check_examples("train_dataset", parts.train_dataset)
+    for name, data in _named_sets("eval_dataset", parts.eval_dataset):
+        check_examples(name, data)
+    if isinstance(parts.processing_class, str | int | float | list | dict | type):
+        raise InputTypeError(
+            f"`processing_class` is {_shown(parts.processing_class)}; give an object, for example a tokenizer made by "
+            "`AutoTokenizer.from_pretrained`."
+        )
+    if parts.preprocess_logits_for_metrics is not None and not callable(parts.preprocess_logits_for_metrics):
+        raise InputTypeError(
+            f"`preprocess_logits_for_metrics` is {_shown(parts.preprocess_logits_for_metrics)}; give a function that "
+            "takes logits and labels and returns what the metrics get as predictions."
+        )
+    optimizer_class = parts.optimizer_cls_and_kwargs
+    if optimizer_class is not None and not (
+        isinstance(optimizer_class, list | tuple)
+        and len(optimizer_class) == 2
+        and callable(optimizer_class[0])
+        and isinstance(optimizer_class[1], Mapping)
+    ):
+        raise InputTypeError(
+            f"`optimizer_cls_and_kwargs` is {_shown(optimizer_class)}; give a tuple of an optimizer's class and a "
+            "dict of its arguments."
+        )
+
+
+def _named_sets(argument: str, data: object) -> list[tuple[str, object]]:
+    """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
+    if not isinstance(data, Mapping):
+        return [(argument, data)]
+    return [(f"{argument}[{name!r}]", one) for name, one in data.items()]
+
+
 def check_parts(parts: Parts) -> None:
-    """Refuse parts that contradict each other or the training arguments."""
+    """Refuse parts of the wrong kind, and parts that contradict each other or the training arguments."""
+    _check_kinds(parts)
     args = parts.args
     if args.eval_strategy != "no" and parts.eval_dataset is None:
         raise InputError(
@@ -406,11 +609,6 @@ def check_parts(parts: Parts) -> None:
         raise InputRuntimeError(
             "Passing a `model_init` is incompatible with providing the `optimizers` argument. You should subclass "
             "`Trainer` and override the `create_optimizer_and_scheduler` method. Each run has a model of its own."
-        )
-    if not callable(parts.data_collator):
-        raise TypeError(
-            "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
-            f"{type(parts.data_collator).__name__}; give one that makes a batch of a list of examples."
         )
     if parts.train_dataset is not None and not has_length(parts.train_dataset) and args.max_steps <= 0:
         raise InputError(

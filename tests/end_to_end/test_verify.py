@@ -17,7 +17,7 @@ trainer.train()
 
 
 def verify(*arguments, folder):
-    return portico("verify", *arguments, folder=folder, COLUMNS="200")
+    return portico("verify", *arguments, folder=folder)
 
 
 @pytest.fixture

@@ -10,15 +10,19 @@ import warnings
 from pathlib import Path
 
 import accelerate
+import datasets
 import torch
 import torch.distributed
 import transformers
+from datasets.distributed import split_dataset_by_node
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 from torchmetrics.classification import MulticlassAccuracy
 
 import portico
 from models import Bag, Sequences, ToyDataset, ToyStream, pad_everything, tiny_gpt2
 from parity.peers import run, untimed
 from parity.scenarios import (
+    REBALANCED,
     accuracy,
     adversarial,
     calling_super,
@@ -120,7 +124,83 @@ def predictions_and_streamed_accuracy(trainer):
     return {**outcome, "num_right": round(share * len(trainer.eval_dataset), 4)}
 
 
+def seeing(trainer_class):
+    """A subclass that notes the examples of this process."""
+
+    class Seeing(trainer_class):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            self.__dict__.setdefault("seen", []).append(inputs["input_ids"].tolist())
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    return Seeing
+
+
+def seen(trainer):
+    return {"seen": trainer.seen}
+
+
+def with_distributed_sampler(trainer_class):
+    class Own(seeing(trainer_class)):
+        def _get_train_sampler(self, train_dataset=None):
+            return DistributedSampler(self.train_dataset, shuffle=False)
+
+    return Own
+
+
+def with_own_batches(trainer_class):
+    class Own(seeing(trainer_class)):
+        def get_train_dataloader(self):
+            sampler = DistributedSampler(self.train_dataset, seed=7)
+            loader = DataLoader(self.train_dataset, batch_sampler=BatchSampler(sampler, 3, drop_last=False))
+            return self.accelerator.prepare(loader)
+
+    return Own
+
+
+def with_own_loader(trainer_class):
+    class Own(seeing(trainer_class)):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, batch_size=4, sampler=DistributedSampler(self.train_dataset))
+
+    return Own
+
+
+def with_whole_batches(trainer_class):
+    class Own(seeing(trainer_class)):
+        def get_train_dataloader(self):
+            batches = BatchSampler(SequentialSampler(self.train_dataset), 3, drop_last=False)
+            return self.accelerator.prepare(DataLoader(self.train_dataset, sampler=batches, batch_size=None))
+
+    return Own
+
+
+def split_stream():
+    rows = {"input_ids": ToyDataset(32).tokens.tolist(), "labels": [index % 3 for index in range(32)]}
+    stream = datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=8).with_format("torch")
+    return split_dataset_by_node(stream, torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+# Samplers, batch samplers, loaders and streams that know the rank of their process.
+KNOWING = {"base": seeing, "after": seen}
+RANKED = {
+    "rebalanced": {**REBALANCED, **KNOWING},
+    "rebalanced_drop_last": {**REBALANCED, **KNOWING, "dataloader_drop_last": True},
+    "rebalanced_accumulation": {**REBALANCED, **KNOWING, "gradient_accumulation_steps": 2},
+    "distributed_sampler": {**KNOWING, "base": with_distributed_sampler},
+    "own_batches": {**KNOWING, "base": with_own_batches},
+    "own_loader": {**KNOWING, "base": with_own_loader},
+    "whole_batches": {**KNOWING, "base": with_whole_batches},
+    "split_stream": {**KNOWING, "train_dataset": split_stream, "max_steps": 3},
+    "split_stream_by_all": {
+        **KNOWING,
+        "train_dataset": split_stream,
+        "max_steps": 3,
+        "accelerator_config": {"dispatch_batches": False},
+    },
+}
+
 SCENARIOS = {
+    **RANKED,
     "basic": {
         "after": predictions_and_streamed_accuracy,
         "eval_strategy": "epoch",

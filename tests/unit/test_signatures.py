@@ -11,7 +11,7 @@ import portico
 from models import ToyDataset, tiny_bert, toy_trainer
 from parity.peers import OWN_FIELDS
 from portico.deprecated import RetiredArguments
-from portico.validation import INSTEAD
+from portico.validation import INSTEAD, OWN_HOOKS
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins", "lightning_kwargs"]
 
@@ -132,3 +132,34 @@ def test_override_of_unused_method_is_rejected(name, tmp_path):
     subclass = type("Curious", (portico.Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
         toy_trainer(tmp_path, subclass)
+
+
+def test_hooks_of_our_own_are_listed():
+    older = {"do_grad_scaling", "init_git_repo", "prediction_loop", "sharded_ddp", "tokenizer"}
+    added = {name for name in own_names(portico.Trainer) if not name.startswith("_")} - set(dir(transformers.Trainer))
+    hooks = {
+        name
+        for name in added
+        if callable(one := inspect.getattr_static(portico.Trainer, name)) or isinstance(one, property)
+    }
+    assert set(OWN_HOOKS) == hooks - older
+
+
+@pytest.mark.parametrize("name", OWN_HOOKS)
+def test_chance_use_of_the_name_of_a_hook_is_rejected(name, tmp_path):
+    subclass = type("Chance", (portico.Trainer,), {name: lambda self, colour, *, size: None})
+    with pytest.raises(portico.InputError, match=f"`Chance.{name}` replaces a .*another name"):
+        toy_trainer(tmp_path, subclass)
+
+
+def test_hooks_can_be_replaced(tmp_path):
+    class Quiet(portico.Trainer):
+        runs_backward_in_step = True
+
+        def evaluation_session(self, dataloader, **options):
+            seen.append(options["description"])
+            return super().evaluation_session(dataloader, **options)
+
+    seen = []
+    toy_trainer(tmp_path, Quiet).evaluate()
+    assert seen == ["Evaluation"]

@@ -1,5 +1,9 @@
 """Error messages for invalid arguments, parts and data."""
 
+import inspect
+
+import huggingface_hub
+import pandas
 import pytest
 import torch
 import transformers
@@ -8,7 +12,8 @@ from lightning.pytorch import Callback as LightningCallback
 import portico
 from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_trainer
 from portico.checkpoint import writer
-from portico.validation import REFUSALS
+from portico.distributed.placement import PLACEMENT
+from portico.validation import PASSED_ON, REFUSALS
 
 
 def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
@@ -65,8 +70,8 @@ def test_evaluate_needs_dataset(tmp_path):
 def test_train_needs_dataset(tmp_path):
     with pytest.raises(ValueError, match="requires a train_dataset"):
         toy_trainer(tmp_path, parts={"train_dataset": None}).train()
-    with pytest.raises(portico.InputError, match="loader is empty"):
-        toy_trainer(tmp_path, parts={"train_dataset": Points(0)}, train_sampling_strategy="sequential").train()
+    with pytest.raises(portico.InputError, match="`train_dataset` is empty"):
+        toy_trainer(tmp_path, parts={"train_dataset": Points(0)}).train()
 
 
 def test_stream_needs_max_steps(tmp_path):
@@ -151,10 +156,66 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"optimizers": torch.optim.SGD(Line().parameters())}, "`optimizers` is a SGD; give a tuple"),
         ({"optimizers": ("adam", None)}, r"`optimizers` is \(str, NoneType\); give a tuple"),
         ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
+        ({"model": "bert"}, r"`model` is 'bert', and not a model; load it, .*from_pretrained\('bert'\)"),
+        ({"loggers": "wandb"}, "`loggers` is 'wandb'; give a list of loggers"),
+        ({"processing_class": "bert"}, "`processing_class` is 'bert'; give an object"),
+        ({"train_dataset": "train.csv"}, r"text and not data; load it.*load_dataset\('csv', data_files='train.csv'"),
+        ({"train_dataset": "imdb"}, r"text and not data; load it.*load_dataset\('imdb', split='train'\)"),
+        ({"train_dataset": {"train": Points(2), "test": Points(2)}}, r"a dict of train, test; .*dataset\['train'\]"),
+        ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
+        ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
+        ({"train_dataset": Points}, "is the class Points; give a data set"),
+        ({"eval_dataset": {"a": Points(2), "b": 3}}, r"`eval_dataset\['b'\]` is the number 3; give a data set"),
     ],
 )
 def test_part_of_wrong_type_is_rejected(parts, match, tmp_path):
     refused(tmp_path, match, TypeError, parts=parts)
+
+
+PARTS = [name for name in inspect.signature(portico.Trainer.__init__).parameters if name != "self"]
+WRONG_VALUES = [3, 2.5, True, "text", ["text"], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=str)
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_of_every_wrong_kind_is_rejected_by_name(name, value, tmp_path):
+    model = {"model": None} if name == "model_init" else {}
+    name = {"tokenizer": "processing_class"}.get(name, name)
+    with pytest.raises(portico.InputError, match=rf"`{name}[`=\[]"):
+        toy_trainer(tmp_path, parts={**model, name: value}, max_steps=1, eval_strategy="steps").train()
+
+
+@pytest.mark.parametrize("value", [2.5, -3, "text", ["text"], {"a": 1}], ids=str)
+@pytest.mark.parametrize("name", [*PLACEMENT, *PASSED_ON])
+def test_every_argument_of_lightning_of_every_wrong_kind_is_rejected_by_name(name, value, tmp_path):
+    given = {name: value} if name in PLACEMENT else {}
+    further = {} if name in PLACEMENT else {"lightning_kwargs": {name: value}}
+    shown = name.replace("predict", "(predict|test)")  # `predict` runs in Lightning's test loop
+    refused(tmp_path, f"{shown}=", parts=further, **given)
+
+
+def test_output_folder_that_cannot_be_made_is_rejected(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder, reason in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "run", "Not a directory")):
+        refused(folder, rf"`output_dir='{folder}'` cannot be made a folder \({reason}")
+
+
+def test_model_without_trained_parameters_is_rejected(tmp_path):
+    model = Line().requires_grad_(False)
+    with pytest.raises(portico.InputError, match="Line has no parameter that is trained"):
+        toy_trainer(tmp_path, parts={"model": model}).train()
+
+
+def test_unknown_training_argument_names_what_was_meant(tmp_path):
+    for name, meant in (("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("warmup", "warmup_steps")):
+        with pytest.raises(portico.InputError, match=f"has no argument `{name}`; did you mean `{meant}`") as refusal:
+            portico.TrainingArguments(str(tmp_path), **{name: 1})
+        assert isinstance(refusal.value, TypeError)
+
+
+def test_unreachable_hub_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    refused(tmp_path, "The repository `mine/run` cannot be made on the hub", push_to_hub=True, hub_model_id="mine/run")
 
 
 def test_model_without_values_is_rejected(tmp_path):
@@ -223,7 +284,7 @@ def test_resume_from_missing_checkpoint_is_rejected(resume, match, tmp_path):
 def test_folder_without_weights_is_rejected(tmp_path):
     (tmp_path / "checkpoint-3").mkdir()
     (tmp_path / "checkpoint-3" / "notes.txt").write_text("")
-    with pytest.raises(portico.InputError, match=r"valid checkpoint at .*checkpoint-3: .*notes\.txt"):
+    with pytest.raises(portico.InputError, match=r"valid checkpoint at .*checkpoint-3: it holds no model"):
         toy_trainer(tmp_path).train(resume_from_checkpoint=True)
 
 

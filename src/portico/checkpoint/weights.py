@@ -150,10 +150,12 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
     if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
         with reading(path, into_model=True), _fitting(model, path):
             return load_sharded_checkpoint(model, folder, strict=False)
-    held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
+    checkpoints = sorted(path.glob("checkpoint-*"))
+    known = f", for example {str(checkpoints[-1])!r}" if checkpoints else ""
+    what = "it holds no" if path.is_dir() else "there is no such folder with"
     raise InputError(
-        f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: "
-        f"{held}); set `resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+        f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
+        f"`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run{known}, or leave it out."
     )
 
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
-STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
 # Folders that are not checkpoints yet, or no longer.
 _PARTIAL = ".partial"
@@ -214,6 +213,23 @@ def clear_leftovers(run_folder: str) -> None:
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def make_run_folder(run_folder: str) -> None:
+    """Make the output folder of a run, unless it exists.
+
+    Raises:
+        InputError: If it cannot be made; permissions raise ``PermissionError``.
+    """
+    try:
+        Path(run_folder).mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"`output_dir={run_folder!r}` cannot be made a folder ({os.strerror(error.errno or errno.EIO)}: "
+            f"{error.filename}); set `output_dir` to a folder, or to the path of a new one."
+        ) from error
 
 
 def refuse_unwritable(run_folder: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from portico.commands.record import RECORD_FILE
+from portico.commands.record import AT_THE_SAME_TIME, RECORD_FILE, SUFFIX
 from portico.commands.recording import hash_of
 
 # What two runs of the same program never share.
@@ -212,8 +212,13 @@ def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
         here = ("written", "missing")
         yield RunDifference(f"file {name}", 0, here if name in one else (here[1], here[0]))
     for name in sorted(one.keys() & other.keys()):
-        if one[name].read_bytes() != other[name].read_bytes() and _content(one[name]) != _content(other[name]):
+        if _bytes(one[name]) != _bytes(other[name]) and _content(one[name]) != _content(other[name]):
             yield RunDifference(f"file {name}", 0, ("its content", "another"))
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds; names of output folders in it are the same for runs that had one each."""
+    return path.read_bytes().replace(f"{SUFFIX}{AT_THE_SAME_TIME}".encode(), SUFFIX.encode())
 
 
 def _content(path: Path) -> Any:
@@ -221,8 +226,8 @@ def _content(path: Path) -> Any:
         # The recorded process wrote it.
         return hash_of(torch.load(path, map_location="cpu", weights_only=False))
     if path.suffix == ".json":
-        return untimed(json.loads(path.read_text(encoding="utf-8")))
-    return path.read_bytes()
+        return untimed(json.loads(_bytes(path)))
+    return _bytes(path)
 
 
 def likely_causes(

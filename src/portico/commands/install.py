@@ -120,7 +120,14 @@ def _set_options(given: Mapping[str, Any]) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InputError(f"`{unknown[0]}` is not an option of `portico.install`; it takes {', '.join(known)}.")
-    set_options(RunOptions(**given))
+    changed = RunOptions(**given)
+    if _originals:
+        _check_options(changed)
+    set_options(changed)
+
+
+def _check_options(changed: RunOptions) -> None:
+    named("portico.validation", "check_run_options")(changed)
 
 
 # ---- The names ----
@@ -129,6 +136,8 @@ def _set_options(given: Mapping[str, Any]) -> None:
 def _replace() -> None:
     if _originals:
         return
+    # Only now, since a script sets up its environment before it imports what these checks import.
+    _check_options(options())
     # All originals before any of ours: the seq2seq classes of transformers are made from the others.
     found = {name: named(theirs, name) for name, (theirs, _) in REPLACED.items()}
     ours = {name: named(home, name) for name, (_, home) in REPLACED.items()}

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from portico.errors import InputError
+from portico.errors import InputError, exit_with_error
 
 # Put first on the path of child processes: it holds `sitecustomize`, which Python imports when it starts.
 _SITE = Path(__file__).parent / "site"
@@ -115,6 +115,8 @@ class Script:
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, _RUNPY):
                 trace = trace.tb_next
+            if isinstance(error, InputError) and trace is not None:
+                exit_with_error(f"{error} (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})")
             sys.excepthook(type(error), error.with_traceback(trace), trace)
             raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
 

@@ -107,16 +107,24 @@ def run_closure(
 
 
 @contextmanager
-def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
-    """Keep Lightning from zeroing the gradients of ``module`` before an evaluation: user code may still need them.
+def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
+    """Keep ``Strategy.teardown`` from moving the states of optimizers to the CPU inside the block. Public: none."""
+    plain_teardown, replaced = strategy.teardown, strategy.__dict__.get("teardown")
 
-    Public: none; ``Trainer.validate`` zeroes them through this method.
-    """
-    module.__dict__["zero_grad"] = lambda set_to_none=True: None
+    def teardown() -> None:
+        optimizers, strategy._optimizers = strategy._optimizers, []
+        try:
+            plain_teardown()
+        finally:
+            strategy._optimizers = optimizers
+
+    strategy.__dict__["teardown"] = teardown
     try:
         yield
     finally:
-        del module.__dict__["zero_grad"]
+        del strategy.__dict__["teardown"]
+        if replaced is not None:
+            strategy.__dict__["teardown"] = replaced
 
 
 # Progress of the loops
@@ -327,7 +335,7 @@ def mesh_options(strategy: ModelParallelStrategy) -> dict[str, Any]:
 # ---- 2. Messages and published metrics ----
 
 
-_NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_flos")
+_NOT_IN_PROGRESS_BARS = ("epoch", "step", "_runtime", "_per_second", "_preparation_time", "_flos")
 
 
 def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
@@ -341,11 +349,11 @@ def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     pl_trainer._logger_connector._progress_bar_metrics.update(shown)
 
 
-_ANNOUNCERS = (
-    "lightning.pytorch.utilities.rank_zero",
-    "lightning.fabric.utilities.rank_zero",
-    "lightning.fabric.utilities.distributed",
-)
+_ANNOUNCERS = [
+    logging.getLogger("lightning.pytorch.utilities.rank_zero"),
+    logging.getLogger("lightning.fabric.utilities.rank_zero"),
+    logging.getLogger("lightning.fabric.utilities.distributed"),
+]
 
 
 @contextmanager
@@ -361,10 +369,9 @@ def quiet_lightning() -> Iterator[None]:
     def warns(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
-    loggers = [logging.getLogger(name) for name in _ANNOUNCERS]
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]
-    for logger in loggers:
+    for logger in _ANNOUNCERS:
         logger.addFilter(warns)  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
     try:
         with warnings.catch_warnings():
@@ -377,5 +384,5 @@ def quiet_lightning() -> Iterator[None]:
             yield
     finally:
         cuda._check_cuda_matmul_precision = tip  # type: ignore[attr-defined]
-        for logger in loggers:
+        for logger in _ANNOUNCERS:
             logger.removeFilter(warns)

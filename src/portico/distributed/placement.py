@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,7 +12,8 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
+from lightning.pytorch.strategies import Strategy, StrategyRegistry
 from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import nn
 
@@ -30,15 +32,79 @@ def lightning_placement(args: HFTrainingArguments) -> dict[str, Any]:
 
     ``args`` are of either library; the fields that portico adds may be missing.
     """
-    accelerator = getattr(args, "accelerator", None)
+    given = {
+        name: getattr(args, name, None) for name in ("accelerator", "strategy", "devices", "num_nodes", "precision")
+    }
+    check_placement(given)
     devices, num_nodes = launched_processes() or (1, 1)
     return {
-        "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
-        "strategy": getattr(args, "strategy", None) or "auto",
-        "devices": getattr(args, "devices", None) or devices,
-        "num_nodes": getattr(args, "num_nodes", None) or num_nodes,
-        "precision": getattr(args, "precision", None) or _precision(args),
+        "accelerator": given["accelerator"] or ("cpu" if args.use_cpu else "auto"),
+        "strategy": given["strategy"] or "auto",
+        "devices": given["devices"] or devices,
+        "num_nodes": given["num_nodes"] or num_nodes,
+        "precision": given["precision"] or _precision(args),
     }
+
+
+PLACEMENT = ("accelerator", "strategy", "devices", "num_nodes", "precision")
+"""The training arguments that are Lightning's."""
+PRECISIONS = (
+    "32-true",
+    "32",
+    "16-mixed",
+    "bf16-mixed",
+    "16",
+    "bf16",
+    "16-true",
+    "bf16-true",
+    "64-true",
+    "64",
+    "transformer-engine",
+    "transformer-engine-float16",
+)
+"""The precisions of Lightning 2.6, which has no public list of them."""
+
+
+def check_placement(given: Mapping[str, Any]) -> None:
+    """Refuse values of ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision`` that do not exist.
+
+    Arguments that are missing or ``None`` are left to the defaults. Objects of Lightning pass.
+    """
+    accelerators = ["auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators())]
+    strategies = ["auto", *StrategyRegistry.available_strategies()]
+    _check_name("accelerator", given.get("accelerator"), accelerators, Accelerator)
+    _check_name("strategy", given.get("strategy"), strategies, Strategy)
+    precision = given.get("precision")
+    _check_name("precision", str(precision) if isinstance(precision, int) else precision, PRECISIONS, ())
+    num_nodes = given.get("num_nodes")
+    if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 1):
+        raise InputError(f"`num_nodes={num_nodes!r}` is not a number of machines; set it to 1 or more.")
+    devices = given.get("devices")
+    if devices is None or devices in ("auto", "-1", -1):
+        return
+    indices = devices.split(",") if isinstance(devices, str) else devices
+    if isinstance(devices, str):
+        is_allowed = all(part.strip().isdigit() for part in indices if part or len(indices) == 1)
+    elif isinstance(devices, Sequence):
+        is_allowed = bool(devices) and all(type(index) is int and index >= 0 for index in devices)
+    else:
+        is_allowed = type(devices) is int and devices > 0
+    if not is_allowed or devices == "0":
+        raise InputError(
+            f"`devices={devices!r}` is not a number of devices; use an int of 1 or more, -1 for all, a list of "
+            "indices, '0,1' or 'auto'. For the CPU set `use_cpu=True`."
+        )
+
+
+def _check_name(argument: str, value: object, known: Sequence[str], kind: type | tuple[()]) -> None:
+    if value is None or isinstance(value, kind) or value in known:
+        return
+    nearest = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    meant = f"; did you mean {nearest[0]!r}? Set" if nearest else "; set"
+    raise InputError(
+        f"`{argument}={value!r}` is not a name of Lightning's for `{argument}`{meant} it to one of "
+        f"{', '.join(map(repr, known))}."
+    )
 
 
 def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> dict[str, Any]:
@@ -117,8 +183,6 @@ def _num_devices(placement: Mapping[str, Any]) -> int:
         devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
     if isinstance(devices, str):
         numbers = [part for part in devices.split(",") if part]
-        if not all(part.strip().isdigit() for part in numbers):
-            raise InputError(f"`devices={devices!r}` is not a number of devices; use an int, '0,1' or 'auto'.")
         devices = numbers if "," in devices else int(devices)
     return devices if isinstance(devices, int) else len(devices)
 
@@ -131,11 +195,14 @@ def resolve_strategy(args: HFTrainingArguments) -> Strategy:
     try:
         with quiet_lightning():
             placed = pl.Trainer(**run_placement(args), plugins=cluster_plugins(args) or None, **unneeded)
-    except (MisconfigurationException, ImportError) as error:
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(
             f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {requested}. Set "
-            "`accelerator` and `devices` to values that this machine supports, for example 'cpu' and 1."
+            "them to values that this machine supports, for example `accelerator='cpu'` and `devices=1`, or install "
+            "what is missing."
         ) from error
     refuse_other_replicas(placed.strategy, args)
     return placed.strategy

@@ -7,6 +7,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,9 +20,15 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
 from portico.compat.transformers import logger
-from portico.distributed.loaders import DataLoaderShard, SkipBatchSampler, StreamShardsLoader, given_batch_size
+from portico.distributed.loaders import (
+    DataLoaderShard,
+    SkipBatchSampler,
+    StreamShardsLoader,
+    given_batch_size,
+    num_own_shares,
+)
 from portico.distributed.sharding import BatchSamplerShard
-from portico.errors import InputError
+from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop.plan import limited_batches
 
 if TYPE_CHECKING:
@@ -190,6 +197,11 @@ class TrainerDataModule(pl.LightningDataModule):
     def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
         """Return the user's own loader, and warn once about the training arguments that it overrides."""
         args, is_training = self.hf_trainer.args, description == "training"
+        if self.hf_trainer.accelerator.data_parallel_size > 1 < (count := num_own_shares(loader)):
+            raise InputError(
+                f"The {description} loader divides its data over {count} processes, and the trainer divides every "
+                "loader; let it read all of them, without `DistributedSampler` and `split_dataset_by_node`."
+            )
         size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
         overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
         if is_training:
@@ -303,9 +315,12 @@ class ColumnFilter(hf_compat.RemoveColumnsCollator):
 
 
 def train_sampler(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", *, tp_size: int = 1
 ) -> Sampler[Any] | None:
-    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
+    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length.
+
+    Each ``tp_size`` processes in a row read the same examples.
+    """
     strategy = args.train_sampling_strategy
     if not hf_compat.has_length(dataset):
         if strategy in ("group_by_length", "batch_rebalance"):
@@ -318,7 +333,7 @@ def train_sampler(
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
         return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
     if strategy == "batch_rebalance":
-        return _batch_rebalanced(dataset, args, processing_class)
+        return _batch_rebalanced(dataset, args, processing_class, tp_size)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
 
 
@@ -344,7 +359,7 @@ def _grouping(
 
 
 def _batch_rebalanced(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", tp_size: int
 ) -> hf_compat.BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
@@ -356,12 +371,13 @@ def _batch_rebalanced(
                 f"`{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
+    dp_size = args.world_size // tp_size
     return hf_compat.BatchRebalanceSampler(
         lengths=lengths,
-        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        dp_size=args.world_size,
+        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * dp_size,
+        dp_size=dp_size,
         grad_accum=args.gradient_accumulation_steps,
-        rank=args.process_index,
+        rank=args.process_index // tp_size,
         drop_last=args.dataloader_drop_last,
     )
 
@@ -377,3 +393,87 @@ def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] 
 def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
     names = getattr(processing_class, "model_input_names", None)
     return names[0] if names else None
+
+
+# ---- Why a batch failed ----
+
+_NUM_EXAMPLES_LOOKED_AT = 32
+_EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
+
+
+def explain_failure(error: Exception, loader: "Loader", argument: str, data: object) -> None:
+    """Raise an ``InputError`` if ``error`` comes from making batches of ``data``, the trainer's ``argument``.
+
+    Otherwise add a note to ``error`` about columns of ``data`` that are not in the batches of ``loader``, since a
+    model that misses an input does not name the column.
+    """
+    if isinstance(error, InputError) or not isinstance(loader, DataLoader) or loader.collate_fn is None:
+        return
+    reason = note = None
+    with suppress(Exception):  # the data may fail in another way, or be used up
+        examples = _first_examples(loader.dataset)
+        cause = _failure_of(loader.collate_fn, examples)
+        if type(cause) is type(error) and str(cause) in str(error):
+            reason = f"({cause}): {_why_not_batched(examples)}"
+        elif cause is None:
+            note = _left_out(data, set(loader.collate_fn(_first_examples(loader.dataset))))
+    if reason is not None:
+        kind = next((ours for theirs, ours in _EXPLAINED.items() if isinstance(error, theirs)), InputError)
+        raise kind(f"`{argument}` cannot be made into batches {reason}") from error
+    if note is not None:
+        error.add_note(f"`{argument}`: {note}")
+
+
+def _left_out(data: Any, given: set[str]) -> str | None:
+    """Return a sentence about the columns of ``data`` that are missing in the batches, which have ``given``."""
+    columns = getattr(data, "column_names", None) or _columns_of(_first_examples(data))
+    # The default collator makes `labels` of either name.
+    left_out = set(columns) - given - ({"label", "label_ids"} if "labels" in given else set())
+    if not left_out:
+        return None
+    return (
+        f"the model got {', '.join(sorted(given))}, and not the columns {', '.join(sorted(left_out))}. A tokenizer "
+        "makes inputs of text; columns that `forward` does not take stay with `remove_unused_columns=False`."
+    )
+
+
+def _first_examples(data: Any) -> list[Any]:
+    if hf_compat.has_length(data) and hasattr(data, "__getitem__"):
+        return [data[index] for index in range(min(len(data), _NUM_EXAMPLES_LOOKED_AT))]
+    return list(islice(data, _NUM_EXAMPLES_LOOKED_AT))
+
+
+def _columns_of(examples: list[Any]) -> set[str]:
+    return set(examples[0]) if examples and isinstance(examples[0], Mapping) else set()
+
+
+def _failure_of(collate: "DataCollator", examples: list[Any]) -> Exception | None:
+    try:
+        collate(list(examples))
+    except Exception as error:  # whatever a collator raises
+        return error
+    return None
+
+
+def _why_not_batched(examples: list[Any]) -> str:
+    """Return what is wrong with examples that a collator refused, and what to do."""
+    first = examples[0]
+    if not isinstance(first, Mapping):
+        return (
+            f"its first example is a {type(first).__name__}, and not a dict of the model's arguments by name; let the "
+            "data set return dicts, or give a `data_collator` that makes batches of its examples."
+        )
+    for name, value in first.items():
+        if isinstance(value, str):
+            return (
+                f"`{name}` holds text ({value[:40]!r}); give numbers: the index of a class as a label, and "
+                "`input_ids` of a tokenizer as an input."
+            )
+    for name in first:
+        sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
+        if len(sizes) > 1:
+            return (
+                f"`{name}` has rows of {min(sizes)} to {max(sizes)} values; give the tokenizer as `processing_class`, "
+                "or a `data_collator` that pads, such as `DataCollatorWithPadding(tokenizer)`."
+            )
+    return "give examples that the `data_collator` takes, or another `data_collator`."

@@ -12,7 +12,6 @@ from transformers import EvalPrediction
 
 from portico.compat.lightning import (
     can_nest_evaluation,
-    keep_gradients,
     quiet_lightning,
     run_nested_evaluation,
 )
@@ -322,7 +321,6 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             with (
                 kill_children_on_error(),
                 quiet_lightning(),
-                keep_gradients(module),
                 exit_on_sigterm(pl_trainer),
                 module.staying_on_device(),
             ):

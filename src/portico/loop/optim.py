@@ -80,6 +80,11 @@ def build_optimizer(
     parameters: Any = groups
     for name in _OWN_PARAMETERS:
         parameters = kwargs.pop(name, parameters)
+    if parameters is groups and not any(group["params"] for group in groups):
+        raise InputError(
+            f"{type(model).__name__} has no parameter that is trained: `requires_grad` is False for all of them; set "
+            "it to True for those to train."
+        )
     optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
     if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
         _keep_embeddings_in_32_bits(model)

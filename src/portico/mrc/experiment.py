@@ -56,7 +56,7 @@ from portico.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 # Metrics of an evaluation that are not scores, and prefixes of the metrics of a training.
-_NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second")
+_NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
 

@@ -272,7 +272,8 @@ class MRCTrainer(Trainer):
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         if not self.legacy_metrics:
             return super()._with_speed(output, prefix, start_time)
-        return {name: value for name, value in (output.metrics or {}).items() if name != f"{prefix}_loss"}
+        left_out = (f"{prefix}_loss", f"{prefix}_model_preparation_time")
+        return {name: value for name, value in (output.metrics or {}).items() if name not in left_out}
 
     def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
         super()._init_model(model, model_init)

@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_ROWS = 100  # records that the report shows
 _SHOWN_CHARACTERS = 300  # longest value of a record that the report shows
-_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples")  # metrics that the report leaves out
+# Metrics that the report leaves out.
+_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "model_preparation_time")
 _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 

@@ -44,7 +44,7 @@ def files(folder):
 
 def test_opens_the_step_of_the_spike(folder):
     before = files(folder / "out")
-    ended = portico("replay", "script.py", "--from-spike", "--report", "step.html", folder=folder, COLUMNS="200")
+    ended = portico("replay", "script.py", "--from-spike", "--report", "step.html", folder=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "the script goes on" not in ended.stdout
     assert files(folder / "out") == before
@@ -63,7 +63,7 @@ def test_opens_the_step_of_the_spike(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", "99"], "error: The training ended before step 99; its last step is 10."),
+        (["--step", "99"], "out recorded a training of 10 steps; name one of them with --step."),
         (["--step", "0"], "error: `--step 0` is not positive"),
         ([], "error: `--step N` and `--from-spike` are both given, or neither; give one of them."),
         (["--step", "5", "--report", "none/step.html"], "`--report none/step.html` cannot be written; name a file in"),
@@ -82,6 +82,44 @@ def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert f"the loss logged at step {step} is the recorded one" in ended.stdout
         assert len(re.findall(r"│ \d+ +│ \S+ +│ \S+% ", ended.stdout)) == 2
+
+
+HOOKED = """
+import torch
+from models import ToyDataset, tiny_bert, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **options):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3, {options})
+{trainer}(tiny_bert(), args, train_dataset=ToyDataset()).train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "trainer"),
+    [
+        ("gradient_checkpointing=True", "Trainer"),
+        ("gradient_checkpointing=True, gradient_checkpointing_kwargs={'use_reentrant': True}", "Trainer"),
+        ("bf16=True, label_smoothing_factor=0.1", "Trainer"),
+        ("gradient_accumulation_steps=2", "OwnLoss"),
+        ("torch_compile=True", "Trainer"),
+    ],
+)
+def test_opens_a_step_of_models_whose_forward_is_hooked(options, trainer, tmp_path):
+    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer))
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--step=4", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the loss logged at step 4 is the recorded one" in ended.stdout
 
 
 NOT_FINITE = """

@@ -3,7 +3,17 @@ from collections import namedtuple
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from datasets import Dataset as Rows
+from datasets.distributed import split_dataset_by_node
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 from transformers import BatchEncoding
 
 from portico.distributed.loaders import (
@@ -12,6 +22,7 @@ from portico.distributed.loaders import (
     SeedableRandomSampler,
     SkipBatchSampler,
     move_to_device,
+    num_examples_in_round,
     prepare_data_loader,
     skip_first_batches,
 )
@@ -312,6 +323,26 @@ def test_seedable_sampler_keeps_global_generator():
 def test_seedable_sampler_defaults_to_global_seed():
     torch.manual_seed(11)
     assert list(SeedableRandomSampler(range(20))) == list(SeedableRandomSampler(range(20), seed=11))
+
+
+def test_data_that_are_divided_already_are_announced(caplog):
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    stream = split_dataset_by_node(Rows.from_dict({"a": [1, 2]}).to_iterable_dataset(), rank=0, world_size=2)
+    config = DataLoaderConfig(num_processes=2)
+    for loader in (DataLoader(range(8)), DataLoader(range(8), sampler=sampler), DataLoader(stream)):
+        prepare_data_loader(loader, config)
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 2
+    assert "divided over 2 processes already, and the trainer divides them over 2 again" in messages[0]
+
+
+@pytest.mark.parametrize("data", [Numbers(16), NumberStream(16)])
+@pytest.mark.parametrize("dispatches", [True, False])
+@pytest.mark.parametrize(("split", "size"), [(False, 8), (True, 4)])
+def test_examples_that_all_processes_take_together(data, dispatches, split, size):
+    config = DataLoaderConfig(num_processes=2, dispatch_batches=dispatches, split_batches=split)
+    assert num_examples_in_round(prepare_data_loader(DataLoader(data, batch_size=4), config)) == size
+    assert num_examples_in_round(DataLoader(data, batch_size=4)) is None
 
 
 def test_seedable_sampler_keeps_options():

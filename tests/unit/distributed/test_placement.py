@@ -148,6 +148,6 @@ def test_strategy_is_resolved_before_a_run(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
 @pytest.mark.parametrize("accelerator", ["gpu", "tpu"])
 def test_unavailable_accelerator_is_rejected(tmp_path, accelerator):
-    expected = rf"cannot place the run here \(.*\); it got accelerator='{accelerator}'.* for example 'cpu' and 1"
+    expected = rf"cannot place the run here \(.*\); it got accelerator='{accelerator}'.* `accelerator='cpu'`"
     with pytest.raises(InputError, match=expected):
         resolve_strategy(toy_arguments(tmp_path, accelerator=accelerator))

@@ -5,10 +5,11 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, tiny_bert, toy_arguments, toy_trainer
+from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.loop.datamodule import EvaluationFeed, TrainFeed
 
@@ -214,6 +215,28 @@ def test_loader_whose_batches_must_not_change_is_refused(tmp_path):
         toy_trainer(tmp_path, parts=data, auto_find_batch_size=True)
 
 
+def test_loader_that_divides_the_data_itself_is_refused_in_several_processes(tmp_path, monkeypatch):
+    data = DataLoader(Points(), batch_size=2, sampler=DistributedSampler(Points(), num_replicas=2, rank=0))
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data, "eval_dataset": data})
+    assert trainer.train().global_step == 6  # 5 of 10 points
+    monkeypatch.setattr(Accelerator, "data_parallel_size", 2)
+    for kind, call in {"training": trainer.train, "evaluation": trainer.evaluate}.items():
+        with pytest.raises(InputError, match=f"The {kind} loader divides its data over 2 processes, and the trainer"):
+            call()
+
+
+def test_processes_that_share_each_layer_see_the_same_batches(tmp_path, monkeypatch):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": ToyDataset()}, train_sampling_strategy="batch_rebalance")
+    monkeypatch.setattr(type(trainer), "get_tp_size", lambda self: 2)
+    monkeypatch.setattr(type(trainer.args), "world_size", 4)
+    seen = []
+    for rank in range(4):
+        monkeypatch.setattr(type(trainer.args), "process_index", rank)
+        seen.append(list(trainer._get_train_sampler()))
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+    assert {index for batch in seen[0] + seen[2] for index in batch} == set(range(29))
+
+
 class PointModule(pl.LightningDataModule):
     def __init__(self, validation=1, train=DataLoader):
         super().__init__()
@@ -268,3 +291,45 @@ def test_data_module_with_several_training_loaders_is_refused(tmp_path):
 
     with pytest.raises(InputError, match=r"train_dataloader\(\)` returned a dict, and training takes one"):
         toy_trainer(tmp_path, parts={"train_dataset": PointModule(train=several)})
+
+
+# Why a batch failed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("examples", "reason"),
+    [
+        ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
+        ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
+        ([{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}], r"`label` holds text \('good'\)"),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_examples_that_make_no_batch_are_explained(examples, reason, num_workers, tmp_path):
+    parts = {"model": tiny_bert(), "train_dataset": examples, "eval_dataset": examples}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=1, dataloader_num_workers=num_workers)
+    for argument, action in (("train", trainer.train), ("eval", trainer.evaluate)):
+        with pytest.raises(InputError, match=f"`{argument}_dataset` cannot be made into batches .*{reason}"):
+            action()
+
+
+def test_columns_that_the_model_misses_are_named(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": data}, max_steps=1)
+    with pytest.raises(ValueError, match="input_ids") as failure:
+        trainer.train()
+    assert failure.value.__notes__ == [
+        "`train_dataset`: the model got labels, and not the columns text. A tokenizer makes inputs of text; columns "
+        "that `forward` does not take stay with `remove_unused_columns=False`."
+    ]
+
+
+def test_other_failures_are_left_alone(tmp_path):
+    class Failing(portico.Trainer):
+        def training_step(self, *args):
+            raise ValueError("something else")
+
+    with pytest.raises(ValueError, match=r"^something else$") as failure:
+        toy_trainer(tmp_path, Failing).train()
+    assert not isinstance(failure.value, InputError)
+    assert not hasattr(failure.value, "__notes__")

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch.utils.data import Dataset, IterableDataset
 
-from models import Line, Points, toy_trainer
+import portico
+from models import Line, Points, toy_arguments, toy_trainer
 from portico.errors import InputError
 
 
@@ -14,6 +16,19 @@ def test_metric_key_prefix(tmp_path):
     assert isinstance(metrics["x_one"], float)
     assert metrics["x_two"] == 2
     assert {"x_loss", "x_runtime", "x_samples_per_second", "x_steps_per_second"} <= metrics.keys()
+
+
+@pytest.mark.parametrize("order", ["epet", "ptp", "tep"])  # of evaluate, predict and train
+def test_metrics_have_the_names_of_transformers(tmp_path, order):
+    names = []
+    for library in (transformers, portico):
+        parts = {"args": toy_arguments(tmp_path, library.TrainingArguments, eval_strategy="epoch")}
+        trainer = toy_trainer(tmp_path, library.Trainer, parts)
+        calls = {"e": trainer.evaluate, "p": lambda: trainer.predict(Points()).metrics, "t": trainer.train}  # noqa: B023
+        results = [calls[call]() for call in order]
+        seen = [set(result) for result in results if isinstance(result, dict)]
+        names.append([*seen, *map(set, trainer.state.log_history)])
+    assert names[0] == names[1]
 
 
 def test_named_datasets_are_evaluated(tmp_path):
