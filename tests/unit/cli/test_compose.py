@@ -70,19 +70,8 @@ def test_a_composed_configuration_is_composed_of_itself():
 @pytest.mark.parametrize(
     ("override", "answer"),
     [
-        ("seed=1", "args.seed"),
         ("+lr=1", "args.learning_rate"),
         ("model.lr=1", "args.learning_rate"),
-        ("data.batch_size=3", "args.per_device_train_batch_size"),
-        ("trainer.max_epochs=3", "args.num_train_epochs"),
-        (
-            "ckpt_path=last",
-            "args.resume_from_checkpoint to continue a training, or model.name_or_path with mode=evaluate",
-        ),
-        ("lr=1", "args.learning_rate"),
-        ("learning_rate=1", "args.learning_rate"),
-        ("batch_size=1", "args.per_device_train_batch_size"),
-        ("epochs=1", "args.num_train_epochs"),
         ("datamodule.batch_size=1", "args.per_device_train_batch_size"),
         ("data.num_workers=1", "args.dataloader_num_workers"),
         ("max_seq_length=1", "preprocess.max_seq_length"),

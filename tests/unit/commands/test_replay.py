@@ -1,12 +1,10 @@
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import portico
 from portico.commands import replay
 
 SCRIPT = """
@@ -29,17 +27,6 @@ args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps
 Trainer(Broken(), args, train_dataset=Points()).train()
 print("the script goes on")
 """
-
-
-def portico(*command, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", *command],
-        cwd=folder,
-        env=environment(COLUMNS="200"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import TrainerCallback
 
 import portico
-import stand_in_device
-from meta_device import DEVICE, MetaStrategy
+import stand_in_devices
 from models import Pairs, ToyDataset, ToyStream, tiny_bert, tiny_t5
 from parity.peers import QUIET, collating, untimed
+from stand_in_devices import DEVICE, MetaStrategy
 from unit.mrc import small_readers
 
 # On the device nothing has a value, so a run ends before it would log one.
@@ -204,16 +204,16 @@ class Waits(TrainerCallback):
         self.by_step = {}
 
     def on_step_begin(self, args, state, control, **kwargs):
-        stand_in_device.waits.clear()
+        stand_in_devices.waits.clear()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.by_step[state.global_step] = list(stand_in_device.waits)
+        self.by_step[state.global_step] = list(stand_in_devices.waits)
 
 
 def on_either(folder, place, *, data=ToyDataset, trainer_class=portico.Trainer, library=portico, **arguments):
     where = {}
     if place != "cpu" and library is portico:
-        where = {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}
+        where = {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}
     args = library.TrainingArguments(
         str(folder / place),
         per_device_train_batch_size=4,
@@ -224,7 +224,7 @@ def on_either(folder, place, *, data=ToyDataset, trainer_class=portico.Trainer, 
         # Accelerate does not know the device.
         assert args.device.type == "cpu"
         args.__dict__["_setup_devices"] = PartialState._shared_state["device"] = (
-            stand_in_device.StandInAccelerator.device
+            stand_in_devices.StandInAccelerator.device
         )
         args.use_cpu = False
     parts = {"compute_metrics": lambda made: {"largest": float(made.predictions.max())}, "callbacks": [Waits()]}
@@ -252,12 +252,12 @@ def in_new_process(function, *args):
 
 
 def with_device(rank, function, args):
-    stand_in_device.register()
+    stand_in_devices.register()
     function(*args)
 
 
 def everything_on_the_device(folder, arguments, data):
-    device, trainers = stand_in_device.StandInAccelerator.device, []
+    device, trainers = stand_in_devices.StandInAccelerator.device, []
     for place in ("cpu", "standin"):
         trainers.append(on_either(folder, place, data=data, **arguments))
         trainers[-1].train()
@@ -298,7 +298,7 @@ def test_device_trains_evaluates_predicts_saves_and_resumes(arguments, data, tmp
 
 
 def same_run_of_both_libraries(folder, arguments, num_waits):
-    device = stand_in_device.StandInAccelerator.device
+    device = stand_in_devices.StandInAccelerator.device
     # Whole runs, then runs that resume the checkpoint of either.
     for source in (None, transformers, portico):
         runs = []
@@ -336,7 +336,7 @@ def test_device_gives_the_numbers_of_transformers_and_waits_no_more(arguments, t
 
 def texts_on_the_device(folder):
     generated = []
-    for where in ({"use_cpu": True}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+    for where in ({"use_cpu": True}, {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}):
         args = portico.Seq2SeqTrainingArguments(
             str(folder),
             predict_with_generate=True,
@@ -373,7 +373,7 @@ def test_device_notices_mixed_tensors_and_waiting(tmp_path):
 def reading_on_the_device(folder):
     sets = small_readers.source(num_validation=20)
     features, answers = None, []
-    for where in ({}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+    for where in ({}, {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}):
         made = small_readers.reader(sets.train)
         features = features or small_readers.featurized(sets, made.tokenizer)
         trainer = small_readers.make_trainer(

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from browser import BROWSER, browse, with_script
 from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
@@ -17,7 +16,7 @@ from portico.mrc.demo import DemoExample, DemoServer, demo_page, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import example_questions, record_run
-from reading_results import result
+from report_pages import BROWSER, browse, result, with_script
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
-from mrc_records import to_squad
+from mrc_data import to_squad
 from portico import InputError
 from portico.cli import compose
 from portico.cli.experiment import build_experiment
@@ -412,9 +412,6 @@ def test_squad_is_that_of_2_0_where_no_answer_can_be_predicted(negatives, expect
 def test_wrong_settings_of_a_metric_are_refused(name, keys, message):
     with pytest.raises(InputError, match=message):
         chosen(name, **keys)
-
-
-def test_generated_answers_have_no_spans_to_score():
     with pytest.raises(InputError, match=r"TydiF1 scores spans of passages, but generated answers are strings"):
         prepared(TydiF1(), has_spans=False)
 

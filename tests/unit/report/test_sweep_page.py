@@ -3,7 +3,7 @@ import re
 import pytest
 
 from portico.report.sweep_page import _front, sweep_page
-from sweep_results import job, summary
+from report_pages import job, summary
 
 
 def test_page_needs_nothing_else_and_links_to_the_runs():

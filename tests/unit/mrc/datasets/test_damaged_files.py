@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from damage import HUGE, damaged_file, damaged_tree
-from mrc_records import (
+from mrc_data import (
     BASE_RAW,
     FID_RAW,
     MRQA_FLAT,

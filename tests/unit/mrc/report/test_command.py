@@ -18,7 +18,7 @@ from portico.errors import InputError
 from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
 from portico.mrc.report.command import read_run, write_page
-from reading_results import HOSTILE, Page, record
+from report_pages import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."
 DATA = {"num_train": 4, "num_validation": 6, "seed": 3, "train_file": None, "validation_file": None}
@@ -315,24 +315,16 @@ def test_a_configuration_that_multiplies_itself_is_refused(make_run):
     refused("config.yaml: cannot be read .it holds an alias", run)
 
 
-def test_a_foreign_file_is_never_overwritten(make_run, tmp_path):
+def test_a_foreign_file_is_never_overwritten_and_the_output_is_checked(make_run, tmp_path):
     run = make_run()
     foreign = run / "report.html"
     foreign.write_text("<p>mine</p>")
     refused("the file exists and was not written by this command; name another with --output", run)
     assert foreign.read_text() == "<p>mine</p>"
     refused("is a folder; name a file with --output, for example", run, output=tmp_path)
-
-
-def test_output_that_cannot_be_written(make_run, tmp_path):
-    refused(
-        "cannot be written .No such file or directory.; name another", make_run(), output=tmp_path / "no" / "a.html"
-    )
-
-
-@pytest.mark.parametrize("number", [0, -1, float("nan")])
-def test_a_limit_that_is_not_positive(make_run, number):
-    refused(rf"`--max-megabytes {number:g}` is not positive; give a number above 0", make_run(), max_megabytes=number)
+    refused("cannot be written .No such file or directory.; name another", run, output=tmp_path / "no" / "a.html")
+    for number in (0, -1, float("nan")):
+        refused(rf"`--max-megabytes {number:g}` is not positive; give a number above 0", run, max_megabytes=number)
 
 
 def test_bad_input_ends_with_one_paragraph(tmp_path, capsys):

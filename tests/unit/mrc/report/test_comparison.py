@@ -4,7 +4,7 @@ import pytest
 
 from portico.errors import InputError
 from portico.mrc.report.comparison import align_runs, comparison_page
-from reading_results import HOSTILE, Page, record, result
+from report_pages import HOSTILE, Page, record, result
 
 FIRST = [result(0), result(1, predicted="1901"), result(2, predicted="1901"), result(3, gold="", predicted="Turku")]
 SECOND = [result(0, predicted="1901"), result(1), result(2, predicted="1901"), result(3, gold="", predicted="")]

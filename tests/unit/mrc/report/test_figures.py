@@ -14,7 +14,7 @@ from portico.mrc.report.figures import (
     significance,
 )
 from portico.mrc.report.statistics import mcnemar
-from reading_results import result
+from report_pages import result
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from portico.mrc.report.statistics import (
     randomisation,
     threshold_curve,
 )
-from reading_results import result
+from report_pages import result
 
 
 def slow_interval(values, rng):
