@@ -6,17 +6,19 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 import hostile_folders
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
 from portico import InputError
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import config_dir, experiment_of
 from portico.commands import replay, report, sweep
 from portico.mrc import Reader
 from portico.mrc.config import load_examples
 from portico.trust.files import load_own
+from portico.trust.names import from_folder, resolved
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,6 +35,7 @@ SMALL = (
     "model.intermediate_size=16",
 )
 ZOO = hostile_folders.zoo()
+GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +189,20 @@ def test_every_no_in_the_table_has_animals():
     assert all(Path(hostile_folders.__file__).parents[1].joinpath(file).is_file() for file in elsewhere.values())
     rows = {one.row for one in ZOO} | set(elsewhere)
     assert {name for name, row in hostile_folders.ROWS.items() if row.answer.startswith("no")} <= rows
+
+
+def test_a_folder_may_name_the_classes_of_our_configuration(tmp_path):
+    files = [path for group in GROUPS for path in (config_dir() / group).glob("*.yaml")]
+    named = {(yaml.safe_load(file.read_text()) or {}).get("_target_") for file in files}
+    entries = [one for file in files for one in (yaml.safe_load(file.read_text()) or {}).values()]
+    named |= {one["_target_"] for one in entries if isinstance(one, dict) and "_target_" in one}
+    refused = set()
+    for name in named - {None}:
+        with from_folder(tmp_path):
+            try:
+                resolved(name)
+            except InputError:
+                refused.add(name)
+    # Its folder is a path to write to; and nothing of AllenNLP's trainer can be replayed.
+    descent = {name for name in named - {None} if "gradient_descent" in name or "GradientDescent" in name}
+    assert refused == {"portico.callbacks.ProfilerCallback", *descent}

@@ -325,7 +325,7 @@ def _restored(callback: ExportableState, saved: Any) -> Any:
         restored = kind(**saved.get("args", {}))
         for attribute, value in saved.get("attributes", {}).items():
             setattr(restored, attribute, value)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"The checkpoint's {STATE_FILE} holds no state of a {kind.__name__} ({reason_of(error)}); restore the "
             "file, or set `restore_callback_states_from_checkpoint=False`."

@@ -134,7 +134,7 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
         InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
     from portico.cli.composition import experiment_of
-    from portico.cli.experiment import TrainerExperiment
+    from portico.cli.experiment import TrainerExperiment, experiment_class
     from portico.cli.folders import CONFIG_FILE, recorded_settings
     from portico.commands.replayed_step import Replay
     from portico.trust.names import from_folder
@@ -144,12 +144,12 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
     settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
     settings["logger"] = {}
     with from_folder(run / CONFIG_FILE, trusted=trusts_config):
-        experiment = experiment_of(settings, folder)
-        if not isinstance(experiment, TrainerExperiment):
+        if not issubclass(kind := experiment_class(settings), TrainerExperiment):
             raise InputError(
-                f"{run / CONFIG_FILE} describes a {type(experiment).__name__}, which has no Trainer; "
+                f"{run / CONFIG_FILE} describes a {kind.__name__}, which has no Trainer; "
                 "give the folder of another run."
             )
+        experiment = experiment_of(settings, folder)
         replays.append(Replay(number, Path(folder), run_folder=run))
         with observe(replays[0]):
             experiment.train()

@@ -105,9 +105,10 @@ def test_too_many_failures_end_the_search(search, found):
     assert len(found()) == 1
 
 
-def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path):
+@pytest.mark.parametrize("target", ["optuna.pruners.MedianPruner", "fake_experiment.own_pruner"])
+def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path, target):
     pruning = ["hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=2", "hydra.sweeper.n_trials=10"]
-    assert search(*pruning) == 0
+    assert search(*pruning, f"hydra.sweeper.pruner._target_={target}") == 0
     pruned = [job for job in found() if job["status"] == "pruned"]
     assert pruned
     assert all(len(job["evaluations"]) < 4 for job in pruned)
