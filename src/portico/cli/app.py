@@ -45,11 +45,9 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.studies import JobProgress
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
-from portico.hp_search import worst_instead
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +155,8 @@ def _trained(
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
         if job is not None:
+            from portico.cli.studies import JobProgress
+
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
@@ -173,6 +173,8 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     value of the ``mode``, "max" or "min", with a warning. A metric that the run does not have is refused. Several
     objectives are lists of metrics, of modes, and of values.
     """
+    from portico.hp_search import worst_instead
+
     values = []
     for name, mode in goals_of(objective).items():
         if name not in metrics:
