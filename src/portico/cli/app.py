@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float | list[float] | None:
-    """Run one composed configuration and return the objective of a sweep; ``None`` where nothing was trained.
+    """Run one composed configuration and return the objective of a sweep; ``None`` for a run of no sweep.
 
     A job of a sweep that has finished is not run again; one that was interrupted resumes from its last checkpoint.
     """
@@ -116,8 +116,8 @@ def run(config: DictConfig) -> float | list[float] | None:
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
-            settings = checked(to_plain(config))
-            return _objective(_trained(settings, folder), settings)
+            _trained(checked(to_plain(config)), folder)
+        return None  # only a sweep compares runs by their objective
     with job.recording():
         of_a_sweep = hydra_config.mode is RunMode.MULTIRUN
         if of_a_sweep:

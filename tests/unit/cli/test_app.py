@@ -319,6 +319,7 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     assert "debug: default, fdr, limit, overfit, profiler" in shown
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.002 +Peak learning rate$", shown, flags=re.MULTILINE)
+    assert "model._target_=portico.mrc.config.EncoderModel" in shown
     assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
     assert re.search(r"^  model.hidden_act=relu  +Field of BertConfig", shown, flags=re.MULTILINE)
     assert re.search(r"^  model.hidden_size=128 ", shown, flags=re.MULTILINE), "of the small model, not of BERT"

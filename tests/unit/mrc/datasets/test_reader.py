@@ -137,6 +137,9 @@ def test_source_may_be_files_globs_and_folders(tmp_path):
         read_examples([tmp_path / "a.jsonl", write_lines(tmp_path / "c.jsonl", [{**BASE_RAW, "example_id": "a"}])])
     with pytest.raises(InputError, match="no file matches"):
         read_examples(f"{tmp_path}/*.csv")
+    (tmp_path / "d.csv").write_text("question,context\n")
+    with pytest.raises(InputError, match=r"d\.csv: questions are read from JSON or JSON lines, not from \.csv"):
+        read_examples(tmp_path / "d.csv")
 
 
 def test_language_in_file_names_is_prefixed_to_equal_ids(tmp_path):
