@@ -61,8 +61,8 @@ _NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second",
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
 _NOTHING_ANSWERED = (
-    "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for more "
-    "epochs (args.num_train_epochs=<number>) or on more questions."
+    "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for "
+    "more epochs (args.num_train_epochs=<number>) or on more questions."
 )
 
 
