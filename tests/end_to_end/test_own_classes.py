@@ -1,4 +1,4 @@
-"""Classes of a user's own package, named on the command line: data, model, metric and trainer."""
+"""Classes of a user's own package, named on the command line: data, model, metric, trainer and task."""
 
 import json
 import re
@@ -85,6 +85,11 @@ class PointerModel:
         return PointerForQuestionAnswering(len(fast), self.size), fast
 
 
+class Pairs(PointerModel):
+    def load(self, task, texts, labels):
+        return super().load(texts, None)
+
+
 class Lengths:
     """Mean length of the answers, at most k.
 
@@ -111,6 +116,57 @@ class Scaled(MRCTrainer):
         return self.factor * super().training_step(model, inputs, num_items_in_batch)
 '''
 
+# The same for the tasks.
+TASK_PACKAGE = """
+import towns
+from torch import nn
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from portico.tasks.classification import TextClassification
+
+
+class Shouting(TextClassification):
+    def texts(self, record):
+        return [text.upper() for text in super().texts(record)]
+
+
+class Weather:
+    def __init__(self, size: int = 6) -> None:
+        self.size = size
+
+    def load(self, task, split):
+        return [{"text": f"day {n}", "label": "rain" if n % 2 else "sun"} for n in range(self.size)]
+
+
+class Bag(nn.Module):
+    def __init__(self, vocab_size, num_labels):
+        super().__init__()
+        self.scores = nn.EmbeddingBag(vocab_size, num_labels)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.scores(input_ids)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class BagModel:
+    def load(self, task, texts, labels):
+        _, tokenizer = towns.PointerModel().load(texts, None)
+        assert "DAY" in tokenizer.get_vocab()
+        return Bag(len(tokenizer), len(labels)), tokenizer
+
+
+class NoModel:
+    def load(self, task, texts, labels):
+        return "bert-base-uncased"
+
+
+class Spread:
+    def __call__(self, prediction):
+        assert prediction.predictions.shape == (6, 2)
+        return {"spread": prediction.predictions.max() - prediction.predictions.min()}
+"""
+
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,11 +175,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def train(tmp_path, monkeypatch, command_line):
     """Return a function that runs the command line next to the package `towns`, and returns code and results."""
     (tmp_path / "towns.py").write_text(PACKAGE, encoding="utf-8")
+    (tmp_path / "days.py").write_text(TASK_PACKAGE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def train(*overrides, shape=SHAPE):
-        code = command_line("+experiment=mrc", *SMALL, *(f"model.{size}" for size in shape), *overrides)
+    def train(*overrides, shape=SHAPE, experiment="mrc"):
+        code = command_line(f"+experiment={experiment}", *SMALL, *(f"model.{size}" for size in shape), *overrides)
         results = tmp_path / "run" / "all_results.json"
         return code, json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
 
@@ -159,6 +216,43 @@ def test_a_trainer(train):
     code, doubled = train("trainer._target_=towns.Scaled", "trainer.factor=2.0", "overwrite=true")
     assert code == 0
     assert doubled["train_loss"] > 1.9 * plain["train_loss"]
+
+
+TASK = ["task._target_=days.Shouting", "data._target_=days.Weather", *NO_SAMPLES, "model._target_=days.BagModel"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        (["metric._target_=days.Spread"], "eval_spread"),
+        (
+            ["metric._target_=torchmetrics.classification.MulticlassF1Score", "metric.num_classes=2"],
+            "eval_MulticlassF1Score",
+        ),
+    ],
+)
+def test_task_data_model_and_metric(train, tmp_path, capsys, metric, score):
+    """A plain module as the model, which has no configuration."""
+    code, results = train(*TASK, *metric, shape=(), experiment="text_classification")
+    assert code == 0
+    assert results["eval_samples"] == 6
+    assert score.removeprefix("eval_").lower() in capsys.readouterr().out.lower()
+    assert results[score] >= 0
+    assert "DAY 0" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert load_file(tmp_path / "run" / "model.safetensors")["scores.weight"].shape[1] == 2
+
+
+def test_a_model_of_a_task_that_is_none(train, capsys):
+    code, _ = train(*TASK, "model._target_=days.NoModel", shape=(), experiment="text_classification")
+    assert code == 1
+    assert "`NoModel.load` returned bert-base-uncased; it has to return (model, tok" in capsys.readouterr().err
+
+
+def test_a_module_that_cannot_generate(train, capsys):
+    data = ["data._target_=days.Weather", *NO_SAMPLES, "task.source_column=text", "task.target_column=label"]
+    code, _ = train(*data, "model._target_=towns.Pairs", shape=(), experiment="summarization")
+    assert code == 1
+    assert "PointerForQuestionAnswering has no `generate`; derive it from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

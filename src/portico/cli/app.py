@@ -45,11 +45,9 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.studies import JobProgress
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
-from portico.hp_search import worst_instead
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +106,7 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float | list[float] | None:
-    """Run one composed configuration and return the objective of a sweep; ``None`` where nothing was trained.
+    """Run one composed configuration and return the objective of a sweep; ``None`` for a run of no sweep.
 
     A job of a sweep that has finished is not run again; one that was interrupted resumes from its last checkpoint.
     """
@@ -118,8 +116,8 @@ def run(config: DictConfig) -> float | list[float] | None:
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
-            settings = checked(to_plain(config))
-            return _objective(_trained(settings, folder), settings)
+            _trained(checked(to_plain(config)), folder)
+        return None  # only a sweep compares runs by their objective
     with job.recording():
         of_a_sweep = hydra_config.mode is RunMode.MULTIRUN
         if of_a_sweep:
@@ -157,6 +155,8 @@ def _trained(
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
         if job is not None:
+            from portico.cli.studies import JobProgress
+
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
         metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
@@ -173,6 +173,8 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     value of the ``mode``, "max" or "min", with a warning. A metric that the run does not have is refused. Several
     objectives are lists of metrics, of modes, and of values.
     """
+    from portico.hp_search import worst_instead
+
     values = []
     for name, mode in goals_of(objective).items():
         if name not in metrics:

@@ -5,25 +5,29 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from portico.arguments import fastest_arguments
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
-from portico.cli.experiment import TARGET, Experiment, build_experiment, complete_settings, schema_of_experiment
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.errors import InputError
-from portico.trust.names import built
+from portico.cli.settings import ExperimentSchema
+from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, built
+
+if TYPE_CHECKING:
+    from portico.cli.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 # Groups of `name: {_target_: ...}` entries; the experiment is given the objects.
 _OBJECT_GROUPS = ("callbacks", "logger")
+_PACKAGES_OF_LOGGERS = {"CometLogger": "comet_ml", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
 # With a plus sign, as people write a group that is not in use by default.
 _OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
 # Groups that are switched off: those whose default is null, and those that have a file for it.
@@ -91,8 +95,15 @@ def known_names(overrides: Sequence[str]) -> Collection[str]:
         return TOP_LEVEL_NAMES
     with suppress(InputError):
         settings = _composed(choosing or ["+experiment=mrc"])
-        return [*schema_of_experiment(settings).names(_OWN_KEYS), *EVERYWHERE]
+        return [*_schema_of(settings).names(_OWN_KEYS), *EVERYWHERE]
     return TOP_LEVEL_NAMES
+
+
+def _schema_of(settings: Mapping[str, Any]) -> ExperimentSchema:
+    # Experiments import torch, which takes seconds: a command that cannot be composed is refused without it.
+    from portico.cli.experiment import schema_of_experiment
+
+    return schema_of_experiment(settings)
 
 
 def config_dir() -> Path:
@@ -119,6 +130,8 @@ def register_resolvers() -> None:
 
 
 def _fastest(name: str, *, _root_: DictConfig) -> Any:
+    from portico.arguments import fastest_arguments
+
     args = _root_.args
     # The file of the group sets `args.use_cpu`, unless the command does.
     is_set = not OmegaConf.is_interpolation(args, "use_cpu") and args.get("use_cpu")
@@ -144,7 +157,7 @@ def complete_all_settings() -> None:
     with suppress(InputError):
         settings = _composed(in_words_of_hydra(overrides))
         if settings.get(TARGET):
-            _store_open_groups(schema_of_experiment(settings).defaults())
+            _store_open_groups(_schema_of(settings).defaults())
 
 
 def _store_open_groups(values: Mapping[str, Mapping[str, object]]) -> None:
@@ -166,21 +179,38 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
-    schema = schema_of_experiment(settings)
+    goals_of(settings["objective"])
+    if not isinstance(settings["print_config"], bool):
+        raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
+    check_folder_settings(settings)
+    _check_packages(settings["logger"])
+    from portico.cli.experiment import complete_settings
+
+    schema = _schema_of(settings)
     schema.check(settings, _OWN_KEYS)
     if settings["mode"] not in schema.modes:
         raise InputError(
             f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(schema.modes)}."
         )
-    goals_of(settings["objective"])
-    if not isinstance(settings["print_config"], bool):
-        raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
-    check_folder_settings(settings)
     return complete_settings(settings)
 
 
-def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+def _check_packages(loggers: Mapping[str, Any]) -> None:
+    """Refuse the first logger of Lightning whose package is not installed."""
+    for name, entry in loggers.items():
+        path = str(entry.get(TARGET)) if isinstance(entry, Mapping) else ""
+        package = _PACKAGES_OF_LOGGERS.get(path.rpartition(".")[2])
+        if package is not None and find_spec(package) is None:
+            raise MissingPackageError(
+                f"The entry `logger.{name}` needs {package}, which is not installed; install it with "
+                f"`pip install {package}`, or choose another entry."
+            )
+
+
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, with every object built that has a ``_target_``."""
+    from portico.cli.experiment import build_experiment
+
     groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
     for name in _OBJECT_GROUPS:
         entries = settings.get(name, {}).items()
@@ -217,4 +247,4 @@ def _settings_help(*, _root_: DictConfig) -> str:
     settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
-    return schema_of_experiment(settings).help(settings)
+    return _schema_of(settings).help(settings)

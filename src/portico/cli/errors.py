@@ -138,7 +138,9 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
         )
     if group in TOP_LEVEL_NAMES:
         return f"'{key}' is not a setting; --cfg all --package {group} shows the settings of '{group}'."
-    meant = suggestion(key, names())
+    is_top_level = bool(get_close_matches(key, TOP_LEVEL_NAMES, cutoff=0.75)) and key not in first_guesses()
+    # The keys of an experiment are known once its classes are imported, which takes seconds.
+    meant = suggestion(key, TOP_LEVEL_NAMES if is_top_level else names())
     if "use " in meant or re.search(r"\w\.\w", meant):
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."

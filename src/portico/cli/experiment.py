@@ -259,6 +259,20 @@ class TrainerExperiment(Experiment):
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
 
 
+def load_model(source: Any, *arguments: object) -> tuple[Any, Any]:
+    """Return the model and its tokenizer or image processor that the group ``model`` loads.
+
+    Raises:
+        InputError: If a class of the user returns something else.
+    """
+    loaded = source.load(*arguments)
+    if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
+        raise InputError(
+            f"`{type(source).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
+        )
+    return loaded
+
+
 def print_scores(
     title: str, heading: str, scores: Mapping[str, str], *, files: Mapping[str, str], seconds: float
 ) -> None:

@@ -185,6 +185,8 @@ def _constructors(target: Callable[..., Any]) -> list[Any]:
         return [target]
     owners = [owner for owner in target.__mro__[:-1] if "__init__" in vars(owner)]
     of_torch = [owner.__module__.split(".")[0] in ("torch", "torchmetrics") for owner in owners]
+    if target.__module__.startswith("torchmetrics."):  # named by the user
+        of_torch[0] = False
     return [None if torch else owner.__init__ for owner, torch in zip(owners, of_torch, strict=True)]  # type: ignore[misc]
 
 
@@ -312,9 +314,9 @@ class ExperimentSchema:
 
     def help(self, settings: Mapping[str, Any]) -> str:
         """Return a line for each setting: its key, its value or default, and what it means."""
-        lines = []
+        lines = [f"  group.{TARGET} names the class that takes the keys below it; yours can take its place."]
         for group, one in sorted(self.groups.items(), key=lambda item: len(item[1].settings.known)):  # long lists last
-            lines += ["", f"{group}: {one.target}"]
+            lines += ["", f"{group}.{TARGET}={one.target}"]
             values = one.values(settings.get(group))
             for name, each in one.settings.known.items():
                 value = _shown(values.get(name, each.shown_default))

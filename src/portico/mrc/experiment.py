@@ -19,6 +19,7 @@ from portico.cli.experiment import (
     GroupSpec,
     TrainerExperiment,
     key_of_group,
+    load_model,
     path_of,
     print_scores,
 )
@@ -60,6 +61,10 @@ logger = logging.getLogger(__name__)
 _NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
+_NOTHING_ANSWERED = (
+    "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for "
+    "more epochs (args.num_train_epochs=<number>) or on more questions."
+)
 
 
 @data_only
@@ -110,12 +115,7 @@ class MRCExperiment(TrainerExperiment):
             key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
             check_score(key, best.removeprefix("eval_"), [*self._score_names, *_NOT_OF_A_METRIC])
         texts = [text for example in self.examples.train for text in (*contexts_of(example), example["question"])]
-        loaded = self.model.load(texts, self.preprocess)
-        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
-            raise InputError(
-                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
-            )
-        model, tokenizer = loaded
+        model, tokenizer = load_model(self.model, texts, self.preprocess)
         return self._trainer()(
             model=model,
             args=args,
@@ -193,6 +193,8 @@ class MRCExperiment(TrainerExperiment):
                 write_report(page, record)
         files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
         print_summary(metrics, title=title, files=files, seconds=seconds)
+        if not any(result.predicted_text for record in records for result in record.results):
+            print(_NOTHING_ANSWERED)
 
     def report_sections(self, trainer: Any) -> Mapping[str, str]:
         """Return further sections of the report: HTML by heading."""

@@ -7,6 +7,8 @@
   ``"validation"`` or ``"predict"`` as a list of dicts.
 * ``model``: a subclass of :class:`TaskModel`, or a class whose ``load(task, texts, labels)`` returns a model and its
   tokenizer or image processor.
+* ``metric``: the scores of the task, or a class called with an ``EvalPrediction``, which returns metrics by name, or a
+  ``torchmetrics.Metric``.
 """
 
 import html
@@ -17,12 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torchmetrics import Metric, MetricCollection
 from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
-from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, GroupSpec, TrainerExperiment, print_scores
+from portico.cli.experiment import (
+    RESERVED_TRAINER_ARGUMENTS,
+    GroupSpec,
+    TrainerExperiment,
+    load_model,
+    print_scores,
+)
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
+from portico.loop.metrics import TorchMetrics
 from portico.report.charts import Series, curve, training_charts
 from portico.report.page import (
     REPORT_PAGE,
@@ -37,7 +48,7 @@ from portico.report.page import (
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
-from portico.tasks.task import Record, Task, first
+from portico.tasks.task import Record, Task, config_of, first, label_array, refuse_missing_label
 from portico.trainer import Trainer
 from portico.trust.names import data_only
 
@@ -52,6 +63,19 @@ _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 @data_only
 @dataclass(kw_only=True)
+class ScoresOfTask:
+    """The group ``metric`` by default: the scores of the task, which keys of ``task`` may choose."""
+
+    task: Any = None
+    """The experiment sets it."""
+
+    def __call__(self, prediction: EvalPrediction) -> Mapping[str, float]:
+        """Return the metrics of an evaluation by name."""
+        scores: Mapping[str, float] = self.task.scores(prediction)
+        return scores
+
+
+@dataclass(kw_only=True)
 class TaskExperiment(TrainerExperiment):
     """Trains, evaluates and predicts a task."""
 
@@ -62,6 +86,13 @@ class TaskExperiment(TrainerExperiment):
     task: Any = field(default_factory=TextClassification, metadata={"group": GroupSpec(base=Task)})
     data: Any = field(default_factory=TaskData, metadata={"group": GroupSpec(needs="load")})
     model: Any = field(default_factory=SmallBert, metadata={"group": GroupSpec(needs="load")})
+    metric: Any = field(
+        default_factory=ScoresOfTask, metadata={"group": GroupSpec(needs="__call__", decided=("task",))}
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metric, ScoresOfTask):
+            self.metric.task = self.task
 
     def make_trainer(self, args: TrainingArguments, *, training: bool = True) -> Trainer:
         """Load the records and the model, and return their trainer.
@@ -82,6 +113,9 @@ class TaskExperiment(TrainerExperiment):
                 "%d of %d records for '%s' are empty and left out.", len(records) - len(usable), len(records), split
             )
             records = usable
+        if split != "predict":
+            refuse_missing_label(self.task, records, split)
+        list(self.task.texts(records[0]))  # refuses other missing keys before a model is loaded
         unknown = [number for number, record in enumerate(records, 1) if not self.task.has_target(record)]
         if not unknown:
             return records
@@ -95,8 +129,10 @@ class TaskExperiment(TrainerExperiment):
 
     def _trainer_of(self, args: TrainingArguments, train: Sequence[Record], validation: Sequence[Record]) -> Trainer:
         texts = (text for record in train for text in self.task.texts(record))
-        model, processor = self.model.load(self.task, texts, self.task.classes(train))
-        known = model.config.id2label
+        classes = self.task.classes(train)
+        model, processor = load_model(self.model, self.task, texts, classes)
+        config = config_of(model)
+        known = dict(enumerate(map(str, classes))) if config is None else config.id2label
         self.task.labels = [known[number] for number in sorted(known)]
         self.task.adapt(args, model, processor)
         train_limit = getattr(self.data, "max_train_samples", None)
@@ -118,8 +154,12 @@ class TaskExperiment(TrainerExperiment):
 
     def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
         self.shown_predictions = first(prediction.predictions)[:_SHOWN_ROWS]
-        scores: dict[str, float] = self.task.scores(prediction)
-        return scores
+        if not isinstance(self.metric, Metric | MetricCollection):
+            return dict(self.metric(prediction))
+        metrics = TorchMetrics(self.metric)
+        tensors: Any = map(torch.as_tensor, (first(prediction.predictions), label_array(prediction)))
+        metrics.update(EvalPrediction(*tensors))
+        return dict(metrics.compute())
 
     def evaluated(self, trainer: Trainer) -> dict[str, float]:
         """Evaluate and return the metrics, including the ``perplexity`` of language models."""

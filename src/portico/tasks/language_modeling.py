@@ -29,6 +29,7 @@ from portico.tasks.task import (
     Task,
     Tokenizer,
     accuracy,
+    config_of,
     first,
     label_array,
     multiple_of,
@@ -85,8 +86,12 @@ class LanguageModeling(Task[Tokenizer]):
         """Return each text as the model completes it; there is nothing to compare the result with."""
         model = trainer.model.to(trainer.args.device).eval()
         tokenizer = trainer.processing_class
-        assert isinstance(model, PreTrainedModel)
         assert isinstance(tokenizer, Tokenizer)
+        if not isinstance(model, PreTrainedModel):
+            raise InputError(
+                f"`mode=predict` completes texts with a model of transformers, but the model is a "
+                f"{type(model).__name__}; use mode=evaluate."
+            )
         texts = (next(iter(self.texts(record))).rstrip("\n") for record in records)
         return [self._completed(text, model, tokenizer) for text in texts], {}
 
@@ -122,7 +127,7 @@ class CausalLM(LanguageModeling):
     """Tokens that mode=predict adds to each text."""
 
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
-        self._num_positions = getattr(model.config, "max_position_embeddings", LONGEST)
+        self._num_positions = getattr(config_of(model), "max_position_embeddings", LONGEST)
 
     def features(self, records: Sequence[Record], processor: Tokenizer) -> list[dict[str, Any]]:
         size = min(self.block_size or processor.model_max_length, processor.model_max_length)

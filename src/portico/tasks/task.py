@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,6 +27,7 @@ Predictions: TypeAlias = Array | tuple[Array, ...]
 
 IGNORED = -100  # label of tokens that count neither in the loss nor in a score
 LONGEST = 1024  # tokens of an input if neither a setting nor the tokenizer limits it
+_READ_FOR_A_GUESS = 1000  # records
 
 OutputT = TypeVar("OutputT", Array, Tensor)
 ProcessorT = TypeVar("ProcessorT")
@@ -166,6 +167,35 @@ def value_of(record: Record, column: str, key: str) -> Any:
             "its keys."
         )
     return record[column]
+
+
+def refuse_missing_label(task: Task[Any], records: Sequence[Record], split: str) -> None:
+    """Refuse records of which none has the key of the label; the message guesses which keys were meant."""
+    column = task.label_column
+    if column is None or any(column in record for record in records):
+        return
+    keys = [str(key) for key in records[0]]
+    some = records[:_READ_FOR_A_GUESS]
+    # A label has the fewest distinct values, but more than one, and a text is the longest.
+    counts = {key: len({str(record.get(key)) for record in some}) for key in keys}
+    label = min(keys, key=lambda key: (counts[key] == 1, counts[key]), default="")
+    texts = [key for key in keys if key not in (label, "idx")]
+    text = max(texts, key=lambda key: sum(len(str(record.get(key))) for record in some), default="")
+    settings = {"task.label_column": label}
+    if hasattr(task, "text_columns"):
+        settings["task.text_columns"] = f"[{text}]"
+    elif hasattr(task, "text_column"):
+        settings["task.text_column"] = text
+    raise InputError(
+        f"The records for '{split}' have no '{column}'; they have {', '.join(keys) or 'nothing'}. Set "
+        f"{' and '.join(f'`{name}`' for name in settings)} to these names, perhaps "
+        f"{' '.join(f'{name}={value}' for name, value in settings.items())}."
+    )
+
+
+def config_of(model: nn.Module) -> Any:
+    """Return the configuration of a model of transformers; ``None`` for a plain module, which has none."""
+    return getattr(model, "config", None)
 
 
 def multiple_of(args: TrainingArguments) -> int | None:

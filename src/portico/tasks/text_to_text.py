@@ -27,6 +27,7 @@ from portico.tasks.task import (
     Record,
     Task,
     Tokenizer,
+    config_of,
     first,
     label_array,
     multiple_of,
@@ -81,9 +82,16 @@ class TextToText(Task[Tokenizer]):
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         self._tokenizer = processor
         # As in the scripts: T5's tokenizer sets a limit of 512 tokens, but the relative positions of T5 have none.
-        self._num_positions = getattr(model.config, "max_position_embeddings", None)
+        self._num_positions = getattr(config_of(model), "max_position_embeddings", None)
         generating: Any = args
-        if getattr(generating, "predict_with_generate", False) and generating.generation_max_length is None:
+        if not getattr(generating, "predict_with_generate", False):
+            return
+        if not hasattr(model, "generate"):
+            raise InputError(
+                f"`args.predict_with_generate=True` needs a model that generates, but {type(model).__name__} has no "
+                "`generate`; derive it from transformers.GenerationMixin, or set `args.predict_with_generate=False`."
+            )
+        if generating.generation_max_length is None:
             generating.generation_max_length = self.max_target_length
 
     def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:

@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import fake_experiment
+from fresh_process import assert_runs_anew
 from portico.cli.app import objective_value
 from portico.cli.composition import experiment_names
 from portico.cli.errors import in_words_of_the_command_line
@@ -198,6 +199,10 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
         ("debug=true", "Got bool; give the group the name of a file, as in debug=default."),
         ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
         ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),
+        (
+            "logger=[csv,wandb]",
+            "The entry `logger.wandb` needs wandb, which is not installed; install it with `pip in",
+        ),
         ("callbacks.mine=3", "`callbacks.mine` names no class (_target_); add callbacks.mine._target_=<class> to the"),
         (
             "callbacks.model_checkpoint.monitor=f1",
@@ -296,6 +301,7 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     assert "debug: default, fdr, limit, overfit, profiler" in shown
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.002 +Peak learning rate$", shown, flags=re.MULTILINE)
+    assert "model._target_=portico.mrc.config.EncoderModel" in shown
     assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
     assert re.search(r"^  model.hidden_act=relu  +Field of BertConfig", shown, flags=re.MULTILINE)
     assert re.search(r"^  model.hidden_size=128 ", shown, flags=re.MULTILINE), "of the small model, not of BERT"
@@ -353,6 +359,35 @@ def test_train_script_is_the_same_command(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")
+
+
+# Runs `portico train` as the installed command does, without the working folder among the folders of modules.
+INSTALLED_COMMAND = """
+from portico.commands.train import main
+sys.path.remove("")
+try:
+    main({arguments})
+except SystemExit as end:
+    assert end.code == 1, end.code
+assert {expected}, [name for name in sys.modules if "." not in name]
+"""
+
+
+def test_a_command_that_cannot_be_composed_is_refused_without_torch():
+    mistakes = [
+        *([], ["experiment=mcr"], ["experiment=mrc", "model=small"], ["experiment=mrc", "args.x=[1"]),
+        *(["experiment=mrc", "naem=x"], ["experiment=mrc", "modle=small_bert"], ["experiment=mrc", "logger=wandb"]),
+    ]
+    assert_runs_anew(
+        *(INSTALLED_COMMAND.format(arguments=one, expected="'torch' not in sys.modules") for one in mistakes)
+    )
+
+
+def test_the_installed_command_finds_classes_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_classes.py").write_text("class Data: pass")
+    arguments = ["experiment=mrc", "data._target_=my_classes.Data"]
+    assert_runs_anew(INSTALLED_COMMAND.format(arguments=arguments, expected="'my_classes' in sys.modules"))
 
 
 def test_a_process_that_joins_a_run_uses_its_folder(train, tmp_path, monkeypatch):

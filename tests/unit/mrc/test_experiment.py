@@ -83,6 +83,12 @@ def test_run_writes_everything_and_returns_the_metrics(tmp_path, capsys):
     assert "Exact match" in capsys.readouterr().out
 
 
+def test_a_run_that_answers_nothing_says_what_to_do(tmp_path, capsys):
+    train(tmp_path, postprocess={"null_score_diff_threshold": -1e6})
+    shown = capsys.readouterr().out
+    assert "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>)" in shown
+
+
 NOT_OF_A_METRIC = {f"eval_{name}" for name in ("loss", "runtime", "samples", "samples_per_second", "steps_per_second")}
 TYDI = {"metric": {"_target_": "portico.mrc.TydiF1", "passage_non_null_threshold": 1, "minimal_non_null_threshold": 1}}
 

@@ -136,7 +136,12 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
     ("overrides", "message"),
     [
         (["data.train_file=none.json"], "`data.validation_file` is not set|none.json: no such file"),
-        (["task.label_column=class"], "24 of 24 records for 'train' do not say what .*; correct them, or set the col"),
+        (
+            ["task.label_column=class"],
+            "for 'train' have no 'class'; they have sentence, label. Set `task.label_column` and `task.text_columns` "
+            "to these names, perhaps task.label_column=label task.text_columns=.sentence.",
+        ),
+        (["task.text_columns=[review]", "model.name_or_path=none"], "A record has no 'review' but .* `task.text_colu"),
         (
             ["task.metrics=[mse]"],
             r"`task.metrics=\['mse'\]` has mse, which does not measure 2 classes; use any",

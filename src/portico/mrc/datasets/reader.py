@@ -38,6 +38,7 @@ FORMATS: Mapping[str, Format] = {
 Source: TypeAlias = str | Path | Iterable[str | Path] | Iterable[RawRecord]
 """A path, a glob, a folder, or several of these; or a ``datasets.Dataset`` or other iterable of records."""
 
+_NOT_READ = (".csv", ".tsv", ".parquet", ".arrow", ".xlsx")
 _ID_KEYS = ("id", "example_id", "qid")
 
 
@@ -142,6 +143,12 @@ def _read_all(source: Source, one: Format | None, reading: Reading) -> list[Exam
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(names), one, _UniqueIds())
     paths = paths_of(names)
+    for path in paths:
+        if path.suffix in _NOT_READ:
+            raise InputError(
+                f"{path}: questions are read from JSON or JSON lines, not from {path.suffix}; write objects such as "
+                '{"question": ..., "context": ..., "answers": {"text": ["..."], "answer_start": [0]}}.'
+            )
     languages = {squad.language_of_file(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
