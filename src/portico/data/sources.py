@@ -45,6 +45,20 @@ def import_datasets(why: str) -> ModuleType:
     return datasets
 
 
+def hub_dataset(name: str, config: str | None, split: str) -> "Dataset":
+    """Return one split of a dataset on the hub, in its local cache, or in a folder that ``datasets`` can load."""
+    package = import_datasets(f"`data.dataset_name={name}` names a dataset")
+    try:
+        loaded: Dataset = package.load_dataset(name, config, split=split)
+    except Exception as error:  # names, splits, scripts and damaged files raise errors of many packages
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: {reason} Check the "
+            "names and the connection, or set `data.train_file` and `data.validation_file` to local files."
+        ) from error
+    return loaded
+
+
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files and stored datasets that paths, globs and folders name, in order and without duplicates.
 
