@@ -15,6 +15,12 @@ def test_page_needs_nothing_else_and_links_to_the_runs():
     assert "Report of a sweep" in page
 
 
+def test_objective_may_have_dots_in_its_name():
+    name = "eval_xquad.es_f1"
+    one = job(0, 5.0, objective={name: 5.0})
+    assert f"Run 0 reaches {name} 5." in sweep_page(summary(goals={name: "max"}, jobs=[one], best=[0], importances={}))
+
+
 def test_each_run_is_one_line_through_all_axes():
     page = sweep_page(summary())
     (chart,) = re.findall(r'<div class="parallel".*?</svg>', page, re.S)

@@ -25,11 +25,11 @@ def children(parent: object, key: str, place: str, defects: Defects, form: str) 
         return enumerate(listed, start=1)
     found = parent if listed is None else listed
     problem = f"not {form}: expected a list `{key}`; got {describe(found)}."
-    defects.add(place, problem, num_records=num_questions(found))
+    defects.add(place, problem, num_records=num_lost_questions(found))
     return ()
 
 
-def num_questions(value: object) -> int:
+def num_lost_questions(value: object) -> int:
     """Return how many questions are lost with a JSON value: those at any depth in it, and at least 1."""
     count = 0
     inner = [value]
