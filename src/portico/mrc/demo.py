@@ -63,10 +63,20 @@ LIMITS = Limits()
 
 
 class DemoExample(NamedTuple):
-    """A text, and questions about it that the run answered correctly in its evaluation."""
+    """A text, and questions about it that the run answered or declined correctly in its evaluation."""
 
     context: str = ""
     questions: Sequence[str] = ()
+    declined: Sequence[str] = ()
+    score: str = ""
+    """How many questions of the evaluation were correct, in a sentence."""
+
+    @property
+    def all_questions(self) -> list[str]:
+        return [*self.questions, *self.declined]
+
+
+NO_EXAMPLE = DemoExample()
 
 
 def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
@@ -121,12 +131,15 @@ def _load(run: str, device: str) -> Reader:
 def read_example(run: str | Path) -> DemoExample:
     """Return the passage and questions that ``report.json`` of the run shows, or none if it is missing or has none."""
     try:
-        recorded = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))
-        one = DemoExample(recorded["example"]["context"], recorded["example"]["questions"])
-        is_usable = isinstance(one.questions, list) and all(isinstance(text, str) for text in [*one.questions, one[0]])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return DemoExample()
-    return one if is_usable else DemoExample()
+        shown = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))["example"]
+        one = DemoExample(
+            shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
+        )
+        are_lists = isinstance(one.questions, list) and isinstance(one.declined, list)
+        is_usable = are_lists and all(isinstance(text, str) for text in [one.context, one.score, *one.all_questions])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return NO_EXAMPLE
+    return one if is_usable else NO_EXAMPLE
 
 
 class Demo:
@@ -187,7 +200,7 @@ class Demo:
             text = f"This page answers this machine only: {self.address}"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
         if request.method != "POST":
-            return self._page(self._example_form(next(iter(self.example.questions), "")))
+            return self._page(self._example_form(next(iter(self.example.all_questions), "")))
         if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != _FORM:
             return PlainTextResponse(f"Send the form of this page, as {_FORM}.", HTTPStatus.BAD_REQUEST)
         try:
@@ -201,7 +214,7 @@ class Demo:
         return await self._answer(request, self._form(fields))
 
     def _form(self, fields: Mapping[str, Sequence[str]]) -> dict[str, object]:
-        examples = {str(number): question for number, question in enumerate(self.example.questions)}
+        examples = {str(number): question for number, question in enumerate(self.example.all_questions)}
         chosen = examples.get(fields.get("example", [""])[0])
         if chosen is not None:
             return self._example_form(chosen)
@@ -256,8 +269,7 @@ class Demo:
         error: str = "",
         status: HTTPStatus = HTTPStatus.BAD_REQUEST,
     ) -> Response:
-        form = {**form, "examples": self.example.questions}
-        page = demo_page(self.title, form, answer, error=error, limits=self.limits)
+        page = demo_page(self.title, form, answer, error=error, example=self.example, limits=self.limits)
         # Characters that UTF-8 lacks, single surrogates, become question marks.
         return HTMLResponse(page.encode("utf-8", errors="replace"), status if error else HTTPStatus.OK)
 
@@ -308,11 +320,12 @@ def demo_page(
     answer: Answer | None = None,
     *,
     error: str = "",
+    example: DemoExample = NO_EXAMPLE,
     limits: Limits = LIMITS,
 ) -> str:
     """Return the page: the form as it was sent, and below it the answer or the error."""
-    empty = {"question": "", "context": "", "may_decline": False, "examples": ()}
-    head = render("demo.html.j2", **{**empty, **form}, error=error, limits=limits)
+    empty = {"question": "", "context": "", "may_decline": False}
+    head = render("demo.html.j2", **{**empty, **form}, error=error, example=example, limits=limits)
     sections = [Section("Answer", answer_html(answer) if answer else Markup())]
     lead = "Paste a text and ask. Nothing leaves this machine."
     return render_page(title, lead, head, sections, kicker="Reading comprehension", form_action="self")

@@ -98,10 +98,14 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
     ]
     record_run(tmp_path, RunRecord(title="A run", results=results))
     server.example = read_example(tmp_path)
-    context, asked = server.example
+    context, asked = server.example.context, server.example.all_questions
     about = {one["question"]: bool(one["answers"]["text"]) for one in questions if one["context"] == context}
     assert [about[one] for one in asked] == [*[True] * (len(asked) - 1), False]
     _, page = send(server)
+    assert re.search(r"Evaluation of this run: \d+ questions, \d+ of them without an answer: ", page)
+    before, after = page.split("Correctly without an answer in the evaluation")
+    assert "Answered correctly in the evaluation" in before
+    assert unescape(after).count('name="example"') == 1
     assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
     assert unescape(re.search(r'name="question".*?value="(.*?)"', page)[1]) == asked[0]
     assert [unescape(one) for one in re.findall(r'name="example".*?>(.*?)</button>', page)] == asked
@@ -116,8 +120,12 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
 def test_an_answered_question_is_shown_rather_than_a_declined_one():
     one = functools.partial(result, gold="", predicted="")
     alone, other = one(0, context="Nothing."), result(1, context="Turku is old.")
-    assert example_questions([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
-    assert example_questions([alone]) == {"context": "Nothing.", "questions": [alone.question]}
+    assert example_questions([alone, other]) == {
+        "context": "Turku is old.",
+        "questions": [other.question],
+        "declined": [],
+    }
+    assert example_questions([alone]) == {"context": "Nothing.", "questions": [], "declined": [alone.question]}
     assert example_questions([]) == {}
 
 

@@ -54,7 +54,7 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "sections": record.sections,
         "baselines": record.baselines,
         "spans": {result.id: result.predicted_span for result in record.results},
-        "example": example_questions(record.results),
+        "example": example_questions(record.results) | {"score": lead(record.results)},
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
     return page
@@ -63,8 +63,8 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
 def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
     """Return a passage with questions that the run answers correctly, for ``portico demo``; ``{}`` without any.
 
-    Up to three questions have an answer, each a different one; a last question has no answer, if the run correctly
-    declines one.
+    Up to three ``questions`` have an answer, each a different one; ``declined`` has a question without an answer, if
+    the run correctly declines one.
     """
     by_context: dict[str, dict[str, str]] = {}
     for result in results:
@@ -80,7 +80,7 @@ def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
 
     context, asked = max(by_context.items(), key=worth)
     declined = [asked.pop("")] if "" in asked else []
-    return {"context": context, "questions": [*list(asked.values())[:3], *declined]}
+    return {"context": context, "questions": list(asked.values())[:3], "declined": declined}
 
 
 def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> None:
