@@ -130,6 +130,25 @@ def test_a_lost_journal_is_not_taken_for_a_new_search(search, found, tmp_path, c
 
 
 @pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"baselines": {"answering nothing": {"f1": 28.4}}}, {"eval_f1": {"answering nothing": 28.4}}),
+        ({"baselines": None}, {}),
+        ({"baselines": {"answering nothing": 3}}, {}),
+        ([], {}),
+    ],
+)
+def test_a_sweep_knows_the_baselines_of_its_runs(tmp_path, recorded, expected):
+    one = {"number": 0, "overrides": [], "status": "finished", "goals": {"eval_f1": "max"}}
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/job.json").write_text(json.dumps({**one, "objective": {"eval_f1": 28.4}}))
+    (tmp_path / "0/report.json").write_text(json.dumps(recorded))
+    report([str(tmp_path)])
+    assert json.loads((tmp_path / "sweep.json").read_text())["baselines"] == expected
+    assert ("no better than answering nothing" in (tmp_path / "sweep.html").read_text()) == bool(expected)
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("number", "one"),

@@ -16,6 +16,7 @@ RawRecord: TypeAlias = Mapping[str, Any]
 
 Span: TypeAlias = tuple[int, int]
 NO_SPAN: Span = (-1, -1)
+_OF_A_QUESTION = ("question", "question_text", "answers")
 
 
 def children(parent: object, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
@@ -35,7 +36,7 @@ def num_lost_questions(value: object) -> int:
     inner = [value]
     while inner:
         one = inner.pop()
-        if isinstance(one, Mapping) and not one.keys().isdisjoint(("question", "answers")):
+        if isinstance(one, Mapping) and not one.keys().isdisjoint(_OF_A_QUESTION):
             count += 1
         elif isinstance(one, Mapping | list):
             inner.extend(one.values() if isinstance(one, Mapping) else one)

@@ -53,6 +53,7 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "settings": record.settings,
         "sections": record.sections,
         "baselines": record.baselines,
+        "headline": record.headline,
         "spans": {result.id: result.predicted_span for result in record.results},
         "example": example_questions(record.results) | {"score": lead(record.results)},
     }
@@ -115,7 +116,10 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     return render_page(
         record.title,
         lead(results),
-        parts.remark(remark(headline)) + parts.tiles(headline) + parts.missing(record.missing),
+        parts.remark(remark(headline))
+        + parts.tiles(own_tile(record))
+        + parts.tiles(headline)
+        + parts.missing(record.missing),
         [
             Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
@@ -165,6 +169,14 @@ def remark(headline: Sequence[Tile]) -> str:
         if way is not None and tile.percent is not None and tile.percent < tile.baselines[way] + _SAME:
             return f"{tile.label} {tile.value} is no better than {way}, which gives {tile.baselines[way]:.1f}."
     return ""
+
+
+def own_tile(record: RunRecord) -> list[Tile]:
+    """Return the tile of a headline score that :func:`tiles` does not show, such as a metric of the user's."""
+    value = _metric(record.metrics, record.headline) if record.headline else None
+    if value is None or record.headline in ("f1", "exact", "exact_match"):
+        return []
+    return [Tile(record.headline, f"{value:.4g}")]
 
 
 def tiles(

@@ -118,7 +118,7 @@ def held(value):
     found = []
 
     def look(one):
-        if isinstance(one, dict) and {"question", "answers"} & set(one):
+        if isinstance(one, dict) and {"question", "question_text", "answers"} & set(one):
             found.append(one)
         elif isinstance(one, dict | list):
             list(map(look, one.values() if isinstance(one, dict) else one))
