@@ -55,8 +55,9 @@ def open_storage(address: str) -> "BaseStorage":
         first = Path(address).read_bytes().partition(b"\n")[0]
         if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
             raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
-        _drop_damaged_end(Path(address))
     try:
+        if "://" not in address and Path(address).is_file():
+            _drop_damaged_end(Path(address))
         storage = storage_of(address)
         storage.get_all_studies()
     except ImportError as error:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -178,7 +179,7 @@ class Demo:
             limits = self.limits
 
         config = Config(
-            Starlette(routes=[route], exception_handlers={404: _not_found}),
+            Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _failed}),
             http=Protocol,
             ws="none",
             lifespan="off",
@@ -276,6 +277,11 @@ class Demo:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     return PlainTextResponse("There is only one page here: /", HTTPStatus.NOT_FOUND)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    traceback.print_exception(error)
+    return PlainTextResponse("An error occurred; the terminal shows it.", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 class PunctualProtocol(H11Protocol):

@@ -170,6 +170,16 @@ def test_an_error_of_the_reader_is_shown(server, monkeypatch):
     assert "Anna lives in Oslo." in page
 
 
+def test_an_unexpected_error_is_shown_in_the_terminal_only(server, monkeypatch, capfd):
+    def fail(*_, **__):
+        raise ZeroDivisionError("private")
+
+    monkeypatch.setattr(server.reader, "answer", fail)
+    response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
+    assert (response.status, page) == (500, "An error occurred; the terminal shows it.")
+    assert capfd.readouterr().err.count("ZeroDivisionError: private") == 1
+
+
 def test_a_long_question_is_answered(server):
     response, _ = ask(server, question="who is it " * 100, context="Anna lives in Oslo. " * 100)
     assert response.status == 200
