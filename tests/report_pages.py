@@ -131,6 +131,7 @@ def summary(**changes):
         "goals": {"eval_f1": "max"},
         "parameters": ["args.learning_rate", "model"],
         "best": [2],
+        "baselines": {},
         "importances": {"eval_f1": {"args.learning_rate": 0.75, "model": 0.25}},
         "jobs": [
             job(0, 60.0, values={"args.learning_rate": 1e-4, "model": "a"}),

@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from portico.cli.jobs import (
     FINISHED,
+    JOB_FILE,
     KILLED,
     PRUNED,
     ReportedTrial,
@@ -192,10 +193,23 @@ class OptunaSweeper(Sweeper):
                 f"The study '{name}' in {address} has the directions {', '.join(found)}, and this search "
                 f"{', '.join(directions)}; set hydra.sweeper.study_name to another name."
             )
+        self._refuse_unknown_jobs(address)
         self.reporting = {"storage": address, "study": name, "pruner": pruner}
         for point in self.enqueue or ():
             self._check_point(point)
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
+
+    def _refuse_unknown_jobs(self, address: str) -> None:
+        """Refuse to draw values for the folder of a job that the study, which was lost or cut off, does not know."""
+        jobs = [SweepJob.read(path.parent) for path in self.folder.glob(f"*/{JOB_FILE}")]
+        num_trials = len(self.study.get_trials(deepcopy=False))  # after the jobs, which other workers add
+        unknown = sorted(job.number for job in jobs if job is not None and job.number >= num_trials)
+        if unknown:
+            raise InputError(
+                f"{self.folder} contains jobs {', '.join(map(str, unknown))}, but the study in {address} has "
+                f"{num_trials} trials. Restore the study, move the folders of these jobs away to draw new values, or "
+                "set hydra.sweep.dir to another folder."
+            )
 
     def _directions(self) -> list[str]:
         goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))

@@ -51,7 +51,7 @@ class MissingPackageError(InputError, ImportError):
 
 
 # Packages that modules import at their top, and the extras that install them.
-_EXTRAS = {"onnx": "ort", "onnxruntime": "ort"}
+_EXTRAS = {"onnx": "ort", "onnxruntime": "ort", "starlette": "demo", "uvicorn": "demo"}
 
 
 @contextmanager
@@ -60,11 +60,12 @@ def naming_the_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
+        package = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(package)
         if extra is None:
             raise
         raise MissingPackageError(
-            f"{what} needs {error.name}, which is not installed; install it with `pip install 'portico[{extra}]'`."
+            f"{what} needs {package}, which is not installed; install it with `pip install 'portico[{extra}]'`."
         ) from error
 
 

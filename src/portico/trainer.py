@@ -1450,8 +1450,13 @@ class Trainer:
             torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
-        writer.rotate_checkpoints(output_dir or self.args.output_dir, limit=limit, best=best, use_mtime=use_mtime)
+        """Delete the oldest checkpoints by step; ``use_mtime`` has no effect, and is what overrides receive."""
+        writer.rotate_checkpoints(
+            output_dir or self.args.output_dir,
+            limit=self.args.save_total_limit,
+            best=self.state.best_model_checkpoint,
+            last_step=self.state.global_step,
+        )
 
     # ---- Checkpoint Resuming ----
 

@@ -192,12 +192,16 @@ def has_file(folder: Path, name: str) -> bool:
     return name in json.loads(manifest.read_bytes())
 
 
+def steps_of_checkpoints(run_folder: Path) -> dict[Path, int]:
+    """Return the step N of each folder ``checkpoint-N``."""
+    numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
+    return {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir()}
+
+
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
     """Return the undamaged ``checkpoint-N`` with the highest N up to ``up_to``; warn about damaged checkpoints."""
-    numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
-    steps = {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir() and path != but}
-    if up_to is not None:
-        steps = {path: step for path, step in steps.items() if step <= up_to}
+    numbered = steps_of_checkpoints(run_folder).items()
+    steps = {path: step for path, step in numbered if path != but and (up_to is None or step <= up_to)}
     for checkpoint in sorted(steps, key=lambda path: steps[path], reverse=True):
         found = examine(checkpoint)
         if found.damage is None:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import STATE_FILE, write_manifest
+from portico.checkpoint.manifest import STATE_FILE, steps_of_checkpoints, write_manifest
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
     CallbackHandler,
@@ -183,19 +183,22 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
             _delete(Path(checkpoint))
 
 
-def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, use_mtime: bool) -> None:
+def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, last_step: int) -> None:
     """Delete the oldest checkpoints beyond ``limit``, but never the newest or ``best``.
 
-    The order is the same as in transformers' function of this name. transformers deletes in place, so a checkpoint
-    that is half deleted when the process is killed is taken for the last one; here it is renamed first.
+    Steps give the order; those above ``last_step``, the step of the run, are from an earlier run and oldest.
+    transformers goes by the times of the folders, and loses the newest ones if the clock was set back. It also deletes
+    in place, so a checkpoint that is half deleted when the process is killed is taken for the last one; here it is
+    renamed first.
     """
-    checkpoints = sort_checkpoints(output_dir=run_folder, use_mtime=use_mtime)
+    steps = steps_of_checkpoints(Path(run_folder))
+    checkpoints = sorted(steps, key=lambda path: (steps[path] <= last_step, steps[path]))
     if limit is None or not 0 < limit < len(checkpoints):
         return
-    kept = {checkpoints[-1]} | ({str(Path(best))} if best is not None else set())
+    kept = {checkpoints[-1]} | ({Path(best)} if best is not None else set())
     surplus = max(len(checkpoints) - max(limit, len(kept)), 0)
     for checkpoint in [checkpoint for checkpoint in checkpoints if checkpoint not in kept][:surplus]:
-        _delete(Path(checkpoint))
+        _delete(checkpoint)
 
 
 def clear_leftovers(run_folder: str) -> None:
@@ -212,7 +215,7 @@ def clear_leftovers(run_folder: str) -> None:
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
 
 
 def make_run_folder(run_folder: str) -> None:
@@ -240,9 +243,17 @@ def refuse_unwritable(run_folder: str) -> None:
 
 def _delete(checkpoint: Path) -> None:
     aside = checkpoint.with_name(f".{checkpoint.name}{_DELETED}")
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
     checkpoint.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, a file or a link, if there is one; what a link leads to stays."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _refuse_link(partial: Path) -> None:
@@ -266,11 +277,11 @@ def _complete(staging: Path, final: Path) -> None:
     partial = staging.parent
     write_manifest(staging)
     replaced = final.with_name(f".{final.name}{_REPLACED}")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if final.exists():
+    _remove(replaced)
+    if final.exists() or final.is_symlink():
         final.rename(replaced)
     staging.rename(final)
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove(replaced)
     # A user's `_save` may have written next to the checkpoint.
     shutil.copytree(partial, final.parent, dirs_exist_ok=True)
     shutil.rmtree(partial)
@@ -291,7 +302,8 @@ def _is_out_of_space(error: BaseException, folder: Path) -> bool:
     """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOSPC
-    if "inline_container" in str(error):  # torch.save says no more than "unexpected pos"
+    # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
+    if "inline_container" in str(error) or "iostream error" in str(error):
         return shutil.disk_usage(folder).free < _NO_SPACE
     return isinstance(error, SafetensorError) and os.strerror(errno.ENOSPC) in str(error)
 

@@ -12,13 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from types import UnionType
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from portico.cli.folders import recorded_settings
+from portico.data.defects import shorten
 from portico.errors import InputError
 from portico.trust.names import TARGET
 
@@ -35,6 +37,7 @@ _PLACES = ("paths", "overwrite", "logger")
 _SECONDS_TO_END = 10
 # Tells the process of a job which pruner its sweep names; a forged `job.json` may name any.
 _PRUNER_VARIABLE = "PORTICO_PRUNER"
+_MOST = 1 << 63
 
 
 class JobPruned(Exception):
@@ -87,9 +90,27 @@ class SweepJob:
         if not path.is_file():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
-        except (OSError, ValueError, TypeError) as error:
+            job = cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
+            job._check()
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path}: not the record of a job ({error}); remove it to start the job over.") from error
+        return job
+
+    def _check(self) -> None:
+        """Raise ``ValueError`` if a field has another type, as in a file that was edited or is not ours."""
+        kinds = get_type_hints(type(self))
+        wrong = [name for name, kind in kinds.items() if not _fits(getattr(self, name), kind)]
+        if not wrong:
+            holds = {
+                "number": self.number >= 0,
+                "goals": {*self.goals.values()} <= {"max", "min"},
+                "evaluations": all(len(one) == 2 for one in self.evaluations),
+                "started": math.isfinite(self.started),
+                "seconds": math.isfinite(self.seconds),
+            }
+            wrong = [name for name, is_so in holds.items() if not is_so]
+        if wrong:
+            raise ValueError(f"`{wrong[0]}` is {shorten(getattr(self, wrong[0]))}")
 
     def write(self) -> None:
         if not is_first_process():
@@ -174,6 +195,23 @@ class SweepJob:
             self.error = f"{ending}; the same command over the same folder resumes it"
             if code is not None and self.started:
                 self.seconds += time.time() - self.started
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Return whether a JSON value has the type that an annotation states."""
+    parts = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(one, parts[0]) for one in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
+    if is_typeddict(kind):
+        fields = get_type_hints(kind).items()
+        return isinstance(value, dict) and all(name in value and _fits(value[name], one) for name, one in fields)
+    if kind in (int, float) and type(value) is int:
+        return abs(value) < _MOST  # larger integers cannot be drawn
+    return kind is Any or type(value) is kind or (kind is Path and isinstance(value, Path))
 
 
 def _identity(settings: Mapping[str, Any]) -> object:

@@ -1,7 +1,12 @@
 """Optuna's studies of sweeps: their storage, and the evaluations that a job reports to its trial."""
 
+import json
+import logging
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage
+
+log = logging.getLogger(__name__)
 
 # ---- Storages ----
 
@@ -51,6 +58,8 @@ def open_storage(address: str) -> "BaseStorage":
         if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
             raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
     try:
+        if "://" not in address and Path(address).is_file():
+            _drop_damaged_end(Path(address))
         storage = storage_of(address)
         storage.get_all_studies()
     except ImportError as error:
@@ -64,6 +73,43 @@ def open_storage(address: str) -> "BaseStorage":
             "file, in a folder that exists and can be written to, or to the URL of a database that runs."
         ) from error
     return storage
+
+
+def _drop_damaged_end(journal: Path) -> None:
+    """Shorten a journal to the entries before the first damaged one, which a crash leaves; keep a copy of the file.
+
+    Optuna would append to the damaged entry, and then read none of what follows. Entries after it are lost, since they
+    refer to trials by their order.
+    """
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    lock = JournalFileSymlinkLock(str(journal))
+    lock.acquire()
+    try:
+        lines = journal.read_bytes().splitlines(keepends=True)
+        whole = list(takewhile(_is_entry, lines))
+        if len(whole) == len(lines):
+            return
+        copy = journal.with_name(f"{journal.name}.damaged")
+        shutil.copyfile(journal, copy)
+        os.truncate(journal, sum(map(len, whole)))
+    finally:
+        lock.release()
+    log.warning(
+        "%s: entry %d is damaged, as after a crash. The search continues from the %d before it; the damaged file is "
+        "kept as %s.",
+        journal,
+        len(whole) + 1,
+        len(whole),
+        copy,
+    )
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and "op_code" in json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":

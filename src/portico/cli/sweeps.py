@@ -5,7 +5,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,6 +24,8 @@ from portico.errors import InputError
 from portico.report.page import REPORT_PAGE, write_text
 from portico.report.sweep_page import sweep_page
 
+# What a run's report says that none of its other files does.
+RECORD_FILE = "report.json"
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
 # Below, an importance would be noise.
 _FEWEST_JOBS = 4
@@ -68,10 +70,24 @@ def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
         "name": folder.absolute().name,
         "goals": goals,
         "parameters": list(dict.fromkeys(name for chosen in values for name in chosen)),
-        "best": best_jobs(rows, goals),
+        "best": (best := best_jobs(rows, goals)),
+        "baselines": _baselines([job.folder for job in jobs if job.number in best], goals),
         "importances": {name: importances(rows, name) for name in goals},
         "jobs": rows,
     }
+
+
+def _baselines(folders: Sequence[Path], goals: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return the scores of trivial answers by objective, as the report of the first run that has them states them."""
+    names = {goal: goal.removeprefix("eval_") for goal, mode in goals.items() if mode == "max"}
+    for folder in folders:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            trivial = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["baselines"].items()
+            return {
+                goal: {way: float(scores[name]) for way, scores in trivial if name in scores}
+                for goal, name in names.items()
+            }
+    return {}
 
 
 def varying_values(jobs: Sequence[SweepJob]) -> list[dict[str, Any]]:

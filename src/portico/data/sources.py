@@ -56,12 +56,11 @@ def load_hub_split(name: str, config: str | None, split: str) -> Any:
     package = import_datasets(f"`data.dataset_name={name}` names a dataset")
     try:
         return package.load_dataset(name, config, split=split)
-    except (OSError, ValueError, RuntimeError) as error:
-        # `datasets` raises DatasetNotFoundError (OSError), ValueError for a split, RuntimeError for loading scripts.
+    except Exception as error:  # names, splits, scripts and damaged files raise errors of many packages
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: "
-            f"{' '.join(str(error).split())} Check the names and the connection, or set `data.train_file` and "
-            "`data.validation_file` to local files."
+            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: {reason} Check the "
+            "names and the connection, or set `data.train_file` and `data.validation_file` to local files."
         ) from error
 
 

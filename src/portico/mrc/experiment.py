@@ -164,7 +164,8 @@ class MRCExperiment(TrainerExperiment):
         """Write a page for each source of spans, and print the headline scores and the paths of the files."""
         folder = Path(trainer.args.output_dir)
         if not self._gives_spans:
-            print_summary(metrics, title="Generated answers", files={"Everything": str(folder)}, seconds=seconds)
+            files = {"Everything": str(folder)}
+            print_summary(metrics, self.headline, title="Generated answers", files=files, seconds=seconds)
             return
         assert isinstance(trainer, MRCTrainer), "only its answers are spans"
         title = "Machine reading comprehension"
@@ -174,6 +175,7 @@ class MRCExperiment(TrainerExperiment):
                 title=title,
                 results=question_results(source.validation, one.answers),
                 metrics=metrics,
+                headline=self.headline,
                 baselines={
                     DECLINING: self._baseline(source),
                     ANSWERING: self._baseline(source, one.answers.best_texts),
@@ -192,7 +194,7 @@ class MRCExperiment(TrainerExperiment):
                 page.parent.mkdir(exist_ok=True)
                 write_report(page, record)
         files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
-        print_summary(metrics, title=title, files=files, seconds=seconds)
+        print_summary(metrics, self.headline, title=title, files=files, seconds=seconds)
         if not any(result.predicted_text for record in records for result in record.results):
             print(_NOTHING_ANSWERED)
 
@@ -397,7 +399,7 @@ class _Row(NamedTuple):
     factor: float = 1.0
 
 
-# The headline scores of every metric, all shown in 0..100.
+# The headline scores of our metrics, all shown in 0..100.
 _ROWS = (
     _Row("F1", ("f1",)),
     _Row("Exact match", ("exact", "exact_match")),
@@ -419,9 +421,16 @@ _ROWS = (
 )
 
 
-def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
-    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files."""
+def print_summary(
+    metrics: Mapping[str, float], headline: str, *, title: str, files: Mapping[str, str], seconds: float
+) -> None:
+    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files.
+
+    A headline that is not in our list, such as a score of the user's own metric, is the first row.
+    """
     scores = {}
+    if f"eval_{headline}" in metrics and all(headline not in row.names for row in _ROWS):
+        scores[headline] = f"{metrics[f'eval_{headline}']:.4g}"
     for row in _ROWS:
         value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)
         if value is not None:

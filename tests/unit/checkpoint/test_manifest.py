@@ -482,7 +482,7 @@ class Killed(BaseException):
 
 
 def rotate(run_folder):
-    writer.rotate_checkpoints(run_folder, limit=1, best=f"{run_folder}/checkpoint-2", use_mtime=False)
+    writer.rotate_checkpoints(run_folder, limit=1, best=f"{run_folder}/checkpoint-2", last_step=6)
 
 
 def keep_the_last(run_folder):
@@ -507,10 +507,10 @@ def test_killed_while_deleting_old_checkpoints(run, monkeypatch, delete, kept):
 
 
 def test_rotation_keeps_the_newest_and_the_best(run):
-    writer.rotate_checkpoints(str(run), limit=None, best=None, use_mtime=False)
-    writer.rotate_checkpoints(str(run), limit=3, best=None, use_mtime=False)
+    writer.rotate_checkpoints(str(run), limit=None, best=None, last_step=6)
+    writer.rotate_checkpoints(str(run), limit=3, best=None, last_step=6)
     assert names(run) >= {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
-    writer.rotate_checkpoints(str(run), limit=2, best=str(run / "checkpoint-2"), use_mtime=False)
+    writer.rotate_checkpoints(str(run), limit=2, best=str(run / "checkpoint-2"), last_step=6)
     assert {name for name in names(run) if "checkpoint" in name} == {"checkpoint-2", "checkpoint-6"}
 
 
@@ -539,10 +539,11 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
     [
         # All as raised on a file system without space.
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+        RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
         OSError(errno.ENOSPC, "No space left on device"),
     ],
-    ids=["torch", "safetensors", "python"],
+    ids=["torch", "stream", "safetensors", "python"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)

@@ -479,7 +479,7 @@ def test_null_odds_are_the_scores_of_spans():
 
 def printed(capsys, **metrics):
     metrics = {f"eval_{name}": value for name, value in metrics.items()}
-    print_summary(metrics, title="Run", files={"Report": "report.html"}, seconds=61.0)
+    print_summary(metrics, "mine", title="Run", files={"Report": "report.html"}, seconds=61.0)
     return " ".join(capsys.readouterr().out.replace("│", " ").replace("┃", " ").split())
 
 
@@ -498,6 +498,7 @@ def printed(capsys, **metrics):
             ["threshold 75.0", "threshold 50.0"],
         ),
         ({"rouge1": 30.0, "kilt_rougeL": 20.0}, ["ROUGE-1 30.0", "ROUGE-L as KILT counts 20.0"]),
+        ({"f1": 1.0, "mine": 0.12345}, ["mine 0.1235 F1 1.0"]),
         ({"loss": 0.5}, ["Loss 0.500", "Time of the whole run 1 min 1 s", "Report: report.html"]),
     ],
 )

@@ -20,7 +20,7 @@ from portico.data.sources import (
 from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format, RawRecord
+from portico.mrc.datasets.records import Format, RawRecord, num_lost_questions
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -226,10 +226,11 @@ def _read(
                 example = example if language is None else {**example, "language": language}
                 examples.append(ids.claim(example, where))
             except InvalidRecord as error:
-                defects.add(where, str(error))
+                defects.add(where, str(error), num_records=num_lost_questions(raw))
             except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
-                defects.add(where, f"not in the format {one.description}: {shorten(error)}.")
+                problem = f"not in the format {one.description}: {shorten(error)}."
+                defects.add(where, problem, num_records=num_lost_questions(raw))
     if not examples and not defects.messages:
         raise InputError(f"{defects.source}: the dataset is empty; give a file with at least one question.")
     if not examples:

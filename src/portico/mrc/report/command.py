@@ -132,6 +132,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config
         name=str(folder.resolve()),
         results=results,
         metrics=_numbers(metrics),
+        headline=str(recorded.get("headline") or ""),
         baselines=recorded.get("baselines"),
         log_history=_read_log_history(folder / "trainer_state.json"),
         settings=recorded.get("settings")

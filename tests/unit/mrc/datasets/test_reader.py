@@ -271,6 +271,19 @@ def test_read_hub_explains_why_loading_failed(monkeypatch):
     message = r"`data.dataset_name=squad` \(configuration None, split train\) cannot be loaded: no connection to the"
     with pytest.raises(InputError, match=message):
         read_hub("squad", None, "train")
+
+
+@pytest.mark.parametrize("content", [None, b"not parquet"])
+def test_read_hub_explains_what_datasets_does_not(tmp_path, monkeypatch, content):
+    """An empty name raises IndexError in ``datasets``, and a damaged file an error that is an ``Exception`` only."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    if content is not None:
+        (tmp_path / "train.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"`data.dataset_name=.* cannot be loaded: \w.* Check the names"):
+        read_hub("" if content is None else str(tmp_path), None, "train")
+
+
+def test_read_hub_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingPackageError, match="the package datasets is not installed; install it with"):
         read_hub("squad", None, "train")

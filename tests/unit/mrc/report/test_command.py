@@ -105,8 +105,11 @@ def test_an_answer_is_marked_at_its_recorded_or_its_only_position(make_run):
 def test_the_page_of_a_recorded_run_is_reproduced(make_run):
     nbest = {key: [{"text": "Turku", "probability": 0.8}] for key in GOLDS}
     run = make_run(predictions={"a": "Turku", "b": "Zo\u00eb", "c": "1920"}, **{"eval_nbest_predictions.json": nbest})
+    (run / "eval_results.json").write_text('{"eval_mine": 0.12345}')
     recorded = record(
         read_run(run).results,
+        metrics={"eval_mine": 0.12345},
+        headline="mine",
         settings={"args": {"seed": 7}, "data": {"train questions": 3}},
         sections={"The pipeline": "<p>Two stages</p>"},
         title="A reader",
@@ -114,6 +117,7 @@ def test_the_page_of_a_recorded_run_is_reproduced(make_run):
     page = record_run(run, recorded)
     before = page.read_text(encoding="utf-8")
     assert "Two stages" in before
+    assert before.index("<dt>mine</dt><dd>0.1235") < before.index("<dt>F1</dt>")
     page.unlink()
     write_page(run)
     assert page.read_text(encoding="utf-8") == before
