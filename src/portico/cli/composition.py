@@ -180,6 +180,12 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
+    for name in OPEN_GROUPS:
+        # A group that an experiment does not use is null.
+        if not isinstance(settings.get(name), Mapping) and (name in _OWN_KEYS or settings.get(name) is not None):
+            raise InputError(
+                f"`{name}={settings[name]}` is not a group of settings; set its keys: {name}.<key>=<value>."
+            )
     goals_of(settings["objective"])
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
