@@ -40,6 +40,7 @@ TOPICS = (
             "portico/errors.py",
             "portico/compat/transformers.py",
             "portico/imports.py",
+            "portico/trust/",
             "portico/compat/lightning.py",
             "portico/loop/",
             "portico/callbacks.py",

@@ -7,7 +7,13 @@ import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATORS = ("docs/errors.py", "docs/training_arguments.py", "docs/reference_pages.py", "tests/frozen/surface.py")
+GENERATORS = (
+    "docs/errors.py",
+    "docs/training_arguments.py",
+    "docs/reference_pages.py",
+    "docs/security.py",
+    "tests/frozen/surface.py",
+)
 
 if __name__ == "__main__":
     for generator in GENERATORS:

@@ -43,7 +43,22 @@ PRIVATE_HOOKS = (
 _DIGEST = re.compile(r'"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})"')
 _NAMES_OF_A_TRAINER = ("trainer", "hf_trainer", "_trainer")
 # Where a name in a string becomes a module: what is named is data, a command or a class that is imported on first use.
-IMPORTERS_BY_NAME = ("__main__", "imports", "compat.transformers")
+IMPORTERS_BY_NAME = ("__main__", "imports", "compat.transformers", "trust.names")
+
+# The gate, and what no other module may import: what makes objects of names in data, or of files that could hold code.
+GATE = "trust"
+DOORS = (
+    "hydra.utils",
+    "pkgutil.resolve_name",
+    "pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "torch.distributed.checkpoint.filesystem",
+    "torch.distributed.checkpoint.default_planner",
+    "torch.distributed.checkpoint.format_utils",
+    "torch.distributed.checkpoint.state_dict_loader",
+)
 
 # Functions that several modules define under one name, and why.
 SHARED_FUNCTIONS: Mapping[str, str] = {
@@ -103,6 +118,7 @@ def violations(package: Path) -> list[str]:
         found += _assignments_to_own_classes(module, package.name)
         found += _assignments_of_unrelated_values(module)
         found += _imports_by_name(module)
+        found += _full_loads(module)
         for one in module.imports:
             found += [
                 f"{module.path}:{one.line} imports {one.target}: {why}" for why in _wrong(module, one, package.name)
@@ -176,8 +192,10 @@ def _targets(node: ast.AST, location: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     """Say why a module may not import a name."""
-    if one.is_of(*CONFIG_PACKAGES) and not module.is_in("cli"):
+    if one.is_of(*CONFIG_PACKAGES) and not module.is_in("cli", GATE):
         yield "only cli knows the configuration tree"
+    elif one.is_of(*DOORS) and not module.is_in(GATE):
+        yield "only the gate builds what data name and opens what could hold code"
     is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
@@ -324,6 +342,18 @@ def _imports_by_name(module: Module) -> Iterator[str]:
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called.rpartition(".")[2] == "import_module" and module.name not in IMPORTERS_BY_NAME:
             yield f"{module.path}:{node.lineno} imports by name: import it in the function, or use imports.named"
+
+
+def _full_loads(module: Module) -> Iterator[str]:
+    """Find calls of a `load` of torch that may unpickle anything."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or module.is_in(GATE):
+            continue
+        called = ast.unparse(node.func)
+        options = {one.arg: ast.unparse(one.value) for one in node.keywords}
+        is_load = called == "torch.load" and options.get("weights_only") != "True"
+        if is_load or called.startswith(("torch.distributed.checkpoint.", "dist_cp.", "dcp.")):
+            yield f"{module.path}:{node.lineno} calls {called}: set weights_only=True, or use trust.files"
 
 
 # What a class is and does --------------------------------------------------------------------------------------------

@@ -83,5 +83,11 @@ class SearchedExperiment(FakeExperiment):
         return {**metrics, "train_runtime": 1e4 * rate}
 
 
+def own_pruner(**options):
+    import optuna
+
+    return optuna.pruners.MedianPruner(**options)
+
+
 def suggest_seed(config, trial):
     trial.suggest_categorical("args.seed", [1, 2])

@@ -35,6 +35,18 @@ def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def portico(*command: object, folder: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command ``portico`` in a folder, with a wide terminal and more environment variables."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "portico", *map(str, command)],
+        cwd=str(folder),
+        env=environment(COLUMNS="200", **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return the environment of a process that finds the modules that this one finds, those of the tests included."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **changes}

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -40,14 +41,13 @@ from portico.errors import InputError, MissingPackageError
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-# No dataclass: Hydra runs this module before it is in `sys.modules`.
+@dataclass(eq=False)
 class StartedJob:
     """A job given to an engine; ``handle`` is the engine's future, whose ``result()`` is an exit code."""
 
-    def __init__(self, job: SweepJob, command: list[str]) -> None:
-        self.job = job
-        self.command = command
-        self.handle: Any = None
+    job: SweepJob
+    command: list[str]
+    handle: Any = None
 
     def result(self) -> JobReturn:
         """Return what Hydra gives to sweepers, once the job has ended."""
@@ -63,13 +63,12 @@ class StartedJob:
         if reason and self.job.status == KILLED:
             self.job.error = f"{self.job.error} ({reason.splitlines()[0]})"
         self.job.write()
-        values = list(self.job.objective.values())
         returned = JobReturn(
             overrides=self.job.overrides, working_dir=str(self.job.folder), status=JobStatus.COMPLETED
         )
         # The failure is recorded and printed; raising it would keep a grid from its next batch.
-        is_lost = self.job.status in (FAILED, KILLED)
-        if values and not is_lost:
+        values = list(self.job.objective.values())
+        if values and self.job.status not in (FAILED, KILLED):
             returned.return_value = values[0] if len(values) == 1 else values
         return returned
 
@@ -87,7 +86,7 @@ class CommandLauncher(Launcher, ABC):
 
     @abstractmethod
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
-        """Give the jobs to the engine, and each its ``handle``."""
+        """Submit the jobs to the engine, and set the ``handle`` of each."""
 
     @abstractmethod
     def end(self, jobs: Sequence[StartedJob]) -> None:
@@ -106,7 +105,7 @@ class CommandLauncher(Launcher, ABC):
         jobs = waiting = self.start(job_overrides, initial_job_idx)
         while waiting:
             ended = self.wait(waiting)
-            waiting = [one for one in waiting if all(one is not other for other in ended)]
+            waiting = [one for one in waiting if one not in ended]
         return [one.result() for one in jobs]
 
     def start(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[StartedJob]:
@@ -139,7 +138,7 @@ class CommandLauncher(Launcher, ABC):
             raise
         for one in ended:
             one.result()
-            self.running = [other for other in self.running if other is not one]
+            self.running.remove(one)
             self.num_ended += 1
             if one.job.status in (FAILED, KILLED):
                 self.num_failed += 1
@@ -179,7 +178,6 @@ class JoblibLauncher(CommandLauncher):
     """Runs jobs at the same time on this machine: ``n_jobs`` of them as joblib counts, -1 for one on each core."""
 
     def __init__(self, n_jobs: int = -1) -> None:
-
         if type(n_jobs) is not int or n_jobs == 0:
             raise InputError(
                 f"`hydra.launcher.n_jobs={n_jobs}` cannot be used; set it to the number of jobs at a time, or to -1 "
@@ -204,7 +202,6 @@ class JoblibLauncher(CommandLauncher):
         threading.Thread(target=workers, args=(work,), daemon=True).start()
 
     def _run(self, one: StartedJob) -> None:
-
         with self.lock:
             if self.is_ending:
                 return
@@ -213,12 +210,12 @@ class JoblibLauncher(CommandLauncher):
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:
-
         with self.lock:
             self.is_ending = True
         end_processes([one.handle.process for one in jobs if hasattr(one.handle, "process")])
 
 
+@dataclass(eq=False)
 class SubmititLauncher(CommandLauncher):
     """Submits jobs with submitit, a batch of them as one array of SLURM.
 
@@ -230,11 +227,12 @@ class SubmititLauncher(CommandLauncher):
         folder: Folder of submitit's own files.
     """
 
-    def __init__(self, cluster: str, parameters: Mapping[str, Any], folder: str) -> None:
+    cluster: str
+    parameters: Mapping[str, Any]
+    folder: str
+
+    def __post_init__(self) -> None:
         self.submitit = _imported("submitit")
-        self.cluster = cluster
-        self.parameters = parameters
-        self.folder = folder
 
     @override
     def num_on_this_machine(self, num_jobs: int) -> int | None:
@@ -256,6 +254,7 @@ class SubmititLauncher(CommandLauncher):
             one.handle.cancel()
 
 
+@dataclass(eq=False)
 class RayLauncher(CommandLauncher):
     """Runs jobs as tasks of Ray, which starts as many as fit on its machines.
 
@@ -264,10 +263,11 @@ class RayLauncher(CommandLauncher):
         remote: Arguments of ``ray.remote``: what each job needs, such as ``num_cpus`` and ``num_gpus``.
     """
 
-    def __init__(self, init: Mapping[str, Any], remote: Mapping[str, Any]) -> None:
+    init: Mapping[str, Any]
+    remote: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
         self.ray = _imported("ray")
-        self.init = init
-        self.remote = remote
 
     @override
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
@@ -291,7 +291,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _imported(name: str) -> Any:
-
     try:
         return import_module(name)
     except ImportError as error:

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +18,15 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, env_override
+from hydra.core.utils import env_override
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import get_class, get_method
 from omegaconf import DictConfig, OmegaConf
 from typing_extensions import override
 
 from portico.cli.jobs import (
     FINISHED,
+    JOB_FILE,
     KILLED,
     PRUNED,
     ReportedTrial,
@@ -37,6 +38,7 @@ from portico.cli.jobs import (
 )
 from portico.cli.settings import check_values, schema_of
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, import_target
 
 log = logging.getLogger(__name__)
 
@@ -48,69 +50,46 @@ _CONSTRAINT = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\deE]+)\s*")
 _WORKER, _FOLDER = "worker", "folder"
 
 
+@dataclass(eq=False)
 class OptunaSweeper(Sweeper):
     """Chooses the values of each job by the results of earlier jobs, and keeps the study in a storage.
 
     The same command over the same folder, or a second one at the same time, continues the study: finished trials
     count, interrupted ones resume from their checkpoints.
-
-    Args:
-        sampler: ``_target_`` and arguments of a sampler of Optuna; null: TPE.
-        pruner: ``_target_`` and arguments of a pruner, which judges each evaluation during training; null: none.
-        direction: minimize or maximize, or a list; null: from ``objective.mode``.
-        storage: URL of a database, or a journal file; null: ``study.journal`` in the folder of the sweep.
-        study_name: Name of the study in the storage; null: one for the folder of the sweep.
-        n_trials: Trials of the study, of all workers and all commands together.
-        n_jobs: Trials at a time, where the launcher runs jobs at the same time.
-        max_failure_rate: Largest share of failed trials, 0 to 1; above it the search stops.
-        params: Values to choose from by key, in Hydra's override grammar: ``interval(0, 1)``, ``int(interval(1, 9))``,
-            ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. The command line adds
-            to them and goes first.
-        search_space: The older form: ``type``, ``low``, ``high``, ``step``, ``log`` or ``choices`` by key.
-        custom_search_space: Dotted path of a function of the configuration and the trial that suggests more values.
-        enqueue: Points that are tried first: values by key.
-        constraints: Bounds on metrics that the best trial has to keep, such as "train_runtime <= 60"; samplers that
-            know constraints also avoid what breaks them.
     """
 
-    # Hydra's base class says that they may be None.
-    hydra_context: Any
-    config: Any
-    launcher: Any
-
-    def __init__(
-        self,
-        sampler: Any = None,
-        pruner: Any = None,
-        direction: Any = None,
-        storage: str | None = None,
-        study_name: str | None = None,
-        n_trials: int = 20,
-        n_jobs: int = 1,
-        max_failure_rate: float = 1.0,
-        params: Mapping[str, Any] | None = None,
-        search_space: Mapping[str, Any] | None = None,
-        custom_search_space: str | None = None,
-        enqueue: Sequence[Mapping[str, Any]] | None = None,
-        constraints: Sequence[str] | None = None,
-    ) -> None:
-        self.sampler = sampler
-        self.pruner = pruner
-        self.direction = direction
-        self.storage = storage
-        self.study_name = study_name
-        self.n_trials = n_trials
-        self.n_jobs = n_jobs
-        self.max_failure_rate = max_failure_rate
-        self.params = params or {}
-        self.search_space = search_space or {}
-        self.custom_search_space = custom_search_space
-        self.enqueue = enqueue or ()
-        self.constraints = constraints or ()
+    sampler: Any = None
+    """``_target_`` and arguments of a sampler of Optuna; null: TPE."""
+    pruner: Any = None
+    """``_target_`` and arguments of a pruner, which judges each evaluation during training; null: none."""
+    direction: Any = None
+    """minimize or maximize, or a list; null: from ``objective.mode``."""
+    storage: str | None = None
+    """URL of a database, or a journal file; null: ``study.journal`` in the folder of the sweep."""
+    study_name: str | None = None
+    """Name of the study in the storage; null: one for the folder of the sweep."""
+    n_trials: int = 20
+    """Trials of the study, of all workers and all commands together."""
+    n_jobs: int = 1
+    """Trials at a time, where the launcher runs jobs at the same time."""
+    max_failure_rate: float = 1.0
+    """Largest share of failed trials, 0 to 1; above it the search stops."""
+    params: Mapping[str, Any] | None = None
+    """Values to choose from by key, in Hydra's override grammar: ``interval(0, 1)``, ``int(interval(1, 9))``,
+    ``range(1, 5)`` with both ends, ``choice(a, b)``, ``tag(log, interval(1e-5, 1e-2))``. Values of the command
+    line are added, and take precedence."""
+    search_space: Mapping[str, Any] | None = None
+    """The older form: ``type``, ``low``, ``high``, ``step``, ``log`` or ``choices`` by key."""
+    custom_search_space: str | None = None
+    """Dotted path of a function of the configuration and the trial that suggests more values."""
+    enqueue: Sequence[Mapping[str, Any]] | None = None
+    """Points that are tried first: values by key."""
+    constraints: Sequence[str] | None = None
+    """Bounds on metrics that the best trial must satisfy, such as "train_runtime <= 60"; samplers that support
+    constraints also avoid violations."""
 
     @override
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-
         try:
             import optuna  # noqa: F401
         except ImportError as error:
@@ -124,15 +103,15 @@ class OptunaSweeper(Sweeper):
                 f"{self.max_failure_rate} are out of range; set the first two to at least 1, and the rate to 0..1."
             )
         refuse_drawing_in_several_processes(str(config.hydra.sweeper["_target_"]))
-        self.hydra_context, self.config = hydra_context, config
-        self.launcher = Plugins.instance().instantiate_launcher(
+        self.hydra_context: Any = hydra_context
+        self.config: Any = config
+        self.launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.folder = Path(config.hydra.sweep.dir).absolute()
-        self.bounds = list(map(_bound, self.constraints))
+        self.bounds = {text: _bound(text) for text in self.constraints or ()}
 
     def _check_settings(self) -> None:
-
         rules = {name: one.rule for name, one in schema_of(type(self)).known.items()}
         plain = ("storage", "study_name", "n_trials", "n_jobs", "max_failure_rate", "custom_search_space")
         check_values("hydra.sweeper", {name: getattr(self, name) for name in plain}, rules)
@@ -145,7 +124,6 @@ class OptunaSweeper(Sweeper):
 
     @override
     def sweep(self, arguments: list[str]) -> Any:
-
         self.space, self.fixed = self._search_space(arguments)
         if not self.space and self.custom_search_space is None:
             raise InputError(
@@ -164,9 +142,10 @@ class OptunaSweeper(Sweeper):
     def _search_space(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the distributions and the overrides that all jobs share, by key; later entries take precedence."""
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        space = {str(key): distribution_of_config(key, one) for key, one in self.search_space.items()}
+        space = {str(key): distribution_of_config(key, one) for key, one in (self.search_space or {}).items()}
         fixed: dict[str, str] = {}
-        for one in parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments]):
+        params = [f"{key}={value}" for key, value in (self.params or {}).items()]
+        for one in parser.parse_overrides(params + list(arguments)):
             key = one.get_key_element()
             space.pop(key, None)
             fixed.pop(key, None)
@@ -177,7 +156,6 @@ class OptunaSweeper(Sweeper):
         return space, fixed
 
     def _refuse_pruner_without_evaluations(self) -> None:
-
         name = "eval_strategy"
         if not self.pruner or f"args.{name}" in self.space:
             return
@@ -215,13 +193,25 @@ class OptunaSweeper(Sweeper):
                 f"The study '{name}' in {address} has the directions {', '.join(found)}, and this search "
                 f"{', '.join(directions)}; set hydra.sweeper.study_name to another name."
             )
+        self._refuse_unknown_jobs(address)
         self.reporting = {"storage": address, "study": name, "pruner": pruner}
-        for point in self.enqueue:
+        for point in self.enqueue or ():
             self._check_point(point)
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
 
-    def _directions(self) -> list[str]:
+    def _refuse_unknown_jobs(self, address: str) -> None:
+        """Refuse to draw values for the folder of a job that the study, which was lost or cut off, does not know."""
+        jobs = [SweepJob.read(path.parent) for path in self.folder.glob(f"*/{JOB_FILE}")]
+        num_trials = len(self.study.get_trials(deepcopy=False))  # after the jobs, which other workers add
+        unknown = sorted(job.number for job in jobs if job is not None and job.number >= num_trials)
+        if unknown:
+            raise InputError(
+                f"{self.folder} contains jobs {', '.join(map(str, unknown))}, but the study in {address} has "
+                f"{num_trials} trials. Restore the study, move the folders of these jobs away to draw new values, or "
+                "set hydra.sweep.dir to another folder."
+            )
 
+    def _directions(self) -> list[str]:
         goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
         of_goals = [_DIRECTIONS[mode] for mode in goals.values()]
         given = self.direction if self.direction is not None else of_goals
@@ -238,7 +228,8 @@ class OptunaSweeper(Sweeper):
         import optuna
 
         described: Any = OmegaConf.to_container(self.sampler, resolve=True) if self.sampler else {}
-        sampler: Any = get_class(described.pop("_target_", "optuna.samplers.TPESampler"))
+        name = described.pop(TARGET, "optuna.samplers.TPESampler")
+        sampler: Any = import_target(f"hydra.sweeper.sampler.{TARGET}", name)
         if sampler is optuna.samplers.GridSampler:
             described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
@@ -273,36 +264,33 @@ class OptunaSweeper(Sweeper):
         starts_one_by_one = hasattr(self.launcher, "start")
         if starts_one_by_one:
             self.launcher.num_expected, self.launcher.num_at_once = self.n_trials, self.n_jobs
-        running: list[tuple[Any, Any]] = []
+        running: dict[Any, Any] = {}  # the trials by the jobs that our launchers started
         while True:
             trials: list[Any] = []
             while len(running) + len(trials) < self.n_jobs and (trial := self._next_trial()) is not None:
                 if starts_one_by_one:
                     (started,) = self.launcher.start([self._overrides(trial)], trial.number)
-                    running.append((trial, started))
+                    running[started] = trial
                 else:
                     trials.append(trial)
             if trials:
                 overrides = [[*self._overrides(trial), f"hydra.sweep.subdir='{trial.number}'"] for trial in trials]
-                returned = self._launch(overrides, trials[0].number)
-                for trial, result in zip(trials, returned, strict=True):
-                    self._tell(trial, result)
+                self._launch(overrides, trials[0].number)
+                for trial in trials:
+                    self._tell(trial)
             elif running:
-                for ended in self.launcher.wait([started for _, started in running]):
-                    (trial,) = (trial for trial, started in running if started is ended)
-                    running = [pair for pair in running if pair[1] is not ended]
-                    self._tell(trial, ended.result())
+                for ended in self.launcher.wait(list(running)):
+                    self._tell(running.pop(ended))
             else:
                 return
 
-    def _launch(self, overrides: Sequence[Sequence[str]], number: int) -> Sequence[JobReturn]:
+    def _launch(self, overrides: Sequence[Sequence[str]], number: int) -> Any:
         """Run trials in a launcher of Hydra; trials that run at the same time share the cores, as in our launchers."""
         shared = {}
-        if len(overrides) > 1 and not isinstance(self.launcher, BasicLauncher):
+        if len(overrides) > 1 and not isinstance(self.launcher, BasicLauncher) and "OMP_NUM_THREADS" not in os.environ:
             shared["OMP_NUM_THREADS"] = str(threads_of_each(len(overrides)))
-        with env_override(shared | {name: os.environ[name] for name in shared if name in os.environ}):
-            returned: Sequence[JobReturn] = self.launcher.launch(overrides, initial_job_idx=number)
-        return returned
+        with env_override(shared):
+            return self.launcher.launch(overrides, initial_job_idx=number)
 
     def _next_trial(self) -> Any:
         """Return an orphaned trial or a new one; None if the study has all its trials."""
@@ -322,9 +310,9 @@ class OptunaSweeper(Sweeper):
                 return None
             trial = self.study.ask(self.space)
             if self.custom_search_space is not None:
-                get_method(self.custom_search_space)(self.config, trial)
+                import_target("hydra.sweeper.custom_search_space", self.custom_search_space)(self.config, trial)
         self.own.add(trial.number)
-        trial.set_user_attr(_WORKER, _this_worker())
+        trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
         _, job = prepared_job(self.hydra_context, self.config, self._overrides(trial), trial.number)
         job.trial = cast(ReportedTrial, {**self.reporting, "id": trial._trial_id})
@@ -334,27 +322,29 @@ class OptunaSweeper(Sweeper):
 
     def _is_abandoned(self, trial: Any) -> bool:
         """Return whether a trial of this folder was running in a process of this machine that has exited."""
-        import optuna
+        import psutil
+        from optuna.trial import TrialState
 
-        if trial.state is not optuna.trial.TrialState.RUNNING or trial.user_attrs.get(_FOLDER) != str(self.folder):
+        if trial.state is not TrialState.RUNNING or trial.user_attrs.get(_FOLDER) != str(self.folder):
             return False
         host, _, process = trial.user_attrs.get(_WORKER, "::").rpartition(":")
         if not process:
             return True
-        return host == socket.gethostname() and (int(process) == os.getpid() or not _is_alive(int(process)))
+        return host == socket.gethostname() and (int(process) == os.getpid() or not psutil.pid_exists(int(process)))
 
     def _overrides(self, trial: Any) -> list[str]:
         chosen = {key: value for key, value in trial.params.items() if key not in self.fixed}
         return [*self.fixed.values(), *(f"{key}={_text(value)}" for key, value in chosen.items())]
 
-    def _tell(self, trial: Any, returned: JobReturn) -> None:
+    def _tell(self, trial: Any) -> None:
         """Record how a trial ended; one that was killed stays open, to be resumed by the next command."""
         from optuna.trial import TrialState
 
         job = self.jobs.pop(trial.number)
         job.read_outcome(None)
         job.write()
-        unknown = [name for name, _ in self.bounds if job.status == FINISHED and name not in job.metrics]
+        bounded = [name for name, _ in self.bounds.values()]
+        unknown = [name for name in bounded if job.status == FINISHED and name not in job.metrics]
         if unknown:
             raise InputError(
                 f"hydra.sweeper.constraints bounds '{unknown[0]}', which is not a metric of the runs. They have: "
@@ -363,10 +353,9 @@ class OptunaSweeper(Sweeper):
         state, values = TrialState.FAIL, list(job.objective.values())
         if job.status == FINISHED and None not in values:
             state = TrialState.COMPLETE
-            violations = [bound(job.metrics[name]) for name, bound in self.bounds]
-            for text, violation in zip(self.constraints, violations, strict=True):
-                trial.set_constraint(text, violation)
-            job.is_feasible = all(violation <= 0 for violation in violations)
+            for text, (name, violation) in self.bounds.items():
+                trial.set_constraint(text, violation(job.metrics[name]))
+            job.is_feasible = _is_feasible(trial)
             job.write()
         elif job.status == PRUNED:
             state = TrialState.PRUNED
@@ -387,11 +376,7 @@ class OptunaSweeper(Sweeper):
         """Write the file in which users of Hydra's own Optuna sweeper look for the best trial."""
         results: dict[str, Any] = {"name": "optuna"}
         trials = self.study.best_trials if len(self.study.directions) > 1 else self.study.trials
-        kept = [
-            one
-            for one in trials
-            if one.state.name == "COMPLETE" and all(violation <= 0 for violation in one.constraints.values())
-        ]
+        kept = [one for one in trials if one.state.name == "COMPLETE" and _is_feasible(one)]
         if len(self.study.directions) > 1:
             results["solutions"] = [{"params": one.params, "values": one.values} for one in kept]
         elif kept:
@@ -401,28 +386,15 @@ class OptunaSweeper(Sweeper):
         OmegaConf.save(OmegaConf.create(results), self.folder / "optimization_results.yaml")
 
 
-def _this_worker() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_feasible(trial: Any) -> bool:
+    return all(violation <= 0 for violation in trial.constraints.values())
 
 
 # ---- The search space ----
 
 
 def distribution_of(one: Override) -> Any:
-    """Return the distribution of an override in Hydra's grammar.
-
-    Both ends of a range belong to it, as in Hydra's own Optuna sweeper.
-    """
+    """Return the distribution of an override in Hydra's grammar; a range includes both ends, as in hydra-optuna."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value: Any = one.value()
@@ -474,7 +446,6 @@ def _text(value: object) -> str:
 
 
 def _grid_values(key: str, one: Any) -> list[Any]:
-
     if hasattr(one, "choices"):
         return list(one.choices)
     if one.step is None:
@@ -484,7 +455,7 @@ def _grid_values(key: str, one: Any) -> list[Any]:
 
 
 def _bound(text: str) -> tuple[str, Any]:
-    """Return the metric of a constraint, and the function that returns by how much a value breaks it."""
+    """Return the metric of a constraint, and the function that returns by how much a value violates it."""
     parts = _CONSTRAINT.fullmatch(text)
     if parts is None:
         raise InputError(f"'{text}' of hydra.sweeper.constraints is unknown; write '<metric> <= <number>' or '>='.")

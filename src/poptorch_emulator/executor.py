@@ -205,8 +205,7 @@ class PoplarExecutor:
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Pass the present hyperparameters to the device; changes have no effect before.
 
-        Another optimizer may take the place of the compiled one if it is of the same kind, be it torch's, and has the
-        same constants.
+        An optimizer of the same kind and with the same constants may replace the compiled one, also one of torch.
 
         Raises:
             Error: If the executor does not train, or a constant of the program was changed.
@@ -279,7 +278,7 @@ class PoplarExecutor:
         """Release the IPUs; weights and optimizer state stay on the host.
 
         Raises:
-            Error: If the program holds none.
+            Error: If the program is not attached.
         """
         self._require_program()
         if not self.isAttachedToDevice():

@@ -118,7 +118,7 @@ class Optimizer(torch.optim.Optimizer):
         """Load a state that :meth:`state_dict` returned; the device receives it with the next call.
 
         Raises:
-            RuntimeError: If it holds no state of a device.
+            RuntimeError: If it contains no device state.
         """
         if not {"ipu_state", "ipu_param"} <= state_dict.keys():
             raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")

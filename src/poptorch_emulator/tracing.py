@@ -217,7 +217,7 @@ def refuse_data_dependence(model: Callable[..., Any], arguments: Arguments) -> N
     if _operations(model, arguments) != _operations(model, arguments):
         warnings.warn(
             "The model runs other operations, or other constants, each time it is called, as with random numbers of "
-            "Python or numpy; a compiled program repeats those of its compilation. Draw with torch instead.",
+            "Python or numpy; a compiled program repeats the draws of its compilation. Draw with torch instead.",
             UserWarning,
             stacklevel=2,
         )

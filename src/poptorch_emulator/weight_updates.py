@@ -167,7 +167,7 @@ class DeviceOptimizer:
         self._read(optimizer)
 
     def _constants_of(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-        """Return what is compiled in, by its name in messages: of every parameter group, and of all."""
+        """Return the constants by their names in messages: a dict for each parameter group, then one for all."""
         is_constant = partial(_is_constant, optimizer)
         constants = [
             {
@@ -244,7 +244,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
 
 
 def _kind_of(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
-    """Return what two optimizers must have in common for one to replace the other, be they of torch or of here."""
+    """Return what two optimizers must have in common for one to replace the other, whether of torch or of here."""
     rule = rule_of(optimizer)
     return type(rule), _is_decoupled(optimizer), getattr(optimizer, "use_combined_accum", False)
 

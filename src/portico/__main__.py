@@ -8,7 +8,7 @@ from importlib import import_module, metadata
 from types import ModuleType
 
 from portico import __version__
-from portico.commands.command import command
+from portico.errors import command
 
 COMMANDS = {
     "train": "train, evaluate or predict from a Hydra configuration",

@@ -25,6 +25,7 @@ from portico.distributed.placement import resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError, InputTypeError
 from portico.rules import Rule
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ CORRECTIONS: Mapping[str, str] = {
     "eval_batch_means": "`eval_loss` is the mean over all labels, not over the means of batches",
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
+    "resume_by_examples": "a run that is resumed with steps of another size continues after the examples it has seen",
     "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 
@@ -142,6 +144,7 @@ class LightningPlacement:
         return {key: value for key, value in self.__dict__.items() if key != "_lightning_strategy"}
 
 
+@data_only
 @dataclass
 @with_old_names
 class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):

@@ -16,6 +16,7 @@ from portico.checkpoint.writer import OPTIMIZER_FILE
 from portico.compat.transformers import ExportableState, HFTrainingArguments, logger
 from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
+from portico.trust.names import data_only
 
 # ---- Spikes of the loss ----
 
@@ -47,6 +48,7 @@ def find_spike(log_history: Iterable[Mapping[str, Any]], *, window: int = 10) ->
     return None if worst is None else worst[1:]
 
 
+@data_only
 class LossSpike(TrainerCallback, ExportableState):
     """Reacts when a logged loss is not finite or far above those before it.
 
@@ -162,7 +164,8 @@ class LossSpike(TrainerCallback, ExportableState):
         load_weights(model, str(checkpoint), renames=True)
         file = checkpoint / OPTIMIZER_FILE
         with reading(file):
-            optimizer.load_state_dict(torch.load(file, map_location=args.device, weights_only=True))
+            # On the CPU first, as when a run is resumed: the device may have no room for a second state.
+            optimizer.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         # A checkpoint of this step would contain the spike.
         control.should_save = False
         logger.warning(f"Weights and optimizer are restored from {checkpoint}.")

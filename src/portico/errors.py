@@ -1,15 +1,18 @@
-"""Errors in the user's input, each also of the type that ``transformers`` or PrimeQA raise at the same place."""
+"""Errors in the user's input, each also of the type that ``transformers`` or PrimeQA raise at the same place.
+
+A command turns them into a sentence and an exit code.
+"""
 
 import os
 import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 
 class InputError(ValueError):
@@ -35,6 +38,10 @@ class InputKeyError(InputError, KeyError):
     __str__ = ValueError.__str__
 
 
+class InputFileNotFoundError(InputError, FileNotFoundError):
+    """An :class:`InputError` where ``transformers`` raises ``FileNotFoundError``; scripts may catch either."""
+
+
 class InputStopIteration(InputError, StopIteration):
     """An :class:`InputError` where PrimeQA raises ``StopIteration``; scripts may catch either."""
 
@@ -44,7 +51,7 @@ class MissingPackageError(InputError, ImportError):
 
 
 # Packages that modules import at their top, and the extras that install them.
-_EXTRAS = {"onnx": "ort", "onnxruntime": "ort"}
+_EXTRAS = {"onnx": "ort", "onnxruntime": "ort", "starlette": "demo", "uvicorn": "demo"}
 
 
 @contextmanager
@@ -53,12 +60,26 @@ def naming_the_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
+        package = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(package)
         if extra is None:
             raise
         raise MissingPackageError(
-            f"{what} needs {error.name}, which is not installed; install it with `pip install 'portico[{extra}]'`."
+            f"{what} needs {package}, which is not installed; install it with `pip install 'portico[{extra}]'`."
         ) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message of an error of a library in one line of at most 300 characters.
+
+    Torch advises to switch ``weights_only`` off for a file that it has refused; this says the opposite.
+    """
+    if "weights_only" in str(error):
+        return (
+            "a pickle there holds more than tensors, and opening it in full could run code; get the file as "
+            "safetensors, and do not switch `weights_only` off"
+        )
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextmanager
@@ -69,8 +90,7 @@ def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # damaged files: tokenizers raises a bare `Exception`, each of the others its own
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise InputError(f"{problem} ({reason}); {advice}") from error
+        raise InputError(f"{problem} ({reason_of(error)}); {advice}") from error
 
 
 @contextmanager
@@ -131,3 +151,27 @@ def _has_lost_its_reader() -> bool:
     output = select.poll()
     output.register(1, 0)
     return any(event & select.POLLERR for _, event in output.poll(0))
+
+
+# ---- How every command ends ----
+
+
+class Command(Protocol):
+    def __call__(self, arguments: Sequence[str] | None = None) -> None: ...
+
+
+def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Command:
+    """Make a command of a function of arguments, by default the arguments of the command line.
+
+    Input that cannot be used is explained on stderr, in one paragraph, before the command exits with ``error_code``.
+    """
+
+    @ends_with_its_reader
+    @wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> None:
+        try:
+            main(sys.argv[1:] if arguments is None else list(arguments))
+        except InputError as error:
+            exit_with_error(str(error), error_code)
+
+    return run

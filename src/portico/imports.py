@@ -1,4 +1,4 @@
-"""Lazy imports, actions that run when a module is imported, and objects named by a string."""
+"""Lazy imports, and actions that run when a module is imported."""
 
 import ast
 import importlib.abc
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from portico.errors import InputError, naming_the_extra
+from portico.errors import naming_the_extra
 
 
 def named(module: str, name: str) -> Any:
@@ -126,36 +126,3 @@ class LazyClass:
     def _class(self) -> Any:
         with naming_the_extra(f"`{self._class_name}`"):
             return named(self._module, self._class_name)
-
-
-# ---- Parts that options name ----
-
-LIGHTNING_LOGGERS = ("csv", "tensorboard")
-"""Short names of Lightning loggers that write into the output folder."""
-
-
-def imported(path: str) -> Any:
-    """Return the object named ``package.module.Name``."""
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise InputError(
-            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
-        )
-    try:
-        return named(module, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
-        ) from error
-
-
-def check_part(part: str) -> None:
-    """Raise an ``InputError`` if no callback or logger has this name."""
-    if part not in LIGHTNING_LOGGERS:
-        imported(part)
-
-
-def made_part(part: object) -> Any:
-    """Return ``part``; a string is imported by name, and a class is instantiated."""
-    found = imported(part) if isinstance(part, str) else part
-    return found() if isinstance(found, type) else found

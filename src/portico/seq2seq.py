@@ -18,11 +18,13 @@ from portico.arguments import TrainingArguments
 from portico.compat.transformers import HFTrainingArguments, PredictionOutput
 from portico.errors import InputError
 from portico.trainer import Trainer
+from portico.trust.names import data_only, refuse_download
 
 if TYPE_CHECKING:
     from portico.compat import annotations
 
 
+@data_only
 @dataclass
 class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
     """``transformers.Seq2SeqTrainingArguments`` with additional fields for Lightning.
@@ -116,6 +118,7 @@ def padding_token(processing_class: "annotations.ProcessingClass | None", model:
     return int(token)
 
 
+@data_only
 class Seq2SeqTrainer(Trainer):
     """The Hugging Face ``Seq2SeqTrainer`` on top of Lightning.
 
@@ -199,6 +202,7 @@ class Seq2SeqTrainer(Trainer):
             if path.is_file():
                 config = GenerationConfig.from_pretrained(path.parent, path.name)
             else:
+                refuse_download("args.generation_config", str(gen_config_arg))
                 config = GenerationConfig.from_pretrained(gen_config_arg)
         else:
             raise InputError(

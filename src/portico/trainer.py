@@ -40,7 +40,7 @@ from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import refresh_manifest
+from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
 from portico.compat.transformers import (
@@ -58,7 +58,6 @@ from portico.distributed.precision import autocast_forward, full_evaluation_dtyp
 from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
-from portico.imports import made_part
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
@@ -77,6 +76,7 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
+from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
     check_examples,
@@ -170,6 +170,7 @@ def _call_in_worker(
     return result, attributes, weights
 
 
+@data_only
 @deprecated.with_older_names
 class Trainer:
     """The Hugging Face ``Trainer`` on top of Lightning.
@@ -726,15 +727,18 @@ class Trainer:
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
-        if self.state.global_step >= plan.max_steps and point[0] < plan.num_train_epochs:
-            point = self.corrections.after_last_step(plan, point)
+        start = ResumePoint(*point)
+        if checkpoint is not None:
+            plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
+        if self.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
+            start = self.corrections.after_last_step(plan, start)
         self.callback_handler.train_dataloader = loader
         run = TrainingRun(
             self,
             loader=loader,
             plan=plan,
             checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
+            resume_point=start,
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
@@ -1387,7 +1391,7 @@ class Trainer:
                 self.module.run.save_stream_position(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(folder / writer.STATE_FILE))
+            self.state.save_to_json(str(folder / STATE_FILE))
 
     def _finish_checkpoint(self) -> None:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
@@ -1435,7 +1439,7 @@ class Trainer:
         return metrics[key]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        resume.save_rng_state(output_dir, self.args)
+        resume.save_rng_state(output_dir, self.args, self.module.run.position() if self.module.run else None)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
@@ -1446,8 +1450,13 @@ class Trainer:
             torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
-        writer.rotate_checkpoints(output_dir or self.args.output_dir, limit=limit, best=best, use_mtime=use_mtime)
+        """Delete the oldest checkpoints by step; ``use_mtime`` has no effect, and is what overrides receive."""
+        writer.rotate_checkpoints(
+            output_dir or self.args.output_dir,
+            limit=self.args.save_total_limit,
+            best=self.state.best_model_checkpoint,
+            last_step=self.state.global_step,
+        )
 
     # ---- Checkpoint Resuming ----
 
@@ -1796,7 +1805,7 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
+            self.state.save_to_json(str(checkpoint / STATE_FILE))
             writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----

@@ -47,9 +47,9 @@ from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
-from portico.imports import LIGHTNING_LOGGERS, imported
 from portico.observers import RunOptions
 from portico.rules import Rule
+from portico.trust.names import LIGHTNING_LOGGERS, imported
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

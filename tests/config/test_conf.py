@@ -10,8 +10,9 @@ from omegaconf import OmegaConf
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_names
 from portico.cli.errors import TOP_LEVEL_NAMES
-from portico.cli.experiment import TARGET, build_experiment, experiment_class, import_target
+from portico.cli.experiment import TARGET, build_experiment, experiment_class
 from portico.cli.settings import schema_of
+from portico.trust.names import import_target
 
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")

@@ -43,9 +43,9 @@ from models import (
     tiny_tagger,
     tiny_tokenizer,
 )
+from parity import switches
 from parity.peers import Outcome, run, untimed
-from parity.switches import evaluation, gradients, order, steering
-from parity.switches.given import ignoring, ignoring_part
+from parity.switches import ignoring, ignoring_part
 from portico.checkpoint.manifest import MANIFEST_FILE
 
 
@@ -106,35 +106,35 @@ def predicting(make_data=lambda: ToyDataset(10, seed=5)):
 
 add(
     "basic",
-    order.order_not_seeded,
-    order.same_order_each_epoch,
-    order.extra_iterator,
-    gradients.gradients_zeroed_late,
-    gradients.next_learning_rate_logged,
+    switches.order_not_seeded,
+    switches.same_order_each_epoch,
+    switches.extra_iterator,
+    switches.gradients_zeroed_late,
+    switches.next_learning_rate_logged,
 )
-add("accumulation", gradients.loss_divided_by_lightning, gradient_accumulation_steps=2)
-add("partial_window", gradients.labels_not_counted, gradient_accumulation_steps=3)
-add("accumulation_four", gradients.loss_divided_by_lightning, gradient_accumulation_steps=4)
-add("accumulation_five", gradients.labels_not_counted, gradient_accumulation_steps=5, logging_steps=2)
-add("no_clipping", gradients.no_norm_without_clipping, max_grad_norm=0.0)
-add("tight_clipping", gradients.clipping_by_groups, max_grad_norm=0.01)
-add("weight_decay", gradients.all_parameters_decayed, weight_decay=0.1, adam_beta2=0.95)
+add("accumulation", switches.loss_divided_by_lightning, gradient_accumulation_steps=2)
+add("partial_window", switches.labels_not_counted, gradient_accumulation_steps=3)
+add("accumulation_four", switches.loss_divided_by_lightning, gradient_accumulation_steps=4)
+add("accumulation_five", switches.labels_not_counted, gradient_accumulation_steps=5, logging_steps=2)
+add("no_clipping", switches.no_norm_without_clipping, max_grad_norm=0.0)
+add("tight_clipping", switches.clipping_by_groups, max_grad_norm=0.01)
+add("weight_decay", switches.all_parameters_decayed, weight_decay=0.1, adam_beta2=0.95)
 add("max_steps", ignoring("max_steps"), max_steps=5)
 add("max_steps_over_epochs", ignoring("max_steps"), max_steps=11, gradient_accumulation_steps=3)
 add("fractional_epochs", ignoring("num_train_epochs"), num_train_epochs=1.4, gradient_accumulation_steps=2)
 add("drop_last", ignoring("dataloader_drop_last"), dataloader_drop_last=True)
-add("cosine_with_warmup", gradients.schedule_not_stepped, lr_scheduler_type="cosine", warmup_steps=4)
+add("cosine_with_warmup", switches.schedule_not_stepped, lr_scheduler_type="cosine", warmup_steps=4)
 add("warmup_share", ignoring("warmup_steps"), warmup_steps=0.3)
 add("adafactor", ignoring("optim"), optim="adafactor")
 add("sgd", ignoring("optim"), optim="sgd")
 add("data_seed", ignoring("data_seed"), data_seed=11)
 add("group_by_length", ignoring("train_sampling_strategy"), train_sampling_strategy="group_by_length")
 add("sequential", ignoring("train_sampling_strategy"), train_sampling_strategy="sequential")
-add("eval_steps", evaluation.last_batch_left_whole, gradient_accumulation_steps=2, **EVALUATED)
-add("eval_epoch", evaluation.last_batch_left_whole, gradient_accumulation_steps=3, eval_strategy="epoch")
+add("eval_steps", switches.last_batch_left_whole, gradient_accumulation_steps=2, **EVALUATED)
+add("eval_epoch", switches.last_batch_left_whole, gradient_accumulation_steps=3, eval_strategy="epoch")
 add("eval_on_start", ignoring("eval_on_start"), eval_on_start=True, eval_strategy="epoch")
 add("eval_delay", ignoring("eval_delay"), eval_delay=5, eval_strategy="steps", eval_steps=2)
-add("eval_accumulation", evaluation.last_batch_left_whole, eval_accumulation_steps=2, eval_strategy="epoch")
+add("eval_accumulation", switches.last_batch_left_whole, eval_accumulation_steps=2, eval_strategy="epoch")
 add(
     "save_and_eval_mid_epoch",
     ignoring("save_strategy", "save_steps"),
@@ -143,11 +143,11 @@ add(
     gradient_accumulation_steps=3,
     **EVALUATED,
 )
-add("best_model", steering.best_model_not_loaded, save_total_limit=1, **BEST)
+add("best_model", switches.best_model_not_loaded, save_total_limit=1, **BEST)
 add("save_best", ignoring("save_strategy"), eval_strategy="epoch", save_strategy="best", metric_for_best_model="loss")
 add(
     "plateau",
-    gradients.plateau_not_stepped,
+    switches.plateau_not_stepped,
     eval_strategy="epoch",
     lr_scheduler_type="reduce_lr_on_plateau",
     lr_scheduler_kwargs={"patience": 0},
@@ -164,7 +164,7 @@ add(
     dataloader_num_workers=2,
     train_dataset=lambda: ToyDataset(draws=True),
 )
-add("gathered_objects", order.order_not_seeded, eval_use_gather_object=True, after=predicting(), **EVALUATED)
+add("gathered_objects", switches.order_not_seeded, eval_use_gather_object=True, after=predicting(), **EVALUATED)
 
 
 def is_checkpointing(ours, theirs, folder):
@@ -269,19 +269,19 @@ def predicting_in(dtype):
 add("bfloat16", ignoring("bf16"), bf16=True, gradient_accumulation_steps=3, after=predicting(), **EVALUATED)
 add(
     "bfloat16_with_compute_loss_func",
-    order.order_not_seeded,
+    switches.order_not_seeded,
     bf16=True,
     max_steps=4,
     trainer_options={"compute_loss_func": matrix_loss},
     **EVALUATED,
 )
-add("bfloat16_with_reused_weights", order.order_not_seeded, bf16=True, max_steps=4, make_model=shared_layers)
+add("bfloat16_with_reused_weights", switches.order_not_seeded, bf16=True, max_steps=4, make_model=shared_layers)
 for _field, _dtype in {"bf16_full_eval": torch.bfloat16, "fp16_full_eval": torch.float16}.items():
     _options = {_field: True, "max_steps": 3, **EVALUATED}
-    add(_field, order.order_not_seeded, after=predicting(), check=predicting_in(_dtype), **_options)
+    add(_field, switches.order_not_seeded, after=predicting(), check=predicting_in(_dtype), **_options)
 add(
     "training_after_half_precision_evaluation",
-    order.order_not_seeded,
+    switches.order_not_seeded,
     base=evaluating_first,
     bf16_full_eval=True,
     max_steps=3,
@@ -312,7 +312,7 @@ def compiled_and_saved_without_prefix(ours, theirs, folder):
 for _backend in ("eager", "aot_eager"):
     add(
         f"compiled_with_{_backend}",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         torch_compile_backend=_backend,
         max_steps=3,
         after=saving,
@@ -347,7 +347,7 @@ def halved_batches_once(ours, theirs, folder):
 
 add(
     "auto_find_batch_size",
-    order.order_not_seeded,
+    switches.order_not_seeded,
     base=out_of_memory_beyond(2),
     check=halved_batches_once,
     **SHRINKING,
@@ -394,36 +394,36 @@ def two_sets():
     return {"a": ToyDataset(7, seed=2), "b": ToyDataset(9, seed=3)}
 
 
-add("dataset_that_draws", order.no_look_ahead, train_dataset=lambda: ToyDataset(draws=True))
+add("dataset_that_draws", switches.no_look_ahead, train_dataset=lambda: ToyDataset(draws=True))
 add(
     "dataset_that_draws_accumulated",
-    order.windows_batch_by_batch,
+    switches.windows_batch_by_batch,
     train_dataset=lambda: ToyDataset(draws=True),
     eval_dataset=lambda: ToyDataset(11, draws=True),
     gradient_accumulation_steps=3,
     eval_strategy="steps",
     eval_steps=2,
 )
-add("stream", order.feed_without_length, train_dataset=ToyStream, max_steps=6)
-add("stream_gone_through", order.feed_without_length, train_dataset=ToyStream, max_steps=19)
-add("stream_that_draws", order.no_look_ahead, train_dataset=lambda: ToyStream(draws=True), max_steps=6)
+add("stream", switches.feed_without_length, train_dataset=ToyStream, max_steps=6)
+add("stream_gone_through", switches.feed_without_length, train_dataset=ToyStream, max_steps=19)
+add("stream_that_draws", switches.no_look_ahead, train_dataset=lambda: ToyStream(draws=True), max_steps=6)
 add(
     "stream_with_open_window",
-    gradients.open_window_stepped,
+    switches.open_window_stepped,
     train_dataset=ToyStream,
     max_steps=5,
     gradient_accumulation_steps=4,
 )
 add(
     "stream_for_evaluation",
-    evaluation.last_batch_left_whole,
+    switches.last_batch_left_whole,
     eval_dataset=lambda: ToyStream(11),
     eval_strategy="epoch",
 )
-add("named_sets", evaluation.last_batch_left_whole, eval_dataset=two_sets, eval_strategy="epoch")
+add("named_sets", switches.last_batch_left_whole, eval_dataset=two_sets, eval_strategy="epoch")
 add(
     "named_sets_of_streams",
-    evaluation.last_batch_left_whole,
+    switches.last_batch_left_whole,
     eval_dataset=lambda: {"a": ToyStream(7), "b": ToyStream(9, draws=True)},
     eval_strategy="steps",
     eval_steps=4,
@@ -432,7 +432,7 @@ add(
 )
 add(
     "best_of_named_sets",
-    steering.best_model_not_loaded,
+    switches.best_model_not_loaded,
     eval_dataset=two_sets,
     metric_for_best_model="b_loss",
     learning_rate=0.5,
@@ -440,7 +440,7 @@ add(
 )
 add(
     "random_masking_collator",
-    order.windows_batch_by_batch,
+    switches.windows_batch_by_batch,
     make_model=tiny_masked_lm,
     train_dataset=lambda: Sequences(ragged=True, labelled=False),
     eval_dataset=lambda: Sequences(ragged=True, labelled=False),
@@ -457,7 +457,7 @@ SENTENCES = {
 }
 add(
     "padding_collator",
-    evaluation.last_batch_left_whole,
+    switches.last_batch_left_whole,
     trainer_options=lambda model: {"data_collator": DataCollatorWithPadding(tiny_tokenizer())},
     **SENTENCES,
 )
@@ -500,7 +500,7 @@ _REBALANCED_WITH = {
     "two": {"gradient_accumulation_steps": 2},
 }
 for _name, _arguments in _REBALANCED_WITH.items():
-    add(f"batch_rebalance_{_name}", order.lengths_not_grouped, **REBALANCED, **_arguments)
+    add(f"batch_rebalance_{_name}", switches.lengths_not_grouped, **REBALANCED, **_arguments)
 
 
 def first_words(rows):
@@ -535,7 +535,7 @@ SETS = {
 for _name, _set in SETS.items():
     add(
         _name,
-        gradients.learning_rate_halved,
+        switches.learning_rate_halved,
         make_model=Bag,
         after=predictions,
         train_dataset=_set,
@@ -543,7 +543,7 @@ for _name, _set in SETS.items():
         is_slow=True,
         **SHORT,
     )
-add("empty_evaluation", order.order_not_seeded, make_model=Bag, eval_dataset=lambda: ToyDataset(0), **SHORT)
+add("empty_evaluation", switches.order_not_seeded, make_model=Bag, eval_dataset=lambda: ToyDataset(0), **SHORT)
 
 # ---- Data loaders of a subclass ----
 
@@ -574,10 +574,10 @@ def loading_with(make_loader):
 
 
 _LOADERS = {
-    collated_list: gradients.labels_not_counted,
-    generated_loader: gradients.labels_not_counted,
-    prepared_loader: order.order_not_seeded,
-    weighted_loader: gradients.labels_not_counted,
+    collated_list: switches.labels_not_counted,
+    generated_loader: switches.labels_not_counted,
+    prepared_loader: switches.order_not_seeded,
+    weighted_loader: switches.labels_not_counted,
 }
 for _loader, _switch in _LOADERS.items():
     add(_loader.__name__, _switch, base=loading_with(_loader), gradient_accumulation_steps=3)
@@ -585,12 +585,12 @@ for _loader, _switch in _LOADERS.items():
 # ---- Models ----
 
 _IGNORED_LABELS = {
-    "gpt2": (tiny_gpt2, Sequences, evaluation.last_batch_left_whole),
-    "t5": (tiny_t5, Sequences, evaluation.last_batch_left_whole),
-    "tagger": (tiny_tagger, lambda: Sequences(ragged=True, classes=3), evaluation.padded_with_zero),
+    "gpt2": (tiny_gpt2, Sequences, switches.last_batch_left_whole),
+    "t5": (tiny_t5, Sequences, switches.last_batch_left_whole),
+    "tagger": (tiny_tagger, lambda: Sequences(ragged=True, classes=3), switches.padded_with_zero),
 }
 for _name, (_model, _data, _switch) in _IGNORED_LABELS.items():
-    for _steps, _broken_by in ((1, _switch), (3, gradients.labels_not_counted)):
+    for _steps, _broken_by in ((1, _switch), (3, switches.labels_not_counted)):
         add(
             f"ignored_labels_{_name}_{_steps}",
             _broken_by,
@@ -604,7 +604,7 @@ for _name, (_model, _data, _switch) in _IGNORED_LABELS.items():
         )
 add(
     "causal_label_smoothing",
-    gradients.smoothing_not_shifted,
+    switches.smoothing_not_shifted,
     make_model=tiny_gpt2,
     train_dataset=Sequences,
     eval_dataset=Sequences,
@@ -613,7 +613,7 @@ add(
     gradient_accumulation_steps=2,
     **EVALUATED,
 )
-add("plain_module", gradients.partial_windows_counted_as_full, make_model=plain_model, gradient_accumulation_steps=3)
+add("plain_module", switches.partial_windows_counted_as_full, make_model=plain_model, gradient_accumulation_steps=3)
 
 Named = namedtuple("Named", "loss logits")
 RETURNS = {
@@ -678,7 +678,7 @@ def saved_weights(trainer):
 for _form in RETURNS:
     add(
         f"model_that_returns_{_form}",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         make_model=lambda form=_form: Returning(form),
         after=predictions,
         **SHORT,
@@ -686,7 +686,7 @@ for _form in RETURNS:
 for _name, _names in {"named": ["targets"], "unnamed": None}.items():
     add(
         f"renamed_labels_{_name}",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         make_model=Targeted,
         after=predictions,
         label_names=_names,
@@ -697,7 +697,7 @@ for _name, _names in {"named": ["targets"], "unnamed": None}.items():
 for _name, _model in {"wrapped": Inside, "data_parallel": lambda: nn.DataParallel(tiny_bert())}.items():
     add(
         f"{_name}_model",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         make_model=_model,
         after=saved_weights,
         remove_unused_columns=False,
@@ -706,7 +706,7 @@ for _name, _model in {"wrapped": Inside, "data_parallel": lambda: nn.DataParalle
 for _name, _model in {"frozen": frozen, "double": lambda: Bag().double(), "unconfigured": without_config}.items():
     add(
         f"{_name}_model",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         make_model=_model,
         after=predictions,
         save_strategy="steps",
@@ -733,15 +733,15 @@ class ForceEverything(TrainerCallback):
 
 
 _STEERING = {
-    StopEpoch: steering.epoch_not_stopped,
-    StopTrainingInSubstep: steering.training_not_stopped,
-    ForceEverything: steering.nothing_between_steps,
+    StopEpoch: switches.epoch_not_stopped,
+    StopTrainingInSubstep: switches.training_not_stopped,
+    ForceEverything: switches.nothing_between_steps,
 }
 for _callback, _switch in _STEERING.items():
     add(_callback.__name__, _switch, callbacks=[_callback], gradient_accumulation_steps=3, logging_steps=100)
 add(
     "early_stopping",
-    steering.training_not_stopped,
+    switches.training_not_stopped,
     callbacks=[lambda: EarlyStoppingCallback(1)],
     metric_for_best_model="loss",
     num_train_epochs=4,
@@ -773,7 +773,7 @@ def introduced(trainer_class):
 for _event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end"):
     add(
         f"evaluation_{_event}",
-        evaluation.training_mode_restored,
+        switches.training_mode_restored,
         callbacks=[type("EvaluateAt", (Evaluating,), {_event: Evaluating.evaluate})],
         base=introduced,
         gradient_accumulation_steps=2,
@@ -880,10 +880,10 @@ def own_evaluation_loop(trainer_class):
 
 _SUBCLASSES = {
     overriding_compute_loss: ignoring("base"),
-    overriding_training_step: gradients.partial_windows_counted_as_full,
-    calling_super: gradients.labels_not_counted,
-    raw_backward: gradients.backward_deferred,
-    adversarial: gradients.backward_deferred,
+    overriding_training_step: switches.partial_windows_counted_as_full,
+    calling_super: switches.labels_not_counted,
+    raw_backward: switches.backward_deferred,
+    adversarial: switches.backward_deferred,
     many_small: ignoring("base"),
     own_evaluation_loop: ignoring("base"),
 }
@@ -906,7 +906,7 @@ def logs_no_nan(ours, theirs, folder):
 
 add(
     "nonfinite_loss",
-    gradients.infinite_losses_summed,
+    switches.infinite_losses_summed,
     base=losing_a_loss,
     max_steps=4,
     logging_steps=2,
@@ -926,8 +926,8 @@ def second_run(trainer):
     return {"loss": trainer.train().training_loss, "weights": dict(trainer.model.state_dict())}
 
 
-add("second_run", order.same_order_each_epoch, after=second_run)
-add("model_init", steering.model_kept, base=remade_model, after=second_run)
+add("second_run", switches.same_order_each_epoch, after=second_run)
+add("model_init", switches.model_kept, base=remade_model, after=second_run)
 
 # ---- Parts of the trainer ----
 
@@ -943,7 +943,7 @@ def adam_and_schedule(model):
 
 add(
     "compute_loss_func",
-    gradients.losses_divided_twice,
+    switches.losses_divided_twice,
     trainer_options={"compute_loss_func": summed},
     gradient_accumulation_steps=3,
 )
@@ -1066,16 +1066,16 @@ def returns_three_hidden_states(ours, theirs, folder):
     assert len(ours.extra["predictions"][1]) == 3
 
 
-add("metrics", evaluation.names_without_prefix, trainer_options={"compute_metrics": accuracy}, eval_strategy="epoch")
+add("metrics", switches.names_without_prefix, trainer_options={"compute_metrics": accuracy}, eval_strategy="epoch")
 add(
     "predictions_after_training",
-    evaluation.dropout_left_on,
+    switches.dropout_left_on,
     trainer_options={"compute_metrics": accuracy},
     after=lambda trainer: {"evaluated": untimed(trainer.evaluate()), **predicting()(trainer)},
 )
 add(
     "metrics_of_inputs_and_losses",
-    evaluation.last_batch_left_whole,
+    switches.last_batch_left_whole,
     trainer_options={"compute_metrics": described},
     include_for_metrics=["inputs", "loss"],
     check=logs_the_inputs,
@@ -1083,7 +1083,7 @@ add(
 )
 add(
     "metrics_of_batches",
-    order.no_look_ahead,
+    switches.no_look_ahead,
     trainer_options=lambda model: {"compute_metrics": StreamedAccuracy()},
     batch_eval_metrics=True,
     after=predicting(),
@@ -1101,14 +1101,14 @@ add(
 )
 add(
     "predictions_without_labels",
-    evaluation.dropout_left_on,
+    switches.dropout_left_on,
     after=predicting(Unlabelled),
     max_steps=2,
     check=returning_labels(0),
 )
 add(
     "predictions_before_training",
-    evaluation.dropout_left_on,
+    switches.dropout_left_on,
     base=predicting_first,
     after=first_predictions,
     max_steps=2,
@@ -1121,7 +1121,7 @@ add(
 )
 add(
     "label_names",
-    gradients.learning_rate_halved,
+    switches.learning_rate_halved,
     make_model=TwoTargets,
     train_dataset=TwoLabels,
     eval_dataset=TwoLabels,
@@ -1130,11 +1130,11 @@ add(
     check=returning_labels(2),
     **EVALUATED,
 )
-add("predictions_of_stream", evaluation.last_batch_left_whole, after=predicting(lambda: ToyStream(10)), max_steps=2)
+add("predictions_of_stream", switches.last_batch_left_whole, after=predicting(lambda: ToyStream(10)), max_steps=2)
 for _every in (None, 2):
     add(
         f"nested_predictions_of_varying_width_{_every}",
-        evaluation.padded_with_zero,
+        switches.padded_with_zero,
         make_model=talkative_tagger,
         train_dataset=lambda: Sequences(ragged=True, classes=3),
         trainer_options={"data_collator": pad_everything},
@@ -1153,7 +1153,7 @@ METRICS = {
 for _name, _metrics in METRICS.items():
     add(
         f"metrics_that_are_{_name}",
-        order.order_not_seeded,
+        switches.order_not_seeded,
         make_model=Bag,
         trainer_options={"compute_metrics": lambda prediction, metrics=_metrics: dict(metrics)},
         is_slow=True,

@@ -1,6 +1,6 @@
 """A pytest plugin that applies some of :mod:`parity.switches` to a whole run and records which tests failed.
 
-Usage: pytest -p parity.switched --switch='MODULE.FUNCTION ...' --failed=FILE ...
+Usage: pytest -p parity.switched --switch='FUNCTION ...' --failed=FILE ...
 """
 
 import json
@@ -12,7 +12,7 @@ from parity import switches
 
 
 def pytest_addoption(parser):
-    parser.addoption("--switch", required=True, help="modules and names of switches")
+    parser.addoption("--switch", required=True, help="names of switches")
     parser.addoption("--failed", required=True, type=Path, help="where the outcomes of the tests are written, as JSON")
 
 

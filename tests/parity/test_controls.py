@@ -24,27 +24,26 @@ import inspect
 
 import pytest
 
-from parity import peers, test_resume
+from parity import peers, switches, test_resume
 from parity.scenarios import SCENARIOS
-from parity.switches import gradients, order, steering
-from parity.switches.given import ignoring
+from parity.switches import ignoring
 from parity.test_training import test_same_numbers as compare_numbers
 
 _RESUMED = test_resume.test_resumed_run_equals_uninterrupted_run
 RESUME = [
-    ((_RESUMED, "transformers", "portico", 1), steering.rng_not_restored),
-    ((_RESUMED, "transformers", "portico", 3), steering.optimizer_not_restored),
-    ((_RESUMED, "portico", "transformers", 2), steering.other_rng_saved),
-    ((_RESUMED, "portico", "portico", 4), steering.optimizer_not_restored),
-    ((test_resume.test_same_events_after_resume, False), steering.rng_restored_early),
-    ((test_resume.test_same_events_after_resume, True), steering.rng_not_restored),
+    ((_RESUMED, "transformers", "portico", 1), switches.rng_not_restored),
+    ((_RESUMED, "transformers", "portico", 3), switches.optimizer_not_restored),
+    ((_RESUMED, "portico", "transformers", 2), switches.other_rng_saved),
+    ((_RESUMED, "portico", "portico", 4), switches.optimizer_not_restored),
+    ((test_resume.test_same_events_after_resume, False), switches.rng_restored_early),
+    ((test_resume.test_same_events_after_resume, True), switches.rng_not_restored),
     ((test_resume.test_resume_of_finished_run,), ignoring("resume")),
-    ((test_resume.test_callback_states_are_restored,), steering.callbacks_not_restored),
-    ((test_resume.test_same_checkpoint_files,), steering.other_rng_saved),
-    ((test_resume.test_arguments_unpickle_as_transformers_class,), steering.arguments_pickled_as_ours),
-    ((test_resume.test_resumed_run_keeps_reduced_batch_size,), order.order_not_seeded),
-    ((test_resume.test_same_numbers_after_resume_with_batch_rebalancing,), order.lengths_not_grouped),
-    ((test_resume.test_same_checkpoint_on_sigterm,), order.order_not_seeded),
+    ((test_resume.test_callback_states_are_restored,), switches.callbacks_not_restored),
+    ((test_resume.test_same_checkpoint_files,), switches.other_rng_saved),
+    ((test_resume.test_arguments_unpickle_as_transformers_class,), switches.arguments_pickled_as_ours),
+    ((test_resume.test_resumed_run_keeps_reduced_batch_size,), switches.order_not_seeded),
+    ((test_resume.test_same_numbers_after_resume_with_batch_rebalancing,), switches.lengths_not_grouped),
+    ((test_resume.test_same_checkpoint_on_sigterm,), switches.order_not_seeded),
 ]
 CONTROLS = [
     *(
@@ -65,7 +64,7 @@ def _name(value):
 uninterrupted = test_resume.uninterrupted
 
 # Switches under which the run itself fails, before there is anything to compare.
-BROKEN_RUNS = {gradients.backward_deferred: (RuntimeError, TypeError)}
+BROKEN_RUNS = {switches.backward_deferred: (RuntimeError, TypeError)}
 
 
 @pytest.mark.parametrize(("case", "switch"), CONTROLS, ids=_name)

@@ -110,23 +110,22 @@ def test_push_to_hub_creates_repository(pushed):
     assert calls[1][0] == ("create_repo", "toy", {"token": "mine", "private": True, "exist_ok": True})
 
 
-def test_existing_card_tags_are_kept(pushed):
+def keep_tags(trainer):
+    trainer.create_model_card(tags=["first"], model_name="toy", license="mit", tasks="text-classification")
+    trainer.create_model_card(tags="second", finetuned_from="")
+
+
+def tag_model(trainer):
+    trainer.model.add_model_tags(["of-the-model"])
+    trainer.push_to_hub(tags="mine")
+
+
+@pytest.mark.parametrize(("act", "tag"), [(keep_tags, "first"), (tag_model, "of-the-model")])
+def test_tags_reach_the_card_and_are_kept(act, tag, pushed):
     cards = []
     for library in (transformers, portico):
         _, outcome = pushed(library, push_to_hub=False)
-        outcome.trainer.create_model_card(tags=["first"], model_name="toy", license="mit", tasks="text-classification")
-        outcome.trainer.create_model_card(tags="second", finetuned_from="")
+        act(outcome.trainer)
         cards.append((Path(outcome.trainer.args.output_dir) / "README.md").read_text())
     assert cards[0] == cards[1]
-    assert "- first" in cards[1]
-
-
-def test_model_tags_reach_card(pushed):
-    cards = []
-    for library in (transformers, portico):
-        _, outcome = pushed(library, push_to_hub=False)
-        outcome.trainer.model.add_model_tags(["of-the-model"])
-        outcome.trainer.push_to_hub(tags="mine")
-        cards.append((Path(outcome.trainer.args.output_dir) / "README.md").read_text())
-    assert cards[0] == cards[1]
-    assert "- of-the-model" in cards[1]
+    assert f"- {tag}" in cards[1]

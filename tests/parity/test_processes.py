@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 import portico
 from fresh_process import environment
-from models import ToyDataset, tiny_bert
+from models import ToyDataset, ToyStream, tiny_bert
 from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
 from portico.checkpoint.manifest import MANIFEST_FILE
@@ -220,6 +221,52 @@ def test_same_training_with_spawned_processes(strategy, quick, tmp_path, own_env
     # Between the calls there are no other processes to wait for.
     trainer.accelerator.wait_for_everyone()
     assert trainer.accelerator.gather(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+class Noting(portico.Trainer):
+    """Notes its examples in a file for each process."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        with Path(self.args.output_dir, f"seen-{self.args.process_index}").open("a") as file:
+            file.writelines(f"{row}\n" for row in inputs["input_ids"].tolist())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class Until(transformers.TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = control.should_training_stop or state.global_step == self.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("kind", ["map", "stream", "stream of all"])
+def test_run_that_changes_its_number_of_processes(kind, corrected, tmp_path, own_environment):
+    """On 2, then 1, then 4 processes, with windows of 2, 3 and 1 batches of 2 examples; 61 and 102 of 200 examples."""
+    options = {"max_steps": 14} if kind != "map" else {"num_train_epochs": 1}
+    if kind == "stream of all":
+        options["accelerator_config"] = {"dispatch_batches": False}
+    data, resume, seen = ToyDataset(61) if kind == "map" else ToyStream(200), None, []
+    for name, devices, accumulation, until in (("a", 2, 2, 5), ("b", 1, 3, 8), ("c", 4, 1, 0)):
+        args = portico.TrainingArguments(
+            str(tmp_path / name),
+            **QUIET | {"save_strategy": "steps", "save_steps": 1},
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=accumulation,
+            corrections="resume_by_examples" if corrected else None,
+            **{"strategy": "ddp_fork", "devices": devices} if devices > 1 else {},
+            **options,
+        )
+        trainer = Noting(tiny_bert(), args, train_dataset=data, callbacks=[Until(until)])
+        trainer.train(resume_from_checkpoint=resume)
+        resume = str(tmp_path / name / f"checkpoint-{until}")
+        for file in sorted((tmp_path / name).glob("seen-*")):
+            seen += file.read_text().splitlines()
+    num_examples = 61 if kind == "map" else 102
+    repeated = 1 if kind == "map" else 0  # which completes the last batches of the epoch
+    assert (len(set(seen)) == num_examples and len(seen) == num_examples + repeated) is corrected
 
 
 @pytest.mark.parametrize("size", [1, 5, 11])

@@ -16,29 +16,29 @@ FOLDER = Path(__file__).parent
 
 # Module: its switches, and the prefixes of the tests that still pass, each with the reason.
 CONTROLS = {
-    "events": ("order.order_not_seeded", {"test_lightning_callbacks_stop_a_run": "tests portico alone"}),
+    "events": ("order_not_seeded", {"test_lightning_callbacks_stop_a_run": "tests portico alone"}),
     "every_field": (
-        "order.order_not_seeded gradients.learning_rate_halved",
+        "order_not_seeded learning_rate_halved",
         {
             "test_tensorboard_values_can_be_read": "tests portico alone",
             "test_every_field_with_an_effect": "does not train",
             "test_every_scenario_sets_its_fields": "does not train",
         },
     ),
-    "example_script": ("order.order_not_seeded", {}),
-    "exceptions": ("messages.all_errors_alike", {}),
-    "gradient_descent": ("messages.gradients_not_rescaled", {}),
-    "hooks": ("messages.overrides_ignored", {}),
-    "hub": ("messages.nothing_uploaded", {}),
-    "messages": ("messages.nothing_logged", {"test_log_level_per_process": "does not train"}),
-    "optimizers": ("gradients.learning_rate_halved", {}),
+    "example_script": ("order_not_seeded", {}),
+    "exceptions": ("all_errors_alike", {}),
+    "gradient_descent": ("gradients_not_rescaled", {}),
+    "hooks": ("overrides_ignored", {}),
+    "hub": ("nothing_uploaded", {}),
+    "messages": ("nothing_logged all_errors_alike", {}),
+    "optimizers": ("learning_rate_halved", {}),
     "overrides": (
-        "messages.overrides_ignored",
+        "overrides_ignored",
         {"test_override_may_rename_arguments": "does not train"},
     ),
-    "search": ("order.order_not_seeded", {}),
-    "search_services": ("order.order_not_seeded", {}),
-    "seq2seq": ("order.order_not_seeded", {"test_seq2seq_arguments_unpickle": "does not train"}),
+    "search": ("order_not_seeded", {}),
+    "search_services": ("order_not_seeded", {}),
+    "seq2seq": ("order_not_seeded", {"test_seq2seq_arguments_unpickle": "does not train"}),
 }
 
 

@@ -38,24 +38,10 @@ class TestStages:
         assert executor.compiled.num_ipus == 2
         assert executor.compiled.ipu_of_parameter["second.weight"] == 1
 
-    def test_training_needs_accumulation_of_2n_minus_1(self):
-        with pytest.raises(poptorch.Error, match=r"gradientAccumulation must be greater than or equal.*\(3\)"):
-            pipelined(accumulation=2)(*BATCH)
-
-    def test_sharded_execution_needs_no_accumulation(self):
-        pipelined(accumulation=1, execution=poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))(*BATCH)
-
     def test_inference_needs_device_iterations(self):
         with pytest.raises(poptorch.Error, match=r"deviceIterations must be greater than or equal.*\(2\)"):
             pipelined(train=False)(BATCH[0])
         pipelined(train=False, iterations=2)(BATCH[0])
-
-    def test_power_of_two_is_checked_before_the_stages(self):
-        model = Perceptron()
-        poptorch.BeginBlock(model.first, ipu_id=0)
-        poptorch.BeginBlock(model.second, ipu_id=2)
-        with pytest.raises(poptorch.Error, match="power of two"):
-            pipelined(model, accumulation=1)(*BATCH)
 
     def test_stages_may_list_names_of_blocks(self):
         model = Perceptron()
@@ -113,17 +99,6 @@ def test_rules_of_ipus_and_stages_hold_for_any_chain(ipus, accumulation, is_pipe
 
 
 class TestBlocks:
-    def test_second_block_at_a_module_is_refused(self):
-        model = two_blocks()
-        with pytest.raises(poptorch.Error, match=r"module has already been assigned to a block."):
-            poptorch.BeginBlock(model.first, ipu_id=1)
-
-    def test_blocks_can_be_removed(self):
-        model = two_blocks()
-        poptorch.removeBlocks(model)
-        poptorch.BeginBlock(model.first, ipu_id=0)
-        assert not model.second._forward_pre_hooks
-
     def test_begin_block_refuses_functions(self):
         with pytest.raises(poptorch.Error, match=r"takes a torch.nn.Module; a function was given"):
             poptorch.BeginBlock(lambda x: x)
@@ -137,16 +112,6 @@ class TestBlocks:
         executor = pipelined(Model())
         executor(*BATCH)
         assert set(executor.compiled.ipu_of_parameter.values()) == {1}
-
-    def test_operations_after_a_scoped_block_are_refused(self):
-        class Model(Perceptron):
-            def forward(self, x, labels):
-                with poptorch.Block("first", ipu_id=0):
-                    hidden = self.first(x)
-                return nn.functional.mse_loss(self.second(hidden), labels)
-
-        with pytest.raises(poptorch.Error, match="No active Block, all the ops must belong to a Block"):
-            pipelined(Model())(*BATCH)
 
     def test_block_can_start_anywhere(self):
         class Model(Perceptron):

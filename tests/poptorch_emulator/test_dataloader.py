@@ -63,15 +63,6 @@ class TestBatchSampler:
         assert loaded(rest)[-1] == [8, 9]
         assert len(rest) == 3
 
-    def test_excludes_batch_size_and_shuffle(self):
-        with pytest.raises(poptorch.Error, match="batch_sampler is mutually exclusive with batch_size and shuffle"):
-            poptorch.DataLoader(options(), numbers(), batch_size=2, batch_sampler=[[1]])
-
-
-def test_options_must_be_options():
-    with pytest.raises(AssertionError, match="options must be of type Options"):
-        poptorch.DataLoader({}, numbers())
-
 
 class TestAsynchronous:
     def test_batches_and_their_order_do_not_change(self):
@@ -131,17 +122,18 @@ class TestAsynchronous:
         assert loaded(loader)[-1] == [8, 9]
         assert len(loader) == 3
 
-    def test_worker_batches_larger_than_combined_ones_are_refused(self):
-        with pytest.raises(AssertionError, match="rebatched_worker_size must be at most the combined batch size 4"):
-            poptorch.DataLoader(options(2), numbers(), 2, mode=MODES.AsyncRebatched, rebatched_worker_size=5)
-
-    def test_rebatched_size_in_async_options_is_refused(self):
-        with pytest.raises(AssertionError, match="rebatched_size in async_options is decided by the loader"):
-            poptorch.DataLoader(options(), numbers(), mode=MODES.Async, async_options={"rebatched_size": 2})
-
-    def test_rebatching_needs_a_size(self):
-        with pytest.raises(AssertionError, match="AsyncRebatched needs a batch_size"):
-            poptorch.DataLoader(options(), numbers(), None, mode=MODES.AsyncRebatched)
+    @pytest.mark.parametrize(
+        ("arguments", "options_of_mode", "message"),
+        [
+            ((options(2), 2), {"rebatched_worker_size": 5}, "_worker_size must be at most the combined batch size 4"),
+            ((options(), None), {}, "AsyncRebatched needs a batch_size"),
+            (({}, 1), {}, "options must be of type Options"),
+        ],
+    )
+    def test_what_makes_no_batches_is_refused(self, arguments, options_of_mode, message):
+        chosen, batch_size = arguments
+        with pytest.raises(AssertionError, match=message):
+            poptorch.DataLoader(chosen, numbers(), batch_size, mode=MODES.AsyncRebatched, **options_of_mode)
 
     def test_batches_that_are_not_plain_dicts_are_refused(self):
         def collate(rows):

@@ -30,25 +30,12 @@ class TestBuffers:
         poptorch.trainingModel(model, options(2))(*BATCH)
         assert model.seen == 4
 
-    def test_broadcast_buffers_that_change_are_refused(self):
-        with pytest.raises(poptorch.Error, match=r"does not support broadcasting buffers.*\(seen\)"):
-            poptorch.trainingModel(self.Counter(), options(1, 2))(*BATCH)
-
     def test_replicas_change_their_own_buffers(self):
         chosen = options(2, 2, output=poptorch.OutputMode.All).broadcastBuffers(False)
         model = self.Counter()
         _, seen = poptorch.trainingModel(model, chosen)(*BATCH)
         assert seen.tolist() == [1, 1, 2, 2]
         assert model.seen == 2
-
-    def test_reassigned_buffers_are_refused(self):
-        class Reassigning(self.Counter):
-            def forward(self, x, labels):
-                self.seen = self.seen + 1
-                return nn.functional.mse_loss(self.linear(x), labels)
-
-        with pytest.raises(poptorch.Error, match="Buffer seen is reassigned within the model"):
-            poptorch.trainingModel(Reassigning())(*BATCH)
 
     def test_named_buffers_can_be_uploaded_separately(self):
         model = self.Counter()

@@ -98,11 +98,6 @@ def test_io_tiles_are_stored(number):
     assert options.toDict()["numIOTiles"] == number
 
 
-def test_no_reduction_of_gradients_is_refused():
-    with pytest.raises(ValueError, match=r"cannot be ReductionType.NoReduction"):
-        poptorch.Options().Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -113,35 +108,6 @@ def test_no_reduction_of_gradients_is_refused():
 def test_number_formats_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
         call(poptorch.Options().Precision)
-
-
-class TestFreezing:
-    @pytest.mark.parametrize(
-        "freeze",
-        [
-            lambda options: poptorch.inferenceModel(Perceptron(), options),
-            lambda options: poptorch.DataLoader(options, [1, 2]),
-        ],
-    )
-    def test_executors_and_loaders_freeze_options(self, freeze):
-        options = poptorch.Options()
-        kept = freeze(options)
-        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
-            options.deviceIterations(2)
-        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
-            options.Training.gradientAccumulation(2)
-        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
-            options.device_iterations = 2
-        assert kept.options.device_iterations == 1
-
-    def test_clones_are_not_frozen(self):
-        options = poptorch.Options()
-        options.freeze()
-        clone = options.clone()
-        assert clone == options
-        clone.deviceIterations(2).Training.gradientAccumulation(3)
-        assert clone != options
-        assert options.device_iterations == 1
 
 
 SETTERS = {
@@ -182,10 +148,6 @@ class TestToDict:
         assert found["available_memory_proportion"] == {0: 0.2}
         assert found["gradient_accumulation"] == 1
 
-    def test_to_dict_needs_an_output_mode(self):
-        with pytest.raises(AssertionError, match="An output mode must be picked"):
-            poptorch.Options().toDict()
-
 
 def test_unknown_options_are_refused():
     with pytest.raises(AttributeError, match="Options has no option 'speed'; it has anchored_tensors"):
@@ -195,13 +157,6 @@ def test_unknown_options_are_refused():
 def test_anchored_tensors_are_refused():
     with pytest.raises(poptorch.Error, match="`anchorTensor` is not supported: the emulator names no tensors"):
         poptorch.Options().anchorTensor("hidden", "layer/output")
-
-
-def test_inference_with_accumulation_is_refused():
-    options = poptorch.Options()
-    options.Training.gradientAccumulation(2)
-    with pytest.raises(poptorch.Error, match=r"gradientAccumulation to 1 or leave it as its default value"):
-        poptorch.inferenceModel(Perceptron(), options)
 
 
 class TestSetters:

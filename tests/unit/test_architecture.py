@@ -46,6 +46,10 @@ def test_the_emulator_imports_nothing_of_portico():
     assert imports_of(EMULATOR, "portico") == []
 
 
+def test_the_plugins_leave_names_and_pickles_to_the_gate():
+    assert imports_of(PACKAGE.parent / "hydra_plugins", *architecture_rules.DOORS) == []
+
+
 @pytest.mark.parametrize(
     ("name", "most"), [("Trainer", 1), ("MRCTrainer", 3), ("ORTTrainer", 3), ("IPUSeq2SeqTrainer", 4)]
 )
@@ -101,6 +105,17 @@ def test_bases_of_other_packages_do_not_count():
         ("loop/run.py", "def f(trainer):\n    trainer._fit()", "uses the trainer's _fit: give it a public name"),
         ("loop/run.py", "def f(self):\n    self.hf_trainer._fit()", "uses the trainer's _fit"),
         ("loop/run.py", "from importlib import import_module\nimport_module('torch')", "imports by name"),
+        ("cli/app.py", "from hydra.utils import instantiate", "only the gate builds what data name"),
+        ("cli/app.py", "def f():\n    import hydra.utils as u", "only the gate builds what data name"),
+        ("loop/run.py", "import pickle", "only the gate builds what data name"),
+        ("loop/run.py", "def f():\n    from joblib import load", "only the gate builds what data name"),
+        (
+            "loop/run.py",
+            "from torch.distributed.checkpoint.filesystem import FileSystemReader",
+            "only the gate builds",
+        ),
+        ("loop/run.py", "torch.load(file)", "calls torch.load: set weights_only=True"),
+        ("loop/run.py", "torch.load(file, weights_only=False)", "calls torch.load: set weights_only=True"),
         ("known.json", json.dumps({"trainer.py": 32 * "0"}), "known.json holds digests"),
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
         ("loop/run.py", "def f():\n" + 70 * "    pass\n", "f has 71 lines, more than 70"),

@@ -3,9 +3,9 @@ import sys
 import pytest
 
 from portico import InputError
-from portico.cli.experiment import import_target
 from portico.errors import MissingPackageError
 from portico.imports import LazyClass, lazy_exports
+from portico.trust.names import import_target
 
 
 @pytest.fixture

@@ -283,7 +283,7 @@ def test_resume_from_missing_checkpoint_is_rejected(resume, match, tmp_path):
 
 def test_folder_without_weights_is_rejected(tmp_path):
     (tmp_path / "checkpoint-3").mkdir()
-    (tmp_path / "checkpoint-3" / "notes.txt").write_text("")
+    (tmp_path / "checkpoint-3" / "trainer_state.json").write_text("{}")
     with pytest.raises(portico.InputError, match=r"valid checkpoint at .*checkpoint-3: it holds no model"):
         toy_trainer(tmp_path).train(resume_from_checkpoint=True)
 

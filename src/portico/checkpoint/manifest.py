@@ -6,19 +6,32 @@ A checkpoint without a manifest, as Hugging Face writes it, is not checked.
 import json
 import mmap
 import os
-import pickle
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from transformers import WEIGHTS_NAME
 from xxhash import xxh3_64
 
-from portico.compat.transformers import logger
-from portico.errors import InputError, InputRuntimeError
+from portico.compat.transformers import (
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    logger,
+)
+from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError
+from portico.trust.files import UnpicklingError
 
 MANIFEST_FILE = "portico_manifest.json"
+STATE_FILE = "trainer_state.json"
+_NO_STATE = f"{STATE_FILE} is missing"
+_WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
 _CHECKSUMS = "xxh3:"
 # What readers of JSON, pickles and safetensors raise for damaged content.
 _DAMAGE = (
@@ -29,7 +42,7 @@ _DAMAGE = (
     AttributeError,
     LookupError,
     ArithmeticError,
-    pickle.UnpicklingError,
+    UnpicklingError,
     SafetensorError,
 )
 
@@ -54,50 +67,176 @@ def refresh_manifest(folder: Path) -> None:
         write_manifest(folder)
 
 
-def damage(folder: Path) -> str | None:
-    """Return what is wrong with the first damaged file of a checkpoint, or ``None``."""
+@dataclass(frozen=True)
+class Examination:
+    """What was found in a checkpoint: files that were changed on purpose, and what is wrong with a damaged one."""
+
+    changes: list[str] = field(default_factory=list)
+    damage: str | None = None
+
+
+def examine(folder: Path) -> Examination:
+    """Compare the files of a checkpoint with its manifest, and tell changes on purpose from damage.
+
+    ==========================================================================  ==================
+    a file that                                                                 is
+    ==========================================================================  ==================
+    has the listed size and checksum                                            unchanged
+    differs, was written after the manifest and reads well                      changed on purpose
+    differs, and is as old as the manifest or cannot be read                    damaged
+    holds weights, is not listed, was written after the manifest, reads well    changed on purpose
+    holds weights, is not listed, and is as old or cannot be read               damaged
+    held weights and is gone, but its folder has weights in another form        changed on purpose
+    held weights and is gone, and there are no others                           damaged
+    is gone from a sub-folder that has other files, such as shards              damaged
+    is ``trainer_state.json`` and is gone, so that the step is unknown          damaged
+    is gone, and held another part of the run, which starts afresh              changed on purpose
+    ==========================================================================  ==================
+
+    A file reads well if it is complete as safetensors, JSON or an archive of torch, or is text. A checkpoint without a
+    manifest is only required to have ``trainer_state.json``.
+    """
+    changes: list[str] = []
+    manifest = folder / MANIFEST_FILE
     try:
-        listed = json.loads((folder / MANIFEST_FILE).read_bytes())
+        listed = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
+        if manifest.is_file() and (wrong := _fault(listed)):
+            return Examination(damage=f"{MANIFEST_FILE} {wrong}")
         for name, (size, checksum) in listed.items():
-            file = folder / name
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                return f"{MANIFEST_FILE} lists {name[:100]!r}, which is outside the folder"
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != size:
-                return f"{name} has {file.stat().st_size} bytes instead of {size}"
-            if not str(checksum).startswith(_CHECKSUMS):
-                return f"{MANIFEST_FILE} is of another version of portico; delete it to use the files as they are"
-            if checksum != _checksum(file):
-                return f"{name} has changed since it was written (its checksum differs)"
-    except FileNotFoundError:
-        return None
+            if not (folder / name).is_file():
+                if _is_needed(folder, name):
+                    return Examination(damage=f"{name} is missing")
+                changes.append(f"{name} is gone")
+            elif wrong := _difference(folder / name, size, checksum):
+                if objection := _objection(folder / name, manifest):
+                    return Examination(damage=f"{name} {wrong}{objection}")
+                changes.append(f"{name} was written again")
+        for file in weight_files(folder) if listed else []:
+            if file.name not in listed:
+                if objection := _objection(file, manifest):
+                    return Examination(damage=f"{MANIFEST_FILE} does not list {file.name}{objection}")
+                changes.append(f"{file.name} was added")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})"
+        return Examination(damage=f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})")
+    return Examination(changes, None if (folder / STATE_FILE).is_file() else _NO_STATE)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files in ``folder`` itself that weights are read from; none unless they are complete."""
+    for name in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME):
+        if (folder / name).is_file():
+            return [folder / name]
+    for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
+        if (folder / name).is_file():
+            with suppress(*_DAMAGE):
+                shards = {folder / shard for shard in json.loads((folder / name).read_bytes())["weight_map"].values()}
+                return [folder / name, *sorted(shards)] if all(map(Path.is_file, shards)) else []
+    adapters = [folder / name for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)]
+    return [file for file in adapters if file.is_file()]
+
+
+def _fault(listed: dict[str, tuple[int, str]]) -> str | None:
+    """Return what is wrong with the content of a manifest."""
+    for name, (_, checksum) in listed.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            return f"lists {name[:100]!r}, which is outside the folder"
+        if not str(checksum).startswith(_CHECKSUMS):
+            return "is of another version of portico; delete it to use the files as they are"
+    return None if STATE_FILE in listed else f"does not list {STATE_FILE}, which every checkpoint has"
+
+
+def _is_needed(folder: Path, name: str) -> bool:
+    """Return whether a run cannot be resumed without the file ``name``, which is gone."""
+    place = (folder / name).parent
+    if _WEIGHTS.fullmatch(Path(name).name):
+        # Merged adapters leave the weights of the whole model.
+        of_model = [file for file in weight_files(folder) if not file.name.startswith("adapter_")]
+        return not (weight_files(place) or (of_model and Path(name).name.startswith("adapter_")))
+    return name == STATE_FILE or (place != folder and place.is_dir() and any(place.iterdir()))
+
+
+def _difference(file: Path, size: int, checksum: str) -> str | None:
+    if file.stat().st_size != size:
+        return f"has {file.stat().st_size} bytes instead of {size}"
+    return None if checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
+
+
+def _objection(file: Path, manifest: Path) -> str | None:
+    """Return why ``file`` has not been changed on purpose, as the end of a sentence."""
+    if file.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
+        return ", although it is not newer than the manifest"
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt"):
+                pass
+        elif file.suffix == ".json":
+            json.loads(file.read_bytes())
+        elif file.suffix in (".bin", ".pt", ".pth"):
+            with ZipFile(file) as archive:
+                if (part := archive.testzip()) is not None:
+                    raise BadZipFile(f"the checksum of {part} differs")
+        else:
+            file.read_text(encoding="utf-8")
+    except (*_DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
+        return f" and cannot be read ({str(error)[:200]})"
     return None
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Return whether a checkpoint has a file: one that its manifest lists, or weights that were saved again."""
+    if not (folder / name).is_file():
+        return False
+    manifest = folder / MANIFEST_FILE
+    if not manifest.is_file() or _WEIGHTS.fullmatch(Path(name).name):
+        return True
+    return name in json.loads(manifest.read_bytes())
+
+
+def steps_of_checkpoints(run_folder: Path) -> dict[Path, int]:
+    """Return the step N of each folder ``checkpoint-N``."""
+    numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
+    return {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir()}
 
 
 def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
     """Return the undamaged ``checkpoint-N`` with the highest N up to ``up_to``; warn about damaged checkpoints."""
-    numbered = {path: re.fullmatch(r"checkpoint-(\d{1,18})", path.name) for path in run_folder.glob("checkpoint-*")}
-    steps = {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir() and path != but}
-    if up_to is not None:
-        steps = {path: step for path, step in steps.items() if step <= up_to}
+    numbered = steps_of_checkpoints(run_folder).items()
+    steps = {path: step for path, step in numbered if path != but and (up_to is None or step <= up_to)}
     for checkpoint in sorted(steps, key=lambda path: steps[path], reverse=True):
-        wrong = damage(checkpoint)
-        if wrong is None:
+        found = examine(checkpoint)
+        if found.damage is None:
+            _announce(checkpoint, found.changes)
             return checkpoint
-        logger.warning("The checkpoint %s is damaged and passed over: %s.", checkpoint, wrong)
+        logger.warning("The checkpoint %s is damaged and passed over: %s.", checkpoint, found.damage)
     return None
 
 
 def refuse_damaged(folder: Path) -> None:
-    """Raise ``InputError`` if the checkpoint in ``folder`` is damaged."""
-    wrong = damage(folder)
-    if wrong is not None:
+    """Raise ``InputError`` if the checkpoint in ``folder`` is damaged; announce what was changed on purpose."""
+    found = examine(folder)
+    if found.damage == _NO_STATE and not (folder / MANIFEST_FILE).is_file() and not weight_files(folder):
+        return  # no checkpoint, or one in a format of the user's own, which loading the weights will tell
+    if found.damage == _NO_STATE:
+        raise InputFileNotFoundError(
+            f"{folder} has no {STATE_FILE}, so the step at which it was saved is unknown; to train on from the first "
+            "step, load its weights with `from_pretrained`, and leave `resume_from_checkpoint` out. "
+            f"{_way_out(folder)}"
+        )
+    if found.damage is not None:
         raise InputError(
-            f"The checkpoint {folder} is damaged: {wrong}. {_way_out(folder)} If the file was changed on purpose, "
-            f"delete {folder / MANIFEST_FILE}."
+            f"The checkpoint {folder} is damaged: {found.damage}. {_way_out(folder)} If the file was changed on "
+            f"purpose, delete {folder / MANIFEST_FILE}."
+        )
+    _announce(folder, found.changes)
+
+
+def _announce(folder: Path, changes: list[str]) -> None:
+    if changes:
+        logger.warning(
+            "The checkpoint %s was changed after it was written: %s. It is used as it is; a copy that broke off looks "
+            "the same, so copy it again if nobody changed it.",
+            folder,
+            ", ".join(changes),
         )
 
 

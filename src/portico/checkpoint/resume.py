@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
@@ -20,19 +19,28 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
-from portico.checkpoint.manifest import newest_complete, of_another_model, reading, refuse_damaged
+from portico.checkpoint.manifest import (
+    STATE_FILE,
+    has_file,
+    newest_complete,
+    of_another_model,
+    reading,
+    refuse_damaged,
+)
 from portico.checkpoint.sharded import (
+    FSDP_OPTIMIZER_FILE,
     OPTIMIZER_FOLDER,
     holds_named_optimizer,
     read_named_optimizer,
     shard_optimizer_state,
 )
-from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, CheckpointParts
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError
+from portico.trust.files import UnpicklingError
 
 _MAX_COUNT = 1 << 63
 
@@ -85,11 +93,9 @@ def warn_of_other_version(folder: str) -> None:
         )
 
 
-def read_state(folder: str, args: HFTrainingArguments) -> TrainerState | None:
-    """Return the trainer state of a checkpoint, or ``None``; a best checkpoint that no longer exists is dropped."""
+def read_state(folder: str, args: HFTrainingArguments) -> TrainerState:
+    """Return the trainer state of a checkpoint; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
-    if not file.is_file():
-        return None
     with reading(file):
         state: TrainerState = TrainerState.load_from_json(str(file))
         _check_state(state)
@@ -126,7 +132,7 @@ def _check_state(state: TrainerState) -> None:
 def resumed_batch_size(folder: str, args: HFTrainingArguments) -> int | None:
     """Return the batch size that ``auto_find_batch_size`` had reached, if ``folder`` records it."""
     file = Path(folder) / STATE_FILE
-    if not args.auto_find_batch_size or not file.is_file():
+    if not args.auto_find_batch_size:
         return None
     with reading(file):
         return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
@@ -139,17 +145,23 @@ def load_optimizer_and_scheduler(
 
     ``convert`` converts the saved state of the optimizer for the optimizer of this run.
     """
-    optimizer_file, scheduler_file = folder / OPTIMIZER_FILE, folder / SCHEDULER_FILE
+    scheduler_file = folder / SCHEDULER_FILE
     is_named = holds_named_optimizer(folder)
-    if not ((is_named or optimizer_file.is_file()) and scheduler_file.is_file()):
+    named = FSDP_OPTIMIZER_FILE if has_file(folder, FSDP_OPTIMIZER_FILE) else OPTIMIZER_FOLDER
+    optimizer_file = folder / (named if is_named else OPTIMIZER_FILE)
+    needed = [SCHEDULER_FILE] if is_named else [OPTIMIZER_FILE, SCHEDULER_FILE]
+    missing = [name for name in needed if not has_file(folder, name)]
+    if missing:
         logger.warning(
-            "%s has no optimizer state, so the optimizer starts fresh; set `save_only_model=False` to save it.", folder
+            "%s has no %s, so optimizer and schedule start afresh; set `save_only_model=False` to save them.",
+            folder,
+            " and no ".join(missing),
         )
         return
     optimizer, scheduler = parts.optimizer, parts.lr_scheduler
     assert optimizer is not None
     assert scheduler is not None
-    with reading(folder / OPTIMIZER_FOLDER if is_named else optimizer_file):
+    with reading(optimizer_file):
         saved = _read_optimizer(parts.model, optimizer, folder, parts.args.device)
     with reading(scheduler_file):
         saved_schedule = torch.load(scheduler_file, weights_only=True)
@@ -210,11 +222,11 @@ def _read_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path, device
     """Return the optimizer state in ``folder`` as it was written; for a sharded model, the part of this process."""
     if holds_named_optimizer(folder):
         return read_named_optimizer(model, optimizer, folder)
-    if is_sharded(model):
-        saved = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
-        return shard_optimizer_state(model, optimizer, saved, folder)
-    state: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location=device, weights_only=True)
-    return state
+    # On the CPU, whatever the device: the optimizer moves what belongs on the device, but leaves Adam's step counts
+    # where they are loaded, and would wait for a device to read each of them at every step (pytorch/pytorch#74424).
+    is_mapped = is_sharded(model) or device.type != "cpu"
+    saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=is_mapped)
+    return shard_optimizer_state(model, optimizer, saved, folder) if is_sharded(model) else saved
 
 
 def _check_alike(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -236,15 +248,33 @@ def _is_alike(present: object, saved: object) -> bool:
 def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
     """Load the state of the gradient scaler from ``folder``, if the run and the folder have one."""
     file = folder / SCALER_FILE
-    if scaler is not None and file.is_file():
-        with reading(file):
-            scaler.load_state_dict(torch.load(file, weights_only=True))
+    if scaler is None:
+        return
+    if not has_file(folder, SCALER_FILE):
+        logger.warning("%s is missing, so the loss scale starts afresh.", file)
+        return
+    with reading(file):
+        scaler.load_state_dict(torch.load(file, weights_only=True))
 
 
-def save_rng_state(folder: str, args: HFTrainingArguments) -> None:
-    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
+def save_rng_state(folder: str, args: HFTrainingArguments, position: tuple[int, int] | None = None) -> None:
+    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``.
+
+    ``position``, the epoch and the number of its examples that all processes have seen, is in no file of transformers.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(present_rng_states(args), _rng_file(folder, args))
+    seen = {} if position is None else {"position": position}
+    torch.save(present_rng_states(args) | seen, _rng_file(folder, args))
+
+
+def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
+    """Return the position that :func:`save_rng_state` wrote, if it did, and of how many processes."""
+    files = sorted(Path(folder).glob("rng_state*.pth"))
+    if not files:
+        return None, 0
+    with hf_compat.safe_globals(), reading(files[0]):
+        position = torch.load(files[0], weights_only=True).get("position")
+        return position and (int(position[0]), int(position[1])), len(files)
 
 
 def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
@@ -273,7 +303,7 @@ def load_rng_state(folder: str | None, args: HFTrainingArguments) -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
-    if not (file := _rng_file(folder, args)).is_file():
+    if not has_file(Path(folder), (file := _rng_file(folder, args)).name):
         logger.warning(
             "%s is missing, so random numbers continue from the current state: the resumed run will differ from an "
             "uninterrupted one.",
@@ -315,7 +345,7 @@ def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[
         return None
     file = _position_file(folder, loader)
     position = None
-    if file.is_file():
+    if has_file(Path(folder), file.name):
         with reading(file):
             position = torch.load(file, weights_only=True)
         # Another batch size or number of processes: batches are counted, as transformers does.

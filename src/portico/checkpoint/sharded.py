@@ -5,7 +5,6 @@ The weights are safetensors files that ``from_pretrained`` reads. The optimizer'
 """
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,20 +17,18 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 
-from portico.checkpoint.manifest import of_another_model, reading
+from portico.checkpoint.manifest import has_file, of_another_model, reading
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty
 from portico.errors import InputError
+from portico.trust.files import ShardReader, read_shards
 
 OPTIMIZER_FOLDER = "optimizer_0"
 # What `transformers.Trainer` writes under FSDP: files with `state_dict_type="FULL_STATE_DICT"`, and the folder with
@@ -100,9 +97,11 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
     if was_empty:
         _allocate(model)
     present = model.state_dict()
-    if (folder / FSDP_WEIGHTS_FOLDER).is_dir():
+    if has_file(folder, f"{FSDP_WEIGHTS_FOLDER}/.metadata"):
         with reading(folder / FSDP_WEIGHTS_FOLDER, into_model=True):
-            _read({"model": present}, FileSystemReader(folder / FSDP_WEIGHTS_FOLDER))
+            read_shards(
+                {f"model.{name}": tensor for name, tensor in present.items()}, _shards(folder, FSDP_WEIGHTS_FOLDER)
+            )
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     stored = _stored_weights(folder)
     missing = [name for name in present if name not in stored]
@@ -179,14 +178,14 @@ class _StoredWeight:
 
 def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
     for name, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
-        parts = [folder / name] if (folder / name).is_file() else []
-        if not parts and (folder / index).is_file():
+        parts = [folder / name] if has_file(folder, name) else []
+        if not parts and has_file(folder, index):
             with reading(folder / index):
                 listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
             parts = [folder / file for file in dict.fromkeys(listed.values())]
         if parts:
             return {key: weight for part in parts for key, weight in _in_file(part).items()}
-    if (folder / FSDP_WEIGHTS_FILE).is_file():
+    if has_file(folder, FSDP_WEIGHTS_FILE):
         return _in_file(folder / FSDP_WEIGHTS_FILE)
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
@@ -240,19 +239,19 @@ def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]
 
 def holds_named_optimizer(folder: Path) -> bool:
     """Return whether ``folder`` holds an optimizer's state by the names of the parameters."""
-    return (folder / OPTIMIZER_FOLDER).is_dir() or (folder / FSDP_OPTIMIZER_FILE).is_file()
+    return has_file(folder, f"{OPTIMIZER_FOLDER}/.metadata") or has_file(folder, FSDP_OPTIMIZER_FILE)
 
 
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
     """Return the state of the parameters of ``optimizer`` in ``folder``, as its ``load_state_dict`` takes it."""
     names = _names(model)
     parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
-    if (folder / FSDP_OPTIMIZER_FILE).is_file():
+    if has_file(folder, FSDP_OPTIMIZER_FILE):
         saved = torch.load(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
         options = {name: group for group in saved["param_groups"] for name in group["params"]}
         _check_names(model, parameters, saved["state"], options, folder)
         return _state_dict(optimizer, names, saved["state"], options)
-    reader = FileSystemReader(folder / OPTIMIZER_FOLDER)
+    reader = _shards(folder, OPTIMIZER_FOLDER)
     wanted: dict[str, Any] = {}
     owners: set[str] = set()
     for key, stored in reader.read_metadata().state_dict_metadata.items():
@@ -261,11 +260,11 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
         owners.update([owner] * (section == "state"))
         # transformers' `fsdp` keeps the options of a group under its number, and its `params` are names.
         if owner in parameters or (section == "param_groups" and owner.isdigit()):
-            wanted[f"{section}.{rest}"] = _template(stored, parameters.get(owner))
-    _read({"optimizer": wanted}, reader)
+            wanted[key] = _template(stored, parameters.get(owner))
+    read_shards(wanted, reader)
     found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
     for key, value in wanted.items():
-        section, _, rest = key.partition(".")
+        section, _, rest = key.removeprefix("optimizer.").partition(".")
         name, _, entry = rest.rpartition(".")
         found[section].setdefault(name, {})[entry] = value
     for group in list(found["param_groups"].values()):
@@ -354,15 +353,18 @@ def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
     )
 
 
-def _read(state: dict[str, Any], reader: FileSystemReader) -> None:
-    """Read the tensors of ``state``, in place; each process reads its part independently."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        try:
-            load(state, storage_reader=reader, no_dist=True)
-        except CheckpointException as error:
-            # Not an `Exception`: it holds the error of each process, but here each process reads alone.
-            raise ValueError(str(next(iter(error.failures.values()))[0])) from error
+def _shards(folder: Path, name: str) -> ShardReader:
+    """Return the reader of a folder of shards in a checkpoint, all of which are files of the checkpoint.
+
+    Raises:
+        ValueError: If its table of contents names another file.
+    """
+    reader = ShardReader(folder / name)
+    files = {str(place.relative_path) for place in reader.read_metadata().storage_data.values()}
+    for file in sorted(files):
+        if Path(file).name != file or not has_file(folder, f"{name}/{file}"):
+            raise ValueError(f"it names the file {file[:100]!r}, which is not in the checkpoint")
+    return reader
 
 
 def _template(stored: object, parameter: torch.Tensor | None) -> Any:

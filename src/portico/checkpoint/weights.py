@@ -14,7 +14,7 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import of_another_model, reading
+from portico.checkpoint.manifest import has_file, of_another_model, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     accepting_full_tensors,
@@ -136,18 +136,20 @@ def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
 
 def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
     folder = str(path)
-    if (file := path / SAFE_WEIGHTS_NAME).is_file():
+    if has_file(path, SAFE_WEIGHTS_NAME):
+        file = path / SAFE_WEIGHTS_NAME
         with reading(file):
             weights = safetensors.torch.load_file(file, device="cpu")
         with _fitting(model, path):
             return model.load_state_dict(weights, False)
     for name in (WEIGHTS_NAME, FSDP_WEIGHTS_FILE):
-        if (file := path / name).is_file():
+        if has_file(path, name):
+            file = path / name
             with reading(file):
                 weights = torch.load(file, map_location="cpu", weights_only=True)
             with _fitting(model, path):
                 return model.load_state_dict(weights, False)
-    if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
+    if has_file(path, SAFE_WEIGHTS_INDEX_NAME) or has_file(path, WEIGHTS_INDEX_NAME):
         with reading(path, into_model=True), _fitting(model, path):
             return load_sharded_checkpoint(model, folder, strict=False)
     checkpoints = sorted(path.glob("checkpoint-*"))
@@ -264,7 +266,7 @@ def load_adapters(model: Any, folder: str) -> None:
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:
         logger.warning(f"Multiple active adapters detected will only consider the first adapter: {active!r}.")
-    named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
+    named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(Path(folder), f"{entry.name}/")}
     if _holds_adapter(Path(folder)):
         if not named:
             with reading(Path(folder), into_model=True):
@@ -282,5 +284,5 @@ def load_adapters(model: Any, folder: str) -> None:
     model.set_adapter(active)
 
 
-def _holds_adapter(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME))
+def _holds_adapter(folder: Path, below: str = "") -> bool:
+    return any(has_file(folder, f"{below}{name}") for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME))

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import write_manifest
+from portico.checkpoint.manifest import STATE_FILE, steps_of_checkpoints, write_manifest
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
     CallbackHandler,
@@ -30,7 +30,7 @@ from portico.compat.transformers import (
 )
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
-STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
 # Folders that are not checkpoints yet, or no longer.
 _PARTIAL = ".partial"
@@ -184,19 +183,22 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
             _delete(Path(checkpoint))
 
 
-def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, use_mtime: bool) -> None:
+def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, last_step: int) -> None:
     """Delete the oldest checkpoints beyond ``limit``, but never the newest or ``best``.
 
-    The order is the same as in transformers' function of this name. transformers deletes in place, so a checkpoint
-    that is half deleted when the process is killed is taken for the last one; here it is renamed first.
+    Steps give the order; those above ``last_step``, the step of the run, are from an earlier run and oldest.
+    transformers goes by the times of the folders, and loses the newest ones if the clock was set back. It also deletes
+    in place, so a checkpoint that is half deleted when the process is killed is taken for the last one; here it is
+    renamed first.
     """
-    checkpoints = sort_checkpoints(output_dir=run_folder, use_mtime=use_mtime)
+    steps = steps_of_checkpoints(Path(run_folder))
+    checkpoints = sorted(steps, key=lambda path: (steps[path] <= last_step, steps[path]))
     if limit is None or not 0 < limit < len(checkpoints):
         return
-    kept = {checkpoints[-1]} | ({str(Path(best))} if best is not None else set())
+    kept = {checkpoints[-1]} | ({Path(best)} if best is not None else set())
     surplus = max(len(checkpoints) - max(limit, len(kept)), 0)
     for checkpoint in [checkpoint for checkpoint in checkpoints if checkpoint not in kept][:surplus]:
-        _delete(Path(checkpoint))
+        _delete(checkpoint)
 
 
 def clear_leftovers(run_folder: str) -> None:
@@ -213,7 +215,7 @@ def clear_leftovers(run_folder: str) -> None:
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
 
 
 def make_run_folder(run_folder: str) -> None:
@@ -241,9 +243,17 @@ def refuse_unwritable(run_folder: str) -> None:
 
 def _delete(checkpoint: Path) -> None:
     aside = checkpoint.with_name(f".{checkpoint.name}{_DELETED}")
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
     checkpoint.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, a file or a link, if there is one; what a link leads to stays."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _refuse_link(partial: Path) -> None:
@@ -267,11 +277,11 @@ def _complete(staging: Path, final: Path) -> None:
     partial = staging.parent
     write_manifest(staging)
     replaced = final.with_name(f".{final.name}{_REPLACED}")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if final.exists():
+    _remove(replaced)
+    if final.exists() or final.is_symlink():
         final.rename(replaced)
     staging.rename(final)
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove(replaced)
     # A user's `_save` may have written next to the checkpoint.
     shutil.copytree(partial, final.parent, dirs_exist_ok=True)
     shutil.rmtree(partial)
@@ -292,7 +302,8 @@ def _is_out_of_space(error: BaseException, folder: Path) -> bool:
     """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOSPC
-    if "inline_container" in str(error):  # torch.save says no more than "unexpected pos"
+    # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
+    if "inline_container" in str(error) or "iostream error" in str(error):
         return shutil.disk_usage(folder).free < _NO_SPACE
     return isinstance(error, SafetensorError) and os.strerror(errno.ENOSPC) in str(error)
 
@@ -317,6 +328,23 @@ def export_callback_states(handler: CallbackHandler, control: TrainerControl, st
     stored.update({name: same if len(same) > 1 else same[0] for name, same in states.items()})
 
 
+def _restored(callback: ExportableState, saved: Any) -> Any:
+    """Return a callback of the class of ``callback`` with a state that a checkpoint holds."""
+    kind: Any = type(callback)
+    try:
+        if forged := [name for name in saved.get("attributes", {}) if name.startswith("__")]:
+            raise TypeError(forged[0])
+        restored = kind(**saved.get("args", {}))
+        for attribute, value in saved.get("attributes", {}).items():
+            setattr(restored, attribute, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"The checkpoint's {STATE_FILE} holds no state of a {kind.__name__} ({reason_of(error)}); restore the "
+            "file, or set `restore_callback_states_from_checkpoint=False`."
+        ) from error
+    return restored
+
+
 def restore_callback_states(handler: CallbackHandler, control: TrainerControl, state: TrainerState) -> TrainerControl:
     """Replace the callbacks with callbacks restored from ``state``; return the control flags, also restored."""
     stored = cast("dict[str, Any]", state.stateful_callbacks)
@@ -329,9 +357,7 @@ def restore_callback_states(handler: CallbackHandler, control: TrainerControl, s
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, saved in zip(same, states if isinstance(states, list) else [states], strict=False):
-            restored = type(callback)(**saved.get("args", {}))
-            for attribute, value in saved.get("attributes", {}).items():
-                setattr(restored, attribute, value)
+            restored = _restored(callback, saved)
             if isinstance(restored, TrainerControl):
                 control = restored
             else:

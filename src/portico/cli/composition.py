@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.cli.settings import TARGET, ExperimentSchema
+from portico.cli.settings import ExperimentSchema
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, built
 
 if TYPE_CHECKING:
     from portico.cli.experiment import Experiment
@@ -184,7 +183,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         # A group that an experiment does not use is null.
         if not isinstance(settings.get(name), Mapping) and (name in _OWN_KEYS or settings.get(name) is not None):
             raise InputError(
-                f"`{name}={settings[name]}` is not a group of settings; set its keys: {name}.<key>=<value>."
+                f"`{name}={settings.get(name)}` is not a group of settings; set its keys: {name}.<key>=<value>."
             )
     goals_of(settings["objective"])
     if not isinstance(settings["print_config"], bool):
@@ -220,12 +219,11 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, with every object built that has a ``_target_``."""
     from portico.cli.experiment import build_experiment
 
-    with explained():
-        groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
-        for name in _OBJECT_GROUPS:
-            entries = settings.get(name, {}).items()
-            # An entry that is set to null is left out.
-            groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
+    groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
+    for name in _OBJECT_GROUPS:
+        entries = settings.get(name, {}).items()
+        # An entry that is set to null is left out.
+        groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
     return build_experiment(groups, output_dir)
 
 
@@ -242,23 +240,14 @@ def _built(key: str, entry: object) -> Any:
                 else f"add {choice} to the command, or remove what it sets of `{key}`."
             )
         )
-    try:
-        return instantiate(entry, _convert_="all")
-    except InstantiationException as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-        reason = " ".join(str(error.__cause__).split()).rstrip(".")
-        raise MissingPackageError(
-            f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another entry."
-        ) from error
+    return built(key, entry)
 
 
-def _with_objects(values: object) -> Any:
+def _with_objects(group: str, values: object) -> Any:
     """Build every entry with a ``_target_`` inside a group; the experiment builds the group itself."""
     if not isinstance(values, Mapping):
         return values
-    inside = {name: value for name, value in values.items() if name != TARGET}
-    return {**values, **instantiate(inside, _convert_="all")} if inside else dict(values)
+    return {name: value if name == TARGET else built(f"{group}.{name}", value) for name, value in values.items()}
 
 
 def _settings_help(*, _root_: DictConfig) -> str:

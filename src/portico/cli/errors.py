@@ -34,15 +34,13 @@ OPEN_GROUPS = (
     "paths",
     "objective",
 )
+# Keys that every experiment has, next to those of its class.
+EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
 TOP_LEVEL_NAMES = (
     *(*OPEN_GROUPS, "name", "tags", "mode", "overwrite", "print_config", "allennlp_config"),
-    "experiment",
-    "launcher",
-    "sweep",
-    "debug",
-    "hydra",
+    *EVERYWHERE,
 )
-# Files that other templates have, and what does the same here.
+# Files that other templates have, and the settings that do the same here.
 OPTIONS_ELSEWHERE = {
     **{name: f"strategy={name}" for name in ("cpu", "gpu", "ddp", "fsdp", "deepspeed", "auto")},
     "ddp_sim": "strategy=ddp strategy.accelerator=cpu",
@@ -64,8 +62,6 @@ OTHERS_OF_GROUP = {
     "data": "A dataset of the hub is set by data.dataset_name={}, files by data.train_file.",
     "model": "A folder or a model of the hub is set by model.name_or_path={}.",
 }
-# Keys that every experiment has beside its own.
-EVERYWHERE = ("experiment", "launcher", "sweep", "debug", "hydra")
 
 
 @contextmanager
@@ -138,10 +134,10 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
         return f"'{key}' is not a setting; " + (
             f"the nearest valid names are: {', '.join(nearest)}."
             if nearest
-            else f"those of {parent} are: {', '.join(map(str, around))}."
+            else f"the settings of {parent} are: {', '.join(map(str, around))}."
         )
     if group in TOP_LEVEL_NAMES:
-        return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
+        return f"'{key}' is not a setting; --cfg all --package {group} shows the settings of '{group}'."
     is_top_level = bool(get_close_matches(key, TOP_LEVEL_NAMES, cutoff=0.75)) and key not in first_guesses()
     # The keys of an experiment are known once its classes are imported, which takes seconds.
     meant = suggestion(key, TOP_LEVEL_NAMES if is_top_level else names())

@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LearningRateMonitor, RichModelSummary, RichProgressBar
 from rich.console import Console
 from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import TARGET as TARGET
 from portico.cli.settings import (
     ExperimentSchema,
     GroupSchema,
@@ -37,9 +37,15 @@ from portico.cli.settings import (
     schema_of,
     without_further_keys,
 )
-from portico.errors import InputError, MissingPackageError, naming_the_extra
-from portico.imports import named
+from portico.errors import InputError
 from portico.trainer import Trainer
+from portico.trust.names import TARGET as TARGET
+from portico.trust.names import data_only, import_target
+
+# Callbacks of other libraries that our configuration files name; all take data only.
+data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
+for _callback in (LearningRateMonitor, RichModelSummary, RichProgressBar):
+    data_only(_callback, f"lightning.pytorch.callbacks.{_callback.__name__}")
 
 # Arguments of a trainer that the experiment passes itself; settings cannot set them.
 RESERVED_TRAINER_ARGUMENTS = (
@@ -62,6 +68,7 @@ RESERVED_TRAINER_ARGUMENTS = (
 )
 
 
+@data_only
 @dataclass(kw_only=True)
 class Placement:
     """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
@@ -78,7 +85,7 @@ class Placement:
     """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
 
 
-# Training arguments of an evaluation or prediction, which does nothing that only a training does.
+# Training arguments of an evaluation or prediction: what only a training does is switched off.
 NOT_WITHOUT_TRAINING = {
     "eval_strategy": "no",
     "save_strategy": "no",
@@ -90,20 +97,20 @@ RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.f
 """Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupSpec:
-    """How a group of the configuration becomes a field of an experiment; see :func:`group`.
+    """How a group of the configuration becomes a field of an experiment, whose metadata has it as ``"group"``.
 
     The default of the field is the class that is built if the group names none. Where it is a partial, the group is
     kept as one: the experiment builds it.
     """
 
     needs: str | None = None
-    """Method that another class than the default must have; the default documents it."""
+    """Method that a replacement of the default class must have; the default class documents it."""
     base: type | tuple[type, ...] | None = None
-    """Classes of which another class must derive from one; by default the default, unless there is ``needs``."""
+    """Classes, from one of which a replacement must derive; by default the default class, unless ``needs`` is set."""
     decided: Sequence[str] = ()
-    """Arguments of the class that the experiment gives, and settings cannot."""
+    """Arguments of the class that the experiment passes itself; settings cannot set them."""
     settings: Callable[[Any], GroupSchema] = schema_of
     """Returns the keys that a class takes."""
 
@@ -125,17 +132,6 @@ class GroupSpec:
             )
 
 
-def group(
-    *,
-    needs: str | None = None,
-    base: type | tuple[type, ...] | None = None,
-    decided: Sequence[str] = (),
-    settings: Callable[[Any], GroupSchema] = schema_of,
-) -> dict[str, Any]:
-    """Return the field metadata of a configuration group; the arguments are as in :class:`GroupSpec`."""
-    return {"group": GroupSpec(needs, base, decided, settings)}
-
-
 def key_of_group(name: str, default: object) -> Any:
     """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
     return field(default=default, metadata={"key_of": name})
@@ -149,9 +145,9 @@ class Experiment(ABC):
 
     # Makes the training arguments.
     args: Callable[..., Any] = field(
-        default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
+        default=partial(TrainingArguments), metadata={"group": GroupSpec(decided=RESERVED_TRAINING_ARGUMENTS)}
     )
-    strategy: Any = field(default_factory=Placement, metadata=group())
+    strategy: Any = field(default_factory=Placement, metadata={"group": GroupSpec()})
     callbacks: Sequence[Any] = ()
     """Callbacks of Hugging Face or Lightning."""
     logger: Sequence[Any] = ()
@@ -316,26 +312,6 @@ def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> N
 def path_of(target: Callable[..., object]) -> str:
     """Return the dotted path of a class or function."""
     return f"{target.__module__}.{target.__qualname__}"
-
-
-def import_target(name: str, path: object) -> Any:
-    """Return the class or function at the dotted path under the key ``name``; ``path`` may already be one."""
-    if callable(path):
-        return path
-    module, _, attribute = str(path).rpartition(".")
-    try:
-        with naming_the_extra(f"`{name}={path}`"):
-            target = named(module, attribute)
-    except MissingPackageError:
-        raise
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
-            "class, such as my_package.my_module.MyClass, in the working folder or on PYTHONPATH."
-        ) from error
-    if not callable(target):
-        raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")
-    return target
 
 
 def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:

@@ -6,7 +6,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from portico.errors import InputError
+from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
 # What only a run leaves behind. A folder that holds one of these is taken.
@@ -34,6 +37,25 @@ def check_folder_settings(settings: Mapping[str, Any]) -> None:
         )
 
 
+def recorded_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of the run in a folder, whose ``config.yaml`` may come from anybody.
+
+    Raises:
+        InputError: If the file cannot be read, or no run has written it.
+    """
+    from portico.trust.files import plain_yaml  # imports torch, which a command that is refused does not need
+
+    file = folder / CONFIG_FILE
+    try:
+        settings = plain_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file} cannot be read ({' '.join(str(error).split())[:300]}); restore it.") from error
+    groups = [settings.get(name) for name in ("args", "paths")] if isinstance(settings, dict) else [None]
+    if not all(isinstance(values, dict) for values in groups) or not settings.get(TARGET):
+        raise InputError(f"{file}: no configuration of `portico train`; give the folder of one of its runs.")
+    return dict(settings)
+
+
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Make sure that a run may write into the folder; refuse one with a run that is neither resumed nor replaced.
 
@@ -41,7 +63,9 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     resume from nor rotate away the old checkpoints, and nothing is deleted.
     """
     signs = _signs(folder)
-    if not signs or _resumes_inside(folder, settings["args"].get("resume_from_checkpoint")):
+    checkpoint = settings["args"].get("resume_from_checkpoint")
+    is_inside = isinstance(checkpoint, str) and folder.resolve() in Path(checkpoint).resolve().parents
+    if not signs or is_inside or checkpoint is True:
         return
     if not settings["overwrite"]:
         raise InputError(
@@ -66,13 +90,13 @@ def interruption(folder: Path) -> str:
 
 
 @contextmanager
-def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
+def recorded_config(folder: Path, text: str) -> Iterator[None]:
     """Keep the configuration next to the results; remove it if the run is refused or interrupted without results.
 
     The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
-    path.write_text(yaml, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     try:
         yield
     except (InputError, KeyboardInterrupt):
@@ -97,10 +121,3 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
 
 def _signs(folder: Path) -> list[Path]:
     return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern))
-
-
-def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
-    """Return whether the run continues the one in the folder, from its last checkpoint or from one given by path."""
-    if isinstance(checkpoint, str):
-        return folder.resolve() in Path(checkpoint).resolve().parents
-    return checkpoint is True

@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypedDict, cast
+from types import UnionType
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.cli.folders import CONFIG_FILE
+from portico.cli.folders import recorded_settings
+from portico.data.defects import shorten
 from portico.errors import InputError
+from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
@@ -33,6 +35,9 @@ _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 # Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
 _SECONDS_TO_END = 10
+# Tells the process of a job which pruner its sweep names; a forged `job.json` may name any.
+_PRUNER_VARIABLE = "PORTICO_PRUNER"
+_MOST = 1 << 63
 
 
 class JobPruned(Exception):
@@ -85,9 +90,27 @@ class SweepJob:
         if not path.is_file():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
-        except (OSError, ValueError, TypeError) as error:
+            job = cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
+            job._check()
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path}: not the record of a job ({error}); remove it to start the job over.") from error
+        return job
+
+    def _check(self) -> None:
+        """Raise ``ValueError`` if a field has another type, as in a file that was edited or is not ours."""
+        kinds = get_type_hints(type(self))
+        wrong = [name for name, kind in kinds.items() if not _fits(getattr(self, name), kind)]
+        if not wrong:
+            holds = {
+                "number": self.number >= 0,
+                "goals": {*self.goals.values()} <= {"max", "min"},
+                "evaluations": all(len(one) == 2 for one in self.evaluations),
+                "started": math.isfinite(self.started),
+                "seconds": math.isfinite(self.seconds),
+            }
+            wrong = [name for name, is_so in holds.items() if not is_so]
+        if wrong:
+            raise ValueError(f"`{wrong[0]}` is {shorten(getattr(self, wrong[0]))}")
 
     def write(self) -> None:
         if not is_first_process():
@@ -101,10 +124,13 @@ class SweepJob:
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""
-        recorded = self.folder / CONFIG_FILE
-        if settings["overwrite"] or not recorded.is_file():
+        if settings["overwrite"]:
             return None
-        if _identity(yaml.safe_load(recorded.read_text(encoding="utf-8"))) != _identity(settings):
+        try:
+            is_same = _identity(recorded_settings(self.folder)) == _identity(settings)
+        except InputError:  # there is none, or it is another program's
+            return None
+        if not is_same:
             return None
         has_checkpoint = any(next(self.folder.glob(pattern), None) for pattern in ("checkpoint-*", "*.th"))
         args = {"resume_from_checkpoint": True} if has_checkpoint else {}
@@ -169,6 +195,23 @@ class SweepJob:
             self.error = f"{ending}; the same command over the same folder resumes it"
             if code is not None and self.started:
                 self.seconds += time.time() - self.started
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Return whether a JSON value has the type that an annotation states."""
+    parts = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(one, parts[0]) for one in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
+    if is_typeddict(kind):
+        fields = get_type_hints(kind).items()
+        return isinstance(value, dict) and all(name in value and _fits(value[name], one) for name, one in fields)
+    if kind in (int, float) and type(value) is int:
+        return abs(value) < _MOST  # larger integers cannot be drawn
+    return kind is Any or type(value) is kind or (kind is Path and isinstance(value, Path))
 
 
 def _identity(settings: Mapping[str, Any]) -> object:
@@ -268,8 +311,16 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
         flags += ["--config-dir", folders["command-line"]]
     own = [one for one in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(one)]
     job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
+    pruner = chosen_pruner(hydra_config)
+    job += [f"+hydra.job.env_set.{_PRUNER_VARIABLE}='{pruner}'"] if pruner else []
     place = str(folder).replace("'", "\\'")
     return [sys.executable, *script, *flags, *hydra_config.overrides.task, *own, *job, f"hydra.run.dir='{place}'"]
+
+
+def chosen_pruner(hydra_config: DictConfig) -> str | None:
+    """Return the dotted path of the pruner that the user's command names."""
+    name = OmegaConf.select(hydra_config, f"sweeper.pruner.{TARGET}") or os.environ.get(_PRUNER_VARIABLE)
+    return None if name is None else str(name)
 
 
 def environment_of_job() -> dict[str, str]:
@@ -277,14 +328,10 @@ def environment_of_job() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "HYDRA_FULL_ERROR")}
 
 
-def start_process(
-    job: SweepJob, command: Sequence[str] | None = None, output: IO[bytes] | None = None
-) -> subprocess.Popen[bytes]:
+def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    environment = environment_of_job()
-    errors = subprocess.STDOUT if output is not None else None
-    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
+    return subprocess.Popen(command, env=environment_of_job(), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

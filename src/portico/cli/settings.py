@@ -21,9 +21,7 @@ import yaml
 
 from portico.errors import InputError, nearest_names
 from portico.rules import WORDS, Rule
-
-TARGET = "_target_"
-"""Key of a group that names its class."""
+from portico.trust.names import TARGET
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
@@ -369,11 +367,6 @@ def first_guesses() -> Mapping[str, Sequence[str]]:
     }
 
 
-def _exists(guess: str, known: Collection[str]) -> bool:
-    """Return whether there are the keys of groups that a guess names."""
-    return all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess))
-
-
 def suggestion(unknown: str, known: Collection[str]) -> str:
     """Return the end of a sentence about an unknown key: the key that was probably meant, or the nearest ones."""
     guess = _first_guess(unknown, known)
@@ -384,7 +377,8 @@ def _first_guess(unknown: str, known: Collection[str]) -> str | None:
     words = unknown.split(".")
     for name in (unknown, words[-1], *reversed(words[1:-1])):
         for guess in first_guesses().get(name, ()):
-            if guess != unknown and _exists(guess, known):
+            # A guess is a sentence, which may name keys of several groups.
+            if guess != unknown and all(key in known for key in re.findall(r"\w+\.[a-z]\w*", guess)):
                 return guess
     return None
 

@@ -1,23 +1,32 @@
 """Optuna's studies of sweeps: their storage, and the evaluations that a job reports to its trial."""
 
+import json
+import logging
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from hydra.utils import instantiate
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.cli.jobs import JobPruned, ReportedTrial, SweepJob
+from portico.cli.jobs import JOB_FILE, JobPruned, SweepJob, chosen_pruner
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import TARGET, built, data_only, from_folder, import_target
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage
+
+log = logging.getLogger(__name__)
 
 # ---- Storages ----
 
@@ -49,6 +58,8 @@ def open_storage(address: str) -> "BaseStorage":
         if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
             raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
     try:
+        if "://" not in address and Path(address).is_file():
+            _drop_damaged_end(Path(address))
         storage = storage_of(address)
         storage.get_all_studies()
     except ImportError as error:
@@ -64,11 +75,48 @@ def open_storage(address: str) -> "BaseStorage":
     return storage
 
 
+def _drop_damaged_end(journal: Path) -> None:
+    """Shorten a journal to the entries before the first damaged one, which a crash leaves; keep a copy of the file.
+
+    Optuna would append to the damaged entry, and then read none of what follows. Entries after it are lost, since they
+    refer to trials by their order.
+    """
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    lock = JournalFileSymlinkLock(str(journal))
+    lock.acquire()
+    try:
+        lines = journal.read_bytes().splitlines(keepends=True)
+        whole = list(takewhile(_is_entry, lines))
+        if len(whole) == len(lines):
+            return
+        copy = journal.with_name(f"{journal.name}.damaged")
+        shutil.copyfile(journal, copy)
+        os.truncate(journal, sum(map(len, whole)))
+    finally:
+        lock.release()
+    log.warning(
+        "%s: entry %d is damaged, as after a crash. The search continues from the %d before it; the damaged file is "
+        "kept as %s.",
+        journal,
+        len(whole) + 1,
+        len(whole),
+        copy,
+    )
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and "op_code" in json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
 def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":
     """Return the pruner that a configuration describes, or one that never prunes."""
     from optuna.pruners import BasePruner, NopPruner
 
-    pruner = instantiate(described) if described else NopPruner()
+    pruner = built("hydra.sweeper.pruner", described) if described else NopPruner()
     assert isinstance(pruner, BasePruner)
     return pruner
 
@@ -131,7 +179,7 @@ class JobProgress(TrainerCallback):
         if self.job.trial is None or len(self.job.goals) > 1:
             return False  # Optuna does not prune with several objectives
         if self._trial is None:
-            self._trial = _open_trial(self.job.trial)
+            self._trial = _open_trial(self.job)
         known = self._trial.study.get_trials(deepcopy=False)[self.job.number]
         if known.state.is_finished():
             return False  # a run that somebody resumed after the search
@@ -142,14 +190,32 @@ class JobProgress(TrainerCallback):
         return bool(self._trial.should_prune())
 
 
-def _open_trial(described: ReportedTrial) -> "Trial":
+def _recorded_pruner(job: SweepJob) -> "BasePruner":
+    """Return the pruner that ``job.json`` describes: one of Optuna's, or the one that the user's command names."""
+    import optuna
+
+    for name in optuna.pruners.__all__:
+        if isinstance(kind := getattr(optuna.pruners, name), type):
+            data_only(kind, f"optuna.pruners.{name}")
+    if chosen := chosen_pruner(cast(DictConfig, HydraConfig.get())):
+        data_only(import_target(f"hydra.sweeper.pruner.{TARGET}", chosen), chosen)
+    assert job.trial is not None
+    with from_folder(
+        job.folder / JOB_FILE, advice="name it in the command, by hydra.sweeper.pruner, or remove the file"
+    ):
+        return pruner_of(job.trial["pruner"])
+
+
+def _open_trial(job: SweepJob) -> "Trial":
     """Return the trial that a sweeper described in ``SweepJob.trial``."""
     import optuna
 
+    described = job.trial
+    assert described is not None
     study: Study = optuna.load_study(
         study_name=described["study"],
         storage=storage_of(described["storage"]),
         sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
-        pruner=pruner_of(described["pruner"]),
+        pruner=_recorded_pruner(job),
     )
     return optuna.trial.Trial(study, described["id"])

@@ -5,12 +5,12 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from hydra.experimental.callback import Callback
@@ -24,6 +24,8 @@ from portico.errors import InputError
 from portico.report.page import REPORT_PAGE, write_text
 from portico.report.sweep_page import sweep_page
 
+# What a run's report says that none of its other files does.
+RECORD_FILE = "report.json"
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
 # Below, an importance would be noise.
 _FEWEST_JOBS = 4
@@ -68,10 +70,24 @@ def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
         "name": folder.absolute().name,
         "goals": goals,
         "parameters": list(dict.fromkeys(name for chosen in values for name in chosen)),
-        "best": best_jobs(rows, goals),
+        "best": (best := best_jobs(rows, goals)),
+        "baselines": _baselines([job.folder for job in jobs if job.number in best], goals),
         "importances": {name: importances(rows, name) for name in goals},
         "jobs": rows,
     }
+
+
+def _baselines(folders: Sequence[Path], goals: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return the scores of trivial answers by objective, as the report of the first run that has them states them."""
+    names = {goal: goal.removeprefix("eval_") for goal, mode in goals.items() if mode == "max"}
+    for folder in folders:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            trivial = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["baselines"].items()
+            return {
+                goal: {way: float(scores[name]) for way, scores in trivial if name in scores}
+                for goal, name in names.items()
+            }
+    return {}
 
 
 def varying_values(jobs: Sequence[SweepJob]) -> list[dict[str, Any]]:
@@ -117,7 +133,7 @@ def _is_measured(row: Mapping[str, Any]) -> bool:
 
 
 def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float]:
-    """Return how much of an objective's variation each parameter explains, summing to 1; empty if it cannot be told.
+    """Return how much of an objective's variation each parameter explains, summing to 1; empty if that is unknown.
 
     By fANOVA, or by PED-ANOVA where scikit-learn is not installed; empty without Optuna and for fewer than 4 jobs.
     """
@@ -193,24 +209,20 @@ _own_sweep: ContextVar[_OwnSweep] = ContextVar("own_sweep", default=_OwnSweep())
 
 
 class SweepFolder(Callback):
-    """Tells the command line, which Hydra gives neither, that a sweep runs and where; a callback of Hydra."""
+    """A callback of Hydra that notes that a sweep runs, and in which folder; Hydra returns neither."""
 
     @override
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         own = _own_sweep.get()
         own.folder = Path(config.hydra.sweep.dir).absolute()
         own.started = time.time()
-        # The jobs in other processes are to end as after Ctrl-C.
-        signal.signal(signal.SIGTERM, _interrupt)
-
-
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
+        # The jobs in other processes should end as they do after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextmanager
 def reported_sweep() -> Iterator[_OwnSweep]:
-    """Report the sweep that the block runs, if it runs one, however it ends; gives its folder and its failed jobs."""
+    """Report the sweep that the block runs, if any, however it ends; yield its folder and its failed jobs."""
     own = _OwnSweep()
     _own_sweep.set(own)
     handler = signal.getsignal(signal.SIGTERM)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from portico.commands.record import RECORD_FILE
+from portico.commands.record import AT_THE_SAME_TIME, RECORD_FILE, SUFFIX
 from portico.commands.recording import hash_of
+from portico.trust.files import load_own
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
@@ -88,7 +87,7 @@ def first_difference(first: RecordedRun, second: RecordedRun, *, but: Collection
 
 
 def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDifference]:
-    """Return what two runs under one library do not share: each quantity with its first difference, in order."""
+    """Return the quantities in which two runs under one library differ, each with its first difference, in order."""
     found: dict[str, RunDifference] = {}
     for difference in _differences(first, again):
         found.setdefault(difference.quantity, difference)
@@ -96,12 +95,12 @@ def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDiffe
 
 
 def _concerns_training(quantities: Collection[str]) -> bool:
-    """Return whether something else than logs, events and files is among the quantities."""
+    """Return whether the quantities include anything but logs, events and files."""
     return any(not one.startswith(("file ", "log history", "events")) for one in quantities)
 
 
 def reproducible_difference(first: RecordedRun, second: RecordedRun, again: RecordedRun) -> RunDifference | None:
-    """Return the first difference from what transformers itself reproduces; None if there is none.
+    """Return the first difference in a quantity that transformers itself reproduces; None if there is none.
 
     The second run under transformers is the one to compare with: like the run under portico it found what the first
     one left, such as a cache of the data.
@@ -212,17 +211,22 @@ def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
         here = ("written", "missing")
         yield RunDifference(f"file {name}", 0, here if name in one else (here[1], here[0]))
     for name in sorted(one.keys() & other.keys()):
-        if one[name].read_bytes() != other[name].read_bytes() and _content(one[name]) != _content(other[name]):
+        if _bytes(one[name]) != _bytes(other[name]) and _content(one[name]) != _content(other[name]):
             yield RunDifference(f"file {name}", 0, ("its content", "another"))
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds; names of output folders in it are the same for runs that had one each."""
+    return path.read_bytes().replace(f"{SUFFIX}{AT_THE_SAME_TIME}".encode(), SUFFIX.encode())
 
 
 def _content(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         # The recorded process wrote it.
-        return hash_of(torch.load(path, map_location="cpu", weights_only=False))
+        return hash_of(load_own(path, map_location="cpu"))
     if path.suffix == ".json":
-        return untimed(json.loads(path.read_text(encoding="utf-8")))
-    return path.read_bytes()
+        return untimed(json.loads(_bytes(path)))
+    return _bytes(path)
 
 
 def likely_causes(

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from portico.commands.command import command
+from portico.errors import command, naming_the_extra
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,6 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> None:
     """Serve the page until Ctrl-C."""
     given = build_parser().parse_args(arguments)
-    from portico.mrc.demo import serve
+    with naming_the_extra("portico demo"):
+        from portico.mrc.demo import serve
 
     serve(given.run, port=given.port, device=given.device)

@@ -43,7 +43,7 @@ _is_on_demand = False
 def install(**given: object) -> None:
     """Replace ``Trainer``, ``TrainingArguments`` and their ``Seq2Seq`` variants of transformers by portico's.
 
-    Libraries imported from now on subclass portico's classes. A warning names what holds the old ones already.
+    Libraries imported from now on subclass portico's classes. A warning lists what already holds the old classes.
     Calling it again changes the options.
 
     Args:
@@ -199,7 +199,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _watch_package() -> None:
-    """Let the package transformers ask for the names here first: it looks them up in other modules when asked."""
+    """Make the package transformers look the names up here first, instead of in its modules."""
     if _is_on_demand:
         vars(sys.modules["transformers"])["__getattr__"] = _asked
 

@@ -10,8 +10,9 @@ from typing import Any
 VARIABLE = "PORTICO_RECORD"
 """A recorded process finds its settings in this environment variable."""
 RECORD_FILE = "record.json"
-# Of the folder in place of an output folder, while a script is recorded.
+# Of the folder in place of an output folder, while a script is recorded; runs at the same time have one each.
 SUFFIX = ".portico-verify"
+AT_THE_SAME_TIME = "-portico"  # added to it for the second of two runs
 
 
 @dataclass
@@ -23,15 +24,17 @@ class RecordSettings:
     folder: str
     """Receives ``record.json``."""
     steps: int | None = None
-    """Optimizer steps after which a training is ended; by default its own end."""
+    """Optimizer steps after which a training ends; by default as many as the script trains."""
     options: dict[str, Any] = field(default_factory=dict)
     """For ``portico.install``."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Training arguments to set, whatever the script says."""
     batch_divisor: int = 1
-    """By how much to divide the batch of each process, so that a step keeps its size on more of them."""
+    """Divisor of the batch of each process, so that a step on more processes keeps its size."""
     finds_operators: bool = False
     """Whether to collect warnings of operators that are not deterministic."""
+    suffix: str = SUFFIX
+    """Of the folders in place of the script's output folders."""
 
 
 @dataclass
@@ -60,14 +63,14 @@ class ScriptRecord:
     folders: dict[str, str] = field(default_factory=dict)
     """The folders written to, by the output folder of the script that each replaces."""
     announced: list[str] = field(default_factory=list)
-    """What the library says to have no effect."""
+    """Messages of the library on arguments without effect."""
     operators: list[str] = field(default_factory=list)
     """Operators that are not deterministic."""
 
-    def redirected(self, output_dir: str) -> str:
+    def redirected(self, output_dir: str, suffix: str) -> str:
         """Return a folder next to the script's own, whose neighbours the script may read."""
         if output_dir not in self.folders:
-            self.folders[output_dir] = f"{Path(output_dir).absolute()}{SUFFIX}"
+            self.folders[output_dir] = f"{Path(output_dir).absolute()}{suffix}"
             if "LOCAL_RANK" not in os.environ:
                 shutil.rmtree(self.folders[output_dir], ignore_errors=True)
         return self.folders[output_dir]
@@ -84,8 +87,8 @@ def recording_environment(settings: RecordSettings) -> dict[str, str]:
 
 def adapt_arguments(args: Any, settings: RecordSettings, record: ScriptRecord) -> None:
     """Redirect the output of training arguments that are being made, and change what the settings say."""
-    if not str(args.output_dir).endswith(SUFFIX):
-        args.output_dir = record.redirected(str(args.output_dir))
+    if not str(args.output_dir).endswith(settings.suffix):
+        args.output_dir = record.redirected(str(args.output_dir), settings.suffix)
     for name, value in settings.arguments.items():
         setattr(args, name, value)
     by = settings.batch_divisor

@@ -61,10 +61,11 @@ class Recorder(Observer):
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:
         self._current = TrainingRecord()
         self.record.trainings.append(self._current)
+        library = original("Trainer")
         for owner in type(trainer).__mro__:
             if owner.__module__.partition(".")[0] not in _LIBRARIES:
                 for name, value in list(vars(owner).items()):
-                    if isinstance(value, FunctionType) and not name.startswith("__") and _of_transformers(name):
+                    if isinstance(value, FunctionType) and not name.startswith("__") and hasattr(library, name):
                         self._count_calls(owner, name, value)
 
     @override
@@ -183,10 +184,6 @@ class Recorder(Observer):
             return loss
 
         return recorded
-
-
-def _of_transformers(name: str) -> bool:
-    return hasattr(original("Trainer"), name)
 
 
 def _defines(kind: type, event: str) -> bool:

@@ -3,21 +3,18 @@
 import argparse
 import json
 import os
-import pkgutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from rich.console import Console
 
-from portico.commands.command import command
 from portico.commands.install import install_on_demand, when_replaced
 from portico.commands.run import add_run_options
 from portico.commands.script import Script, add_module_option, pass_on
-from portico.errors import InputError
+from portico.errors import InputError, command
 from portico.observers import RunOptions, observe
 from portico.report.page import check_writable, write_text
 
@@ -32,6 +29,9 @@ Options may follow the script too, up to `--`.
 """
 # Options that may follow the script.
 _ANYWHERE = ("--step", "--from-spike", "--report", "--trust-config")
+# Training arguments of a run that a replay leaves out, and those that keep it to itself.
+_OF_THE_RUN = ("resume_from_checkpoint", "onnx_cache_dir")
+_PRIVATE = {"push_to_hub": False, "report_to": "none"}
 # Processes that a replayed script starts find their settings here.
 VARIABLE = "PORTICO_REPLAY"
 
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust-config",
         action="store_true",
-        help="import and call what the config.yaml of FOLDER names outside of portico; only for a run that you trust",
+        help="import, call and download whatever the config.yaml of FOLDER names; only for a run that you trust",
     )
     add_run_options(parser.add_argument_group("options of `portico run`, as the script was run"))
     return parser
@@ -131,51 +131,25 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
     """Train the experiment of a folder of ``portico train`` again, with another output folder and without loggers.
 
     Raises:
-        InputError: If the configuration names code outside of portico and is not trusted: a folder may come from
-            elsewhere, and what ``_target_`` names would be imported and called.
+        InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
-    settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    if not isinstance(settings, dict) or not {"args", "paths"} <= settings.keys():
-        raise InputError(
-            f"{run / 'config.yaml'}: no configuration of `portico train`; give the folder of one of its runs."
-        )
-    settings["paths"]["output_dir"] = folder
-    settings["args"].pop("resume_from_checkpoint", None)
-    settings["logger"] = {}
-    foreign = [name for name in _targets(settings) if not _is_own(name)]
-    if foreign and not trusts_config:
-        raise InputError(
-            f"{run / 'config.yaml'} names {', '.join(foreign)}, which would be imported and called; if you trust the "
-            "run, allow it with --trust-config."
-        )
     from portico.cli.composition import experiment_of
+    from portico.cli.experiment import TrainerExperiment, experiment_class
+    from portico.cli.folders import CONFIG_FILE, recorded_settings
     from portico.commands.replayed_step import Replay
+    from portico.trust.names import from_folder
 
-    experiment = experiment_of(settings, folder)
-    replays.append(Replay(number, Path(folder), run_folder=run))
-    with observe(replays[0]):
-        experiment.train()
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a dotted path names something that portico defines, and not what one of its modules imports."""
-    if not path.startswith("portico."):
-        return False
-    try:
-        target = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError):
-        return True  # refused with its reason when it is built
-    return str(getattr(target, "__module__", "")).partition(".")[0] == "portico"
-
-
-def _targets(settings: object) -> Iterator[str]:
-    """Yield what nested settings name to be called, also as AllenNLP does, and files that name more."""
-    if isinstance(settings, Mapping):
-        yield from (str(settings[key]) for key in ("_target_", "allennlp_config") if settings.get(key))
-        if "." in str(settings.get("type", "")):
-            yield str(settings["type"])
-        settings = settings.values()
-    elif not isinstance(settings, list):
-        return
-    for value in settings:
-        yield from _targets(value)
+    settings = recorded_settings(run)
+    settings["paths"]["output_dir"] = folder
+    settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
+    settings["logger"] = {}
+    with from_folder(run / CONFIG_FILE, trusted=trusts_config):
+        if not issubclass(kind := experiment_class(settings), TrainerExperiment):
+            raise InputError(
+                f"{run / CONFIG_FILE} describes a {kind.__name__}, which has no Trainer; "
+                "give the folder of another run."
+            )
+        experiment = experiment_of(settings, folder)
+        replays.append(Replay(number, Path(folder), run_folder=run))
+        with observe(replays[0]):
+            experiment.train()

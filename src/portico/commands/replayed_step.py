@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.manifest import damage
+from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
 from portico.observers import ObservedTrainer, Observer
@@ -217,14 +217,20 @@ class Replay(Observer):
             path: int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*") if path.name[11:].isdigit()
         }
         states = [run / "trainer_state.json", *(path / "trainer_state.json" for path in folders)]
-        logs = [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in states if file.is_file()]
-        self._recorded = max(logs, key=lambda log: log[-1]["step"] if log else 0, default=[])
+        recorded = []
+        for file in filter(Path.is_file, states):
+            with reading(file):
+                state = json.loads(file.read_text(encoding="utf-8"))
+                recorded.append((int(state["global_step"]), int(state["max_steps"]), state["log_history"]))
+        _, num_steps, self._recorded = max(recorded, key=lambda one: one[0], default=(0, 0, []))
+        if 0 < num_steps < self.number:
+            raise InputError(f"{run} recorded a training of {num_steps} steps; name one of them with --step.")
         if not self.number:
             spike = find_spike(self._recorded)
             if spike is None:
                 raise InputError(f"{run} recorded no spike of the loss; name a step with --step.")
             self.number = spike[0]
-        before = [path for path, step in folders.items() if step < self.number and damage(path) is None]
+        before = [path for path, step in folders.items() if step < self.number and examine(path) == Examination()]
         rolls_back = _rolls_back(trainer)
         # A logged loss is the mean since the one before: only from there on can it be repeated.
         logged = {row["step"] for row in self._recorded if "loss" in row and row["step"] < self.number}
@@ -412,4 +418,5 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+    # Detached: activation checkpointing counts the tensors that autograd saves, and computes them again without hooks.
+    return not tensor.is_floating_point() or bool(tensor.detach().isfinite().all())

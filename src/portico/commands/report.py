@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.commands.command import command
+from portico.errors import command
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust-config",
         action="store_true",
-        help="call the class that config.yaml names to load the data; only for a run that you trust",
+        help="load the data by the class, or from the hub, as config.yaml says; only for a run that you trust",
     )
     return parser
 

@@ -8,12 +8,13 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from portico import __version__
-from portico.commands.command import command
 from portico.commands.install import install_on_demand, summary, when_replaced
 from portico.commands.script import Script, add_module_option, pass_on
 from portico.distributed.mpi import join_mpi
-from portico.imports import check_part, when_imported
+from portico.errors import command
+from portico.imports import when_imported
 from portico.observers import ObservedTrainer, Observer, RunOptions, observe
+from portico.trust.names import check_part
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

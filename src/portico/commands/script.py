@@ -103,7 +103,7 @@ class Script:
             raise InputError(f"{self.target}: a folder without __main__.py; give the path of a script in it.")
 
     def run(self) -> None:
-        """Run the script as ``__main__``; its errors show its own frames alone."""
+        """Run the script as ``__main__``; tracebacks show only the frames of the script."""
         sys.argv = [self.target, *self.arguments]
         try:
             if self.is_module:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.commands.command import command
+from portico.errors import command
 
 
 def build_parser() -> argparse.ArgumentParser:

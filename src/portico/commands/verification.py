@@ -1,11 +1,12 @@
 """A script under transformers and under portico, compared step by step, and the page that shows the comparison."""
 
 import math
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -23,7 +24,7 @@ from portico.commands.comparison import (
     loss_growth,
     reproducible_difference,
 )
-from portico.commands.record import RecordSettings, recording_environment
+from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, RecordSettings, recording_environment
 from portico.commands.script import Script
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
@@ -32,6 +33,30 @@ from portico.report.page import Section, html_table, panels, render_page, write_
 # Relative difference of losses up to which a run counts as the same, by what is changed.
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
 _OUTPUT = "output"
+_LOG = "log"
+
+
+@dataclass(frozen=True)
+class _RunningScript:
+    """A script that is being recorded."""
+
+    label: str
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+    def finished(self) -> RecordedRun:
+        """Wait for the end, and move what the script wrote into the folder of the record."""
+        code = self.process.wait()
+        run = RecordedRun.read(self.label, self.folder, code, (self.folder / _LOG).read_text(encoding="utf-8"))
+        for number, output in enumerate(run.folders):
+            if Path(output).exists():
+                shutil.move(output, self.folder / _OUTPUT / str(number))
+        return run
+
+
+def _is_identical(first: RecordedRun, second: RecordedRun) -> bool:
+    ran = bool(first.trainings) and not first.exit_code and not second.exit_code
+    return ran and first_difference(first, second) is None
 
 
 class Verification:
@@ -44,11 +69,15 @@ class Verification:
         self._console = Console(soft_wrap=True, highlight=False)
 
     def run(self, report: Path | None, *, is_once: bool) -> int:
-        """Compare transformers, itself first unless ``is_once``, with portico; return the exit code."""
-        first = self._recorded("transformers", RecordSettings("transformers", ""))
-        self._check_runs_alone(first)
-        again = None if is_once else self._again(first)
-        second = self._recorded("portico", RecordSettings("portico", ""))
+        """Compare transformers with portico, and with itself if they differ; return the exit code."""
+        first, second = self._side_by_side()
+        again = None
+        if second is None or not _is_identical(first, second):
+            # One after the other, each with the whole machine, and with what the run before has left in caches.
+            first = self._recorded("transformers", RecordSettings("transformers", ""))
+            self._check_runs_alone(first)
+            again = None if is_once else self._again(first)
+            second = self._recorded("portico", RecordSettings("portico", ""))
         difference = first_difference(first, second)
         if second.exit_code:
             difference = RunDifference("exit", _last_step(second), ("ended", second.error))
@@ -65,6 +94,17 @@ class Verification:
             charts = _difference_charts(first, second)
             write_page(report, first, second, sentence, causes, charts, changing)
         return int(difference is not None)
+
+    def _side_by_side(self) -> tuple[RecordedRun, RecordedRun | None]:
+        """Run the script under both libraries at the same time; the second is None if there is one core for both.
+
+        Whatever is not identical is repeated alone: the runs may have been short of memory, or in each other's way.
+        """
+        first = self._start("transformers", RecordSettings("transformers", ""))
+        if len(os.sched_getaffinity(0)) == 1:
+            return first.finished(), None
+        second = self._start("portico", RecordSettings("portico", "", suffix=f"{SUFFIX}{AT_THE_SAME_TIME}"))
+        return first.finished(), second.finished()
 
     def _again(self, first: RecordedRun) -> RecordedRun:
         """Run the script under transformers a second time and say what that does not reproduce, by which operators."""
@@ -119,27 +159,24 @@ class Verification:
         return int(growth.beyond is not None or not growth.by_step)
 
     def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
-        """Run the script once; every run writes to the same paths, which its files may name."""
+        """Run the script once, alone; runs one after the other write to the same paths, which their files may name."""
+        return self._start(label, settings).finished()
+
+    def _start(self, label: str, settings: RecordSettings) -> "_RunningScript":
+        print(f"Running under {label} ...", file=sys.stderr, flush=True)
         folder = self._folder / label.replace(" ", "-").replace("=", "-")
+        shutil.rmtree(folder, ignore_errors=True)
         (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
-        waiting = Console(stderr=True).status(f"Running under {label} ...")  # on a terminal
-        with waiting, (folder / "log").open("w+", encoding="utf-8") as log:
-            ended = subprocess.run(
+        with (folder / _LOG).open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
                 [sys.executable, "-m", "portico.commands.recorder", *words],
                 env=recording_environment(settings),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                check=False,
             )
-            log.seek(0)
-            text = log.read()
-        run = RecordedRun.read(label, folder, ended.returncode, text)
-        for number, output in enumerate(run.folders):
-            if Path(output).exists():
-                shutil.move(output, folder / _OUTPUT / str(number))
-        return run
+        return _RunningScript(label, folder, process)
 
     def _check_runs_alone(self, run: RecordedRun) -> None:
         if run.exit_code:

@@ -4,11 +4,11 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from portico.commands.command import command
 from portico.commands.script import Script, add_module_option
-from portico.errors import InputError
+from portico.errors import InputError, MissingPackageError, command
 from portico.report.page import check_writable
 
 _EPILOG = """\
@@ -26,9 +26,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="portico verify",
         usage="portico verify [OPTIONS] SCRIPT.py [ARGUMENTS]",
-        description="Run a script under transformers, twice, and under portico, each time in a process of its own and "
-        "with output folders apart, and compare every step: batch, loss, gradients, learning rate, weights, random "
-        "states. The two runs under transformers tell what the script does not reproduce at all.",
+        description="Run a script under transformers and under portico, side by side in separate processes and output "
+        "folders, and compare every step: batch, loss, gradients, learning rate, weights, random states. Unless all "
+        "are identical, the runs are repeated one after the other, with a second run under transformers, which tells "
+        "what the script itself does not reproduce.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -39,7 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_module_option(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page with both curves of the loss")
     parser.add_argument(
-        "--once", action="store_true", help="run transformers a second time only if portico differs from the first"
+        "--once",
+        action="store_true",
+        help="when the runs are repeated, run transformers a second time only if portico differs from the first",
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep records, logs and output folders here")
     parser.add_argument(
@@ -62,6 +65,11 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError(f"`--keep {given.keep}` is in use; name an empty folder, or one that does not exist.")
     if given.report is not None:
         check_writable(given.report)
+    if given.against is None and find_spec("accelerate") is None:
+        raise MissingPackageError(
+            "`portico verify` runs the script under transformers' own `Trainer` too, which needs accelerate; install "
+            "it with `pip install 'portico[verify]'`."
+        )
     from portico.commands.verification import Verification
 
     with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:

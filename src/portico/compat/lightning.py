@@ -106,6 +106,27 @@ def run_closure(
     return precision._wrap_closure(model, optimizer, closure)
 
 
+@contextmanager
+def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
+    """Keep ``Strategy.teardown`` from moving the states of optimizers to the CPU inside the block. Public: none."""
+    plain_teardown, replaced = strategy.teardown, strategy.__dict__.get("teardown")
+
+    def teardown() -> None:
+        optimizers, strategy._optimizers = strategy._optimizers, []
+        try:
+            plain_teardown()
+        finally:
+            strategy._optimizers = optimizers
+
+    strategy.__dict__["teardown"] = teardown
+    try:
+        yield
+    finally:
+        del strategy.__dict__["teardown"]
+        if replaced is not None:
+            strategy.__dict__["teardown"] = replaced
+
+
 # Progress of the loops
 
 

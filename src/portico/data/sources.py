@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from portico.data.defects import Defects, Placed, describe, shorten
 from portico.errors import InputError, MissingPackageError
+from portico.trust.names import refuse_in_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,6 +44,24 @@ def import_datasets(why: str) -> ModuleType:
             "files."
         ) from error
     return datasets
+
+
+def load_hub_split(name: str, config: str | None, split: str) -> Any:
+    """Return a split of a dataset of the hub or of its local cache, as ``datasets.load_dataset`` loads it.
+
+    Raises:
+        InputError: If it cannot be loaded; the message names the settings of the group ``data``.
+    """
+    refuse_in_folder(f"`data.dataset_name={name}`", "loaded by the package datasets")
+    package = import_datasets(f"`data.dataset_name={name}` names a dataset")
+    try:
+        return package.load_dataset(name, config, split=split)
+    except Exception as error:  # names, splits, scripts and damaged files raise errors of many packages
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: {reason} Check the "
+            "names and the connection, or set `data.train_file` and `data.validation_file` to local files."
+        ) from error
 
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -15,7 +15,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler
 from tqdm.auto import tqdm
 
 from portico import observers
@@ -97,6 +97,35 @@ class SkipBatchSampler(BatchSampler):
         return max(len(self.batch_sampler) - self.num_batches, 0)
 
 
+class RestSampler(Sampler[Any]):
+    """A sampler without its first examples, whose indices are drawn."""
+
+    def __init__(self, sampler: Any, num_examples: int) -> None:
+        self.sampler = sampler
+        self.num_examples = num_examples
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from islice(self.sampler, self.num_examples, None)
+
+    def __len__(self) -> int:
+        return max(len(self.sampler) - self.num_examples, 0)
+
+
+class RestOfStream(IterableDataset[Any]):
+    """A stream without its first examples, which are read."""
+
+    def __init__(self, stream: "Examples", num_examples: int) -> None:
+        self.stream = stream
+        self.num_examples = num_examples
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from islice(self.stream, self.num_examples, None)
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(epoch)
+
+
 class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
 
@@ -119,6 +148,7 @@ class DataLoaderShard(DataLoader[Any]):
         stateful: "Loader | None" = None,
         position: Mapping[str, Any] | None = None,
         shows_progress: bool = False,
+        first_example: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(dataset, **options)
@@ -127,6 +157,7 @@ class DataLoaderShard(DataLoader[Any]):
         self.stateful = stateful  # the user's loader, which reads the data if it can say how far it has read
         self.position = position  # in the stream, where the next iteration starts
         self.shows_progress = shows_progress  # while batches are skipped
+        self.first_example = first_example  # of the order, if its sampler leaves out those before
         self.num_positions_kept = 0
         self._positions: deque[tuple[int, Any]] = deque()
         self.keeps_remainder = keeps_remainder  # whether the last, smaller batch is yielded
@@ -163,7 +194,8 @@ class DataLoaderShard(DataLoader[Any]):
             self.end_of_dataloader = False
             examples: Examples = self.dataset
             is_known = self.keeps_remainder and has_length(examples)
-            self.remainder = len(examples) % self.total_batch_size if is_known else -1
+            num_examples = len(examples) - self.first_example if is_known else 0
+            self.remainder = num_examples % self.total_batch_size if is_known else -1
             self.set_epoch(self.epoch)
             # The only `iter()` of this pass: each one draws a base seed from the global generator.
             fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
@@ -320,6 +352,48 @@ def skip_first_batches(
         return rest
     plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
     return plain if by_index else _SkippedIterable(plain, num_batches)
+
+
+def num_examples_in_round(loader: "Loader") -> int | None:
+    """Return how many examples a batch of each process has together; ``None`` if that is unknown or varies."""
+    if not isinstance(loader, DataLoaderShard) or given_batch_size(loader) is None:
+        return None
+    if not isinstance(loader.dataset, IterableDataset) and not isinstance(loader, DataLoaderDispatcher):
+        return loader.total_batch_size
+    is_split = isinstance(loader, DataLoaderDispatcher) and loader.config.split_batches
+    return (given_batch_size(loader) or 1) * (1 if is_split else loader.config.num_processes)
+
+
+def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard | None":
+    """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be told.
+
+    Batch samplers of other classes have batches of any size; workers and processes may read different files.
+    """
+    if not isinstance(loader, DataLoaderShard) or isinstance(loader, StreamShardsLoader):
+        return None
+    options = _options_of(loader)
+    dataset: Any = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        if loader.num_workers or loader.stateful is not None:
+            return None
+        if isinstance(dataset, IterableDatasetShard):
+            dataset = copy(dataset)
+            dataset.dataset = RestOfStream(dataset.dataset, num_examples)
+        else:
+            dataset = RestOfStream(dataset, num_examples)
+    else:
+        batches: Any = options.get("batch_sampler")
+        inner = batches.batch_sampler if isinstance(batches, BatchSamplerShard) else batches
+        if type(inner) is not BatchSampler:
+            return None
+        rest = BatchSampler(RestSampler(inner.sampler, num_examples), inner.batch_size, inner.drop_last)
+        is_shared = isinstance(batches, BatchSamplerShard)
+        options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
+        options["first_example"] = num_examples
+    own = ("config", "keeps_remainder", "epoch", "shared_generator")
+    again = type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
+    again.announce = loader.announce
+    return again
 
 
 def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:

@@ -3,7 +3,6 @@
 import math
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -38,6 +37,7 @@ from portico.compat.lightning import (
 )
 from portico.compat.transformers import logger
 from portico.errors import InputError, InputRuntimeError
+from portico.trust.files import load_own, pickled, unpickled
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -438,7 +438,7 @@ def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
     """
     launcher = cast(_Launcher, strategy.launcher)
     # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
-    sent = call if forks_workers(strategy) else pickle.dumps(call)
+    sent = call if forks_workers(strategy) else pickled(call)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = {name: os.environ.get(name) for name in _VARIABLES}
@@ -456,7 +456,7 @@ def call_in_workers(strategy: "Strategy", call: Callable[[], T]) -> T:
             _restore_variables(before)
         # The result goes to a file: the launcher reads its queue after the workers have ended, but they wait until the
         # queue is read.
-        result: T = torch.load(folder / "result", weights_only=False)
+        result: T = load_own(folder / "result")
     return result
 
 
@@ -468,7 +468,7 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True, name="portico-parent").start()
     try:
         with kill_children_on_error():
-            work = pickle.loads(call) if isinstance(call, bytes) else call
+            work = unpickled(call) if isinstance(call, bytes) else call
             result = work()
             if rank == "0":
                 torch.save(result, folder / "result")
@@ -489,9 +489,9 @@ def _pickled(error: BaseException, rank: str) -> bytes:
     lines = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
     origin = WorkerTraceback(f"in process {rank}\n{''.join(lines)}".rstrip())
     with suppress(Exception):
-        pickle.loads(content := pickle.dumps((error, origin)))  # some can be pickled but not unpickled
+        unpickled(content := pickled((error, origin)))  # some can be pickled but not unpickled
         return content
-    return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), origin))
+    return pickled((RuntimeError(f"{type(error).__name__}: {error}"), origin))
 
 
 # Seconds from a failure until the other workers are interrupted, which shuts down loggers and semaphores, and killed.
@@ -556,7 +556,7 @@ def _watched_workers(launcher: _Launcher, folder: Path) -> Iterator[set[int]]:
 def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseException | None, WorkerTraceback | None]:
     """Return the error that ended the workers: the original one, not an error that followed from it, if possible."""
     files = sorted(folder.glob("error-*"), key=lambda file: file.stat().st_mtime_ns)
-    errors = [pickle.loads(file.read_bytes()) for file in files]
+    errors = [unpickled(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
     timed_out = [found for found in errors if _TIMED_OUT.search(str(found[0]))]
     if causes := [found for found in errors if found not in lost + timed_out]:

@@ -149,7 +149,7 @@ def check_trainer_parts(parts: Mapping[str, Any]) -> None:
     own = {id(parameter) for parameter in parts["model"].parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigurationError(
-            f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
+            f"`optimizer` ({type(optimizer).__name__}) has no parameter of `model`, so nothing would be learned; "
             "make it for `model.parameters()`."
         )
 

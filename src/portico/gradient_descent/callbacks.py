@@ -372,8 +372,8 @@ def sort_callbacks(callbacks: Sequence[object]) -> tuple[list[TrainerCallback], 
         if kind is None:
             raise ConfigurationError(
                 f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
-                "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
-                "`end_callbacks`, and names and dicts to `from_partial_objects`."
+                "`TrainerCallback` of AllenNLP 2; callbacks of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` "
+                "and `end_callbacks`, and names and dicts to `from_partial_objects`."
             )
         found[kind].append(callback)
     return found[TrainerCallback], found[transformers.TrainerCallback], found[pl.Callback]

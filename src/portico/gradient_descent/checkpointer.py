@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,6 +19,7 @@ from torch import nn
 
 from portico.compat.transformers import safe_globals
 from portico.gradient_descent.construction import ConfigurationError, Registrable
+from portico.trust.files import UnpicklingError
 
 # What `torch.load` raises for damaged files.
 _DAMAGE = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, OSError, EOFError, UnpicklingError)

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from portico.errors import InputError, nearest_names
+from portico.trust.names import resolved
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Registrable:
             return registered[name]
         if "." in name:
             try:
-                found = resolve_name(name)
+                found = resolved(name)
             except (ImportError, AttributeError, ValueError) as error:
                 raise ConfigurationError(
                     f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
@@ -112,7 +112,7 @@ class Registrable:
 
 
 def check_kind(base: type[Registrable], found: object, name: object) -> None:
-    """Refuse ``found`` unless it is known to build a ``base``, which has to be known before it is called."""
+    """Refuse ``found`` unless its class or return annotation shows, before any call, that it builds a ``base``."""
     kinds = (base, *base._accepted)
     # A parameter of a function may have an annotation that cannot be resolved.
     hints = _hints(found) or getattr(found, "__annotations__", {})

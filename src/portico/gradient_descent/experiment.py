@@ -2,7 +2,6 @@
 
 import json
 import logging
-import pickle
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.cli.experiment import Experiment, Placement, group, print_scores
+from portico.cli.experiment import Experiment, GroupSpec, Placement, print_scores
 from portico.cli.settings import GroupSchema, Setting, documentation, schema_of, setting
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,
@@ -32,6 +31,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
+from portico.trust.files import UnpicklingError
 
 _log = logging.getLogger(__name__)
 
@@ -104,14 +104,16 @@ class GradientDescentExperiment(Experiment):
 
     MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
 
-    args: Any = field(default=partial(DescentArguments), metadata=group(decided=("output_dir",)))
+    args: Any = field(default=partial(DescentArguments), metadata={"group": GroupSpec(decided=("output_dir",))})
     trainer: Any = field(
-        default=partial(GradientDescentTrainer), metadata=group(base=RegistrableTrainer, settings=_trainer_settings)
+        default=partial(GradientDescentTrainer),
+        metadata={"group": GroupSpec(base=RegistrableTrainer, settings=_trainer_settings)},
     )
     model: Any = field(
-        default=partial(BagOfWordsClassifier), metadata=group(base=nn.Module, decided=tuple(_TOPIC_SIZES))
+        default=partial(BagOfWordsClassifier),
+        metadata={"group": GroupSpec(base=nn.Module, decided=tuple(_TOPIC_SIZES))},
     )
-    data: Any = field(default_factory=TopicData, metadata=group(needs="load"))
+    data: Any = field(default_factory=TopicData, metadata={"group": GroupSpec(needs="load")})
     allennlp_config: str | None = None
 
     def train(self) -> dict[str, float]:
@@ -178,11 +180,10 @@ class GradientDescentExperiment(Experiment):
             )
         try:
             parts.model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            reason = " ".join(str(error).split())[:300]
+        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
             raise InputError(
-                f"`args.weights={path}` has no weights of this model ({reason}); set it to the folder of a run with "
-                "the same settings."
+                f"`args.weights={path}` has no weights of this model ({reason_of(error)}); set it to the folder of a "
+                "run with the same settings."
             ) from error
         return parts.model.eval().requires_grad_(False), iter(parts.validation_data_loader)
 

@@ -105,7 +105,7 @@ class ModelMetrics:
         self._initial = map_tensors(_content, _counts(model))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts of this process, those on another device than the CPU, and the metrics they make."""
+        """Return the counts of this process, the paths of counts that are not on the CPU, and the model's metrics."""
         counts = {
             path: count
             for path, count in _counts(self._model).items()
@@ -245,7 +245,7 @@ class MetricTracker:
         return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
 
     def is_best_so_far(self) -> bool:
-        """Return whether the last value is the best one, which it also is before the first."""
+        """Return whether the last value is the best one; true before the first value."""
         return self._is_best_so_far
 
     def should_stop_early(self) -> bool:

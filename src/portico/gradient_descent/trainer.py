@@ -194,7 +194,9 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self.world_size = world_size
         self.metric_tracker = MetricTracker(validation_metric, patience)
-        self._set_limits(grad_norm, grad_clipping)
+        check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
+        self._grad_norm = grad_norm
+        self._grad_clipping = grad_clipping
         self._check(patience)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
         placement = lightning_placement(cuda_device, distributed, world_size, chosen)
@@ -451,11 +453,6 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.tensorboard_writer = writer
 
     # ---- Construction ----
-
-    def _set_limits(self, grad_norm: float | bool | None, grad_clipping: float | None) -> None:
-        check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
-        self._grad_norm = grad_norm
-        self._grad_clipping = grad_clipping
 
     def _check(self, patience: int | None) -> None:
         check_counts(

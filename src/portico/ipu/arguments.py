@@ -10,6 +10,7 @@ from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
 from portico.rules import Rule
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def _option(default: object, text: str, **metadata: object) -> Any:
     return field(default=default, metadata={"help": text, **metadata})
 
 
+@data_only
 @dataclass
 class IPUTrainingArguments(TrainingArguments):
     """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`; ``help`` of each field describes it.

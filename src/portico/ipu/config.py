@@ -17,6 +17,7 @@ from portico.compat.transformers import cached_file
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError
 from portico.ipu import backend
+from portico.trust.names import refuse_in_folder
 
 logger = logging.getLogger(__name__)
 
@@ -506,6 +507,7 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options"
     if compile_only:
         options.useOfflineIpuTarget(2)
     if config.executable_cache_dir not in ("", "disabled"):
+        refuse_in_folder(f"`executable_cache_dir={config.executable_cache_dir}`", "loaded as programs")
         options.enableExecutableCaching(config.executable_cache_dir)
     options._Popart.setPatterns(dict(_PATTERNS))
     options._Popart.setEngineOptions(dict(_ENGINE_OPTIONS))

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group
+from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
 from portico.cli.settings import GroupSchema, Setting, documentation
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
@@ -21,8 +21,10 @@ from portico.mrc.experiment import MRCExperiment
 from portico.mrc.inference import Inference
 from portico.mrc.models.loading import ModelAndTokenizer, head_of
 from portico.mrc.trainer import MRCTrainer
+from portico.trust.names import data_only
 
 
+@data_only
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
@@ -37,13 +39,18 @@ def _attributes(config_class: Callable[..., object]) -> GroupSchema:
     return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
 
 
+@data_only
 @dataclass(kw_only=True)
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
 
-    args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
-    trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
-    strategy: Any = field(default_factory=IPUConfig, metadata=group(settings=_attributes))
+    args: Any = field(
+        default=partial(IPUTrainingArguments), metadata={"group": GroupSpec(decided=RESERVED_TRAINING_ARGUMENTS)}
+    )
+    trainer: Any = field(
+        default=partial(IPUMRCTrainer), metadata={"group": GroupSpec(decided=RESERVED_TRAINER_ARGUMENTS)}
+    )
+    strategy: Any = field(default_factory=IPUConfig, metadata={"group": GroupSpec(settings=_attributes)})
 
     def placement(self) -> dict[str, Any]:
         """Return nothing: the strategy is for the trainer, not for its arguments."""

@@ -123,7 +123,7 @@ class IPUStrategy(ParallelStrategy):
         """Replicas of the present stage's program; outside of a run, of the training program."""
         module = self.lightning_module
         stage = None if module is None or module._trainer is None else module.trainer.state.stage
-        # Options that the user gave take precedence, those for training before the others.
+        # Options that the user gave take precedence, first the options for training.
         training = stage is RunningStage.TRAINING if stage is not None else True in self._given or not self._given
         return int(self._options_for(training=training).replication_factor)
 

@@ -53,6 +53,7 @@ from portico.ipu.precision import IPUPrecision
 from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -498,6 +499,7 @@ class IPUMixin(_MixedInto):
         self.programs.upload_weights()
 
 
+@data_only
 class IPUTrainer(IPUMixin, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
 

@@ -17,12 +17,19 @@ import torch
 from torch.utils.data import IterableDataset
 
 from portico.arguments import correction_names
-from portico.compat.transformers import find_batch_size, logger
+from portico.checkpoint.resume import saved_position
+from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
-from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.distributed.loaders import (
+    DataLoaderDispatcher,
+    DataLoaderShard,
+    num_examples_in_round,
+    skip_first_examples,
+)
 from portico.distributed.sharding import IterableDatasetShard
 from portico.errors import InputRuntimeError
 from portico.loop.outputs import count_labels
+from portico.loop.plan import ResumePoint
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
@@ -270,14 +277,65 @@ class Corrections:
             )
         return mean if "train_loss" in self else own
 
-    def after_last_step(self, plan: "RunPlan", point: tuple[int, int]) -> tuple[int, int]:
+    def resumed(
+        self, plan: "RunPlan", point: ResumePoint, loader: "Loader", checkpoint: str
+    ) -> tuple["RunPlan", ResumePoint]:
+        """Return plan and position of a resumed run: by the examples it has seen, or by steps as in transformers."""
+        state, args = self._trainer.state, self._trainer.args
+        is_stream = not has_length(loader)
+        size = num_examples_in_round(loader)
+        position = None if size is None else self._position(plan, checkpoint, size=size, is_stream=is_stream)
+        if size is None or position is None or skip_first_examples(loader, position[1]) is None:
+            return plan, point
+        epoch, num_examples = position
+        # The position in a stream is counted as if it never ended.
+        num_batches = point.num_batches_to_skip + (point.epoch * plan.steps_in_epoch if is_stream else 0)
+        by_steps = (0 if is_stream else point.epoch, num_batches * size)
+        if position == by_steps:
+            return plan, point
+        self.warn(
+            "resume_by_examples",
+            f"The run of the checkpoint had seen {num_examples} examples of epoch {epoch} (counted from 0), and "
+            f"transformers, which counts steps, skips {by_steps[1]} examples of epoch {by_steps[0]}",
+            "set `gradient_accumulation_steps` or `per_device_train_batch_size` so that a step has as many examples "
+            "as there, or to continue after the examples it had seen ",
+        )
+        if "resume_by_examples" not in self:
+            return plan, point
+        options = {"is_stream": is_stream, "by_epochs": args.max_steps <= 0, "drop_last": args.dataloader_drop_last}
+        plan, point = plan.continued(state.global_step, epoch, num_examples, size=size, **options)
+        state.max_steps = plan.max_steps
+        return plan, point
+
+    def _position(self, plan: "RunPlan", checkpoint: str, *, size: int, is_stream: bool) -> tuple[int, int] | None:
+        """Return the epoch of a checkpoint and how many of its examples were seen; ``None`` if that is unknown."""
+        state, args = self._trainer.state, self._trainer.args
+        position, num_processes = saved_position(checkpoint)
+        if position is None:
+            # Of transformers, whose checkpoints have the batch size of a process and a file of random states for each,
+            # but not the accumulation, with which the steps over a stream would be counted.
+            saved = (state.train_batch_size or 0) * num_processes // self._trainer.get_tp_size()
+            is_usual = size * plan.gradient_accumulation_steps == plan.total_train_batch_size
+            if is_stream or not is_usual or not saved or state.epoch is None:
+                return None
+            rounds = plan.num_examples // saved if args.dataloader_drop_last else math.ceil(plan.num_examples / saved)
+            position = int(state.epoch), round(state.epoch % 1 * rounds) * saved
+        epoch, num_examples = position
+        dropped = plan.num_examples % size if args.dataloader_drop_last else 0
+        if not is_stream and num_examples >= plan.num_examples - dropped:
+            epoch, num_examples = epoch + 1, 0
+        if args.ignore_data_skip:
+            return None if is_stream else (epoch, 0)
+        return epoch, num_examples
+
+    def after_last_step(self, plan: "RunPlan", point: ResumePoint) -> ResumePoint:
         """Return where to resume a run that ended inside an epoch: after the end, or as in transformers."""
         self.warn(
             "resume_at_max_steps",
             f"The checkpoint is of step {self._trainer.state.global_step}, and the run ends at step "
             f"{plan.max_steps}, yet transformers makes one more",
         )
-        return (plan.num_train_epochs, 0) if "resume_at_max_steps" in self else point
+        return ResumePoint(plan.num_train_epochs) if "resume_at_max_steps" in self else point
 
 
 class EvaluationLoss:

@@ -26,7 +26,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
 from portico.distributed.placement import release_memory
 from portico.errors import InputError, InputRuntimeError
-from portico.imports import LIGHTNING_LOGGERS, made_part
+from portico.trust.names import LIGHTNING_LOGGERS, made_part, model_class
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -83,9 +83,8 @@ def model_like(description: Mapping[str, Any] | None) -> nn.Module:
             "The checkpoint does not say how to make its model, since it is not one of transformers; make it, and "
             "give it to `TrainerModule.load_from_checkpoint(path, model=model)`."
         )
-    model_class: Any = getattr(transformers, description["class"])
-    config = model_class.config_class(**json.loads(description["config"]))
-    model: nn.Module = model_class(config)
+    kind = model_class(description["class"])
+    model: nn.Module = kind(kind.config_class(**json.loads(description["config"])))
     return model
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -76,13 +76,16 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     @contextmanager
     def staying_on_device(self) -> Iterator[None]:
-        """Inside the block, keep the model where it is, as transformers does, unless the user places it.
+        """Inside the block, keep model and optimizer where they are, as transformers does, unless the user places it.
 
-        Lightning's ``Strategy.teardown`` moves it to the CPU after each loop.
+        Lightning's ``Strategy.teardown`` moves both to the CPU after each loop.
         """
         before, self._stays_on_device = self._stays_on_device, self.hf_trainer.place_model_on_device
+        strategy = self.hf_trainer.lightning_trainer.strategy
+        would_move = self._stays_on_device and strategy.root_device.type != "cpu"
         try:
-            yield
+            with lightning_compat.keep_optimizers_on_device(strategy) if would_move else nullcontext():
+                yield
         finally:
             self._stays_on_device = before
 

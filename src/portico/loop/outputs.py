@@ -91,7 +91,7 @@ class GrowingArray:
         if tensor.is_cpu:
             self._store(tensor)
             return
-        self._on_device.append(tensor)
+        self._on_device.append(_without_surroundings(tensor))
         if len(self._on_device) == self.move_every:
             self._take_from_device()
 
@@ -280,7 +280,7 @@ def to_arrays(data: "Nested") -> Any:
 def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor``, copied if it is a view that would keep a larger tensor alive."""
     tensor = tensor.detach()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+    return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()
 
 
 # ---- One batch: its labels and tokens before the model, the loss and the logits after it ----

@@ -6,7 +6,7 @@ Lightning gets ``max_steps=-1`` and is told when to stop.
 
 import math
 import sys
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from portico.errors import InputError
@@ -18,6 +18,7 @@ class ResumePoint:
 
     epoch: int = 0  # counted from 0
     num_batches_to_skip: int = 0  # loader batches of that epoch that were trained on already
+    num_examples_to_skip: int | None = None  # where they were not batches of this size
 
     @classmethod
     def after(
@@ -110,6 +111,35 @@ class RunPlan:
                 max_steps = math.ceil(num_train_epochs * per_epoch)
         counts = (epochs, per_epoch, examples, samples, total_train_batch_size, num_batches, max_steps)
         return cls(*counts, gradient_accumulation_steps)
+
+    def continued(
+        self,
+        global_step: int,
+        epoch: int,
+        num_examples: int,
+        *,
+        size: int,
+        is_stream: bool,
+        by_epochs: bool,
+        drop_last: bool,
+    ) -> tuple["RunPlan", ResumePoint]:
+        """Return plan and position of a run after ``global_step`` steps that took other numbers of examples.
+
+        A batch of each process has ``size`` examples together. The run has seen ``num_examples`` of ``epoch``. With
+        ``by_epochs`` the steps of the remaining epochs are added to the steps that it has made; a stream is given as
+        many batches as the steps up to ``max_steps`` need.
+        """
+        window = self.gradient_accumulation_steps
+        if is_stream:
+            skip = num_examples // size
+            num_steps = skip // window + max(self.max_steps - global_step, 0)
+            plan = replace(self, num_update_steps_per_epoch=num_steps, steps_in_epoch=num_steps * window)
+            return plan, ResumePoint(epoch, skip, num_examples)
+        left = self.num_examples - num_examples
+        skip = self.steps_in_epoch - (left // size if drop_last else math.ceil(left / size))
+        done = epoch * self.num_update_steps_per_epoch + skip // window
+        max_steps = global_step + max(self.max_steps - done, 0) if by_epochs else self.max_steps
+        return replace(self, max_steps=max_steps), ResumePoint(epoch, skip, num_examples)
 
     def num_batches_in_window(self, update_step: int) -> int:
         """Return the number of loader batches in step ``update_step`` of an epoch; the last step may have fewer."""

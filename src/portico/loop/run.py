@@ -93,7 +93,12 @@ from portico.checkpoint.resume import (
 from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
-from portico.distributed.loaders import DataLoaderShard, skip_first_batches
+from portico.distributed.loaders import (
+    DataLoaderShard,
+    num_examples_in_round,
+    skip_first_batches,
+    skip_first_examples,
+)
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
@@ -274,6 +279,8 @@ class TrainingRun:
         """
         trainer, plan = self.trainer, self.plan
         loader, first_update_step, late_rng = self._epoch_loader()
+        # Batches of another size may have ended inside a window of this run.
+        already = self.resume_point.num_batches_to_skip % plan.gradient_accumulation_steps if late_rng else 0
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
         self.epoch_loader = loader
@@ -282,13 +289,13 @@ class TrainingRun:
             loader.num_positions_kept = plan.gradient_accumulation_steps + 1
         batches = iter(loader)
         for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
-            window, self.num_items_in_batch = trainer.get_batch_samples(
-                batches, plan.num_batches_in_window(update_step), self.device
-            )
+            num_planned = plan.num_batches_in_window(update_step) - already
+            already = 0
+            window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
             is_summed = trainer.sums_losses(self.num_items_in_batch)
             window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
-            if 0 < len(window) < plan.num_batches_in_window(update_step) and not has_length(self.loader):
+            if 0 < len(window) < num_planned and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
             if late_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
@@ -311,7 +318,9 @@ class TrainingRun:
         is_resumed = self.checkpoint is not None or self.resume_point != ResumePoint()
         if not is_resumed or self.epoch != self.resume_point.epoch:
             return self.loader, 0, False
-        skip = self.resume_point.num_batches_to_skip
+        skip, num_examples = self.resume_point.num_batches_to_skip, self.resume_point.num_examples_to_skip
+        if num_examples and (rest := skip_first_examples(self.loader, num_examples)) is not None:
+            return rest, skip // self.plan.gradient_accumulation_steps, True
         if skip == 0:
             self._restore_rng_states()
             return self.loader, 0, False
@@ -319,6 +328,16 @@ class TrainingRun:
         shows_progress = not self.trainer.args.disable_tqdm and self.trainer.is_local_process_zero()
         rest = skip_first_batches(self.loader, skip, position, shows_progress=shows_progress)
         return rest, skip // self.plan.gradient_accumulation_steps, True
+
+    def position(self) -> tuple[int, int] | None:
+        """Return the current epoch, and how many of its examples all processes have seen, if that is known."""
+        point, size = self.resume_point, num_examples_in_round(self.loader)
+        if size is None:
+            return None
+        if self.epoch == point.epoch and point.num_examples_to_skip is not None:
+            num_batches = self.num_batches_seen - point.num_batches_to_skip
+            return self.epoch, point.num_examples_to_skip + num_batches * size
+        return self.epoch, self.num_batches_seen * size
 
     def save_stream_position(self, folder: str) -> None:
         # Processes that share each layer read the same batches.
@@ -347,7 +366,9 @@ class TrainingRun:
         self.num_batches_seen = batch_idx + 1
         self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
         self.trainer.accelerator.sync_gradients = self.makes_step
-        if batch_idx % self.plan.gradient_accumulation_steps == 0:
+        point = self.resume_point
+        is_resumed_here = (self.epoch, batch_idx) == (point.epoch, point.num_batches_to_skip)
+        if batch_idx % self.plan.gradient_accumulation_steps == 0 or is_resumed_here:
             self._fire("on_step_begin")
 
     def add_loss(self, loss: torch.Tensor, inputs: "Batch") -> None:

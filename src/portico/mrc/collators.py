@@ -64,7 +64,7 @@ class ColumnCollator:
 
     def _columns(self, rows: FeatureRows) -> Mapping[str, Any] | None:
         if self.collator is default_data_collator:
-            # Rows of several lengths are an error, which is the collator's to tell.
+            # Rows of different lengths are an error, which the collator reports.
             return rows.padded({}) if len(np.unique(rows.lengths)) == 1 else None
         padding_collator: Any = self.collator
         tokenizer = padding_collator.tokenizer

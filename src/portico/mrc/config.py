@@ -16,11 +16,10 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
-from portico.cli.experiment import TARGET, import_target
 from portico.cli.settings import check_values, further_keys, schema_of, setting, without_further_keys
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
@@ -45,6 +44,7 @@ from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
+from portico.trust.names import TARGET, data_only, import_target
 
 _RECORD_KEYS = ("id", "question", "context", "answers")
 
@@ -56,6 +56,7 @@ class Source(NamedTuple):
     validation: list[Mapping[str, Any]]
 
 
+@data_only
 @dataclass(kw_only=True)
 class MRCData:
     """The group ``data``: questions of the embedded corpus, of files, or of a dataset of the hub."""
@@ -187,24 +188,7 @@ def pooled(sources: Sequence[Source]) -> Source:
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
 
-class TokenizerSettings(Protocol):
-    """What a model reads of the group ``preprocess``."""
-
-    vocab_size: int
-
-
-class WindowSettings(TokenizerSettings, Protocol):
-    """What an extractive model reads of the group ``preprocess``."""
-
-    max_seq_length: int
-
-
-class PassageSettings(TokenizerSettings, Protocol):
-    """What a generative model reads of the group ``preprocess``."""
-
-    num_passages: int | None
-
-
+@data_only
 @dataclass(kw_only=True)
 class EncoderModel:
     """The group ``model`` of extractive answers: a pretrained encoder, or a small BERT trained from scratch."""
@@ -228,7 +212,7 @@ class EncoderModel:
     )
     """Field of BertConfig, of a new small BERT."""
 
-    def load(self, texts: Iterable[str], preprocess: WindowSettings) -> tuple[Any, Any]:
+    def load(self, texts: Iterable[str], preprocess: "WindowPreprocessing") -> tuple[Any, Any]:
         """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
         Raises:
@@ -247,6 +231,7 @@ class EncoderModel:
         return reader.model, reader.tokenizer
 
 
+@data_only
 @dataclass(kw_only=True)
 class EncoderDecoderModel:
     """The group ``model`` of generated answers: a pretrained encoder-decoder, or a small T5 trained from scratch."""
@@ -258,7 +243,7 @@ class EncoderDecoderModel:
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, SMALL_T5))
     """Field of T5Config, of a new small T5."""
 
-    def load(self, texts: Iterable[str], preprocess: PassageSettings) -> tuple[Any, Any]:
+    def load(self, texts: Iterable[str], preprocess: "GenerativePreprocessing") -> tuple[Any, Any]:
         """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
@@ -271,6 +256,7 @@ class EncoderDecoderModel:
         return made.model, made.tokenizer
 
 
+@data_only
 @dataclass(kw_only=True)
 class WindowPreprocessing:
     """The group ``preprocess`` of extractive answers, which reads a long passage in overlapping windows."""
@@ -284,13 +270,13 @@ class WindowPreprocessing:
     max_q_char_len: int | None = setting(None, least=1)
     """Longer questions are cut to this many characters."""
     max_contexts: int | None = setting(None, least=1)
-    """Most passages of a question that are read; null: all."""
+    """Number of passages of a question to read; null: all."""
     negative_sampling_prob_when_has_answer: float = setting(1.0, least=0)
-    """Share of the windows without the answer, of questions that have one, that are trained on."""
+    """Share of the windows without an answer to train on, of questions that have an answer."""
     negative_sampling_prob_when_no_answer: float = setting(1.0, least=0)
-    """Share of the windows of questions without an answer that are trained on."""
+    """Share of the windows to train on, of questions without an answer."""
     subsampling_seed: int = setting(0, least=0)
-    """Seed of the choice of windows."""
+    """Seed of the choice of windows to train on."""
     compat_label_bug: bool = False
     """Reproduce how transformers' example labels an answer in the last token of a window."""
     packing: bool = False
@@ -308,25 +294,20 @@ class WindowPreprocessing:
         Raises:
             InputError: If a setting does not fit the model or the tokenizer.
         """
-        with naming(PREPROCESS_KEYS):
-            return self._trainer_parts(sources, model, tokenizer)
-
-    def _trainer_parts(
-        self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, Any]:
         modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
-        featurizer = self.featurizer(tokenizer, target_types=target_types)
         # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
         labels = not gives_loss_alone(model)
-        train = [featurizer.train_features(source.train) for source in sources]
-        evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
+        with naming(PREPROCESS_KEYS):
+            featurizer = self.featurizer(tokenizer, target_types=target_types)
+            train = [featurizer.train_features(source.train) for source in sources]
+            evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
+            # Packing prepares the model too.
+            collator = enable_packing(model, tokenizer, self.max_seq_length) if self.packing else None
         examples = [source.validation for source in sources]
         parts: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
         if len(sources) == 1:
             parts = {name: part[0] for name, part in parts.items()}
-        # Packing prepares the model too.
-        collator = enable_packing(model, tokenizer, self.max_seq_length) if self.packing else None
         return {**parts, "data_collator": head_collator(head_of(model), tokenizer, collator)}
 
     def featurizer(self, tokenizer: PreTrainedTokenizerFast, *, target_types: bool = False) -> Featurizer:
@@ -340,6 +321,7 @@ PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPr
 """The settings of the command line by the names of the featurizer's arguments."""
 
 
+@data_only
 @dataclass(kw_only=True)
 class GenerativePreprocessing:
     """The group ``preprocess`` of generated answers: question and passage in one string, the answer in another."""
@@ -368,6 +350,7 @@ class GenerativePreprocessing:
         }
 
 
+@data_only
 @dataclass(kw_only=True)
 class SpanAnswers:
     """The group ``postprocess`` of extractive answers: from the scores of tokens to one answer for each question."""
@@ -381,11 +364,11 @@ class SpanAnswers:
     null_score_diff_threshold: float | str = 0.0
     """Higher values leave fewer questions unanswered; best: the best value for the evaluation set."""
     mode: Mode = "portico"
-    """Whose rules select the answers."""
+    """Whose rules select the answers: portico, hf, primeqa or beam_search."""
     search: SpanSearch = "top"
     """exhaustive: the best of all spans, at several times the cost."""
     scorer_type: str = str(SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF.value)
-    """What PrimeQA's mode ranks spans by."""
+    """Score by which mode=primeqa ranks spans."""
     calibrate: bool = True
     """Store a calibration with the model, which turns scores into probabilities."""
 
@@ -397,6 +380,7 @@ class SpanAnswers:
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 
+@data_only
 @dataclass(kw_only=True)
 class GeneratedAnswers:
     """The group ``postprocess`` of generated answers, which has no settings: the generated tokens are the answer."""

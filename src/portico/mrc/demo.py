@@ -1,15 +1,25 @@
 """A page on this machine on which a trained reader answers questions."""
 
+import asyncio
 import json
+import os
+import socket
+import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from typing_extensions import override
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, naming
@@ -18,16 +28,56 @@ from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
 
 _ADDRESS = "127.0.0.1"
-_OWN_NAMES = (_ADDRESS, "localhost")
-_MOST_BYTES = 4_000_000
 _FORM = "application/x-www-form-urlencoded"
+_HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    # Each connection serves one request, so that one limit of time holds for all of it.
+    "Connection": "close",
+}
+
+
+class Limits(NamedTuple):
+    """What one question and all waiting questions may take; the page names the first four."""
+
+    context: int = 100_000
+    """Characters of the text, about 15,000 words."""
+    question: int = 2_000
+    """Characters of the question."""
+    seconds: float = 30.0
+    """Time for one answer."""
+    waiting: int = 8
+    """Questions that wait for the one being answered."""
+    seconds_to_send: float = 10.0
+    """Time for a browser to send its request, and to read the answer."""
+    connections: int = 64
+
+    @property
+    def bytes_of_form(self) -> int:
+        # The longest character of a form is a code point of 4 bytes, each written as %XX.
+        return 12 * (self.context + self.question) + 1_000
+
+
+LIMITS = Limits()
 
 
 class DemoExample(NamedTuple):
-    """A text, and questions about it that the run answered correctly in its evaluation."""
+    """A text, and questions about it that the run answered or declined correctly in its evaluation."""
 
     context: str = ""
     questions: Sequence[str] = ()
+    declined: Sequence[str] = ()
+    score: str = ""
+    """How many questions of the evaluation were correct, in a sentence."""
+
+    @property
+    def all_questions(self) -> list[str]:
+        return [*self.questions, *self.declined]
+
+
+NO_EXAMPLE = DemoExample()
 
 
 def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
@@ -43,13 +93,25 @@ def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
     """
     try:
         # The port is taken first: loading a model takes longer.
-        with DemoServer(Path(run).name, port) as server:
-            server.reader = _load(run, device)
-            server.example = read_example(run)
-            print(f"{run} answers at {server.address} (Ctrl-C ends it)", flush=True)
-            server.serve_forever()
+        with listening_socket(port) as listener:
+            demo = Demo(Path(run).name, _load(run, device), read_example(run), port=listener.getsockname()[1])
+            print(f"{run} answers at {demo.address} (Ctrl-C ends it)", flush=True)
+            demo.server().run(sockets=[listener])
     except KeyboardInterrupt:
         print()
+
+
+def listening_socket(port: int) -> socket.socket:
+    """Return a socket that listens on a port of this machine, 0 for any that is free."""
+    if not 0 <= port < 1 << 16:
+        raise InputError(f"`--port {port}` is not a valid port; use one from 1 to 65535, or 0 for any that is free.")
+    try:
+        return socket.create_server((_ADDRESS, port))
+    except OSError as error:
+        raise InputError(
+            f"`--port {port}` cannot be used ({os.strerror(error.errno or 0)}); choose another, or 0 for any that is "
+            "free."
+        ) from error
 
 
 def _load(run: str, device: str) -> Reader:
@@ -70,150 +132,206 @@ def _load(run: str, device: str) -> Reader:
 def read_example(run: str | Path) -> DemoExample:
     """Return the passage and questions that ``report.json`` of the run shows, or none if it is missing or has none."""
     try:
-        recorded = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))
-        one = DemoExample(recorded["example"]["context"], recorded["example"]["questions"])
-        is_usable = isinstance(one.questions, list) and all(isinstance(text, str) for text in [*one.questions, one[0]])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return DemoExample()
-    return one if is_usable else DemoExample()
+        shown = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))["example"]
+        one = DemoExample(
+            shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
+        )
+        are_lists = isinstance(one.questions, list) and isinstance(one.declined, list)
+        is_usable = are_lists and all(isinstance(text, str) for text in [one.context, one.score, *one.all_questions])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return NO_EXAMPLE
+    return one if is_usable else NO_EXAMPLE
 
 
-class DemoServer(ThreadingHTTPServer):
-    """Serves one reader to the browsers of this machine.
+class Demo:
+    """The page of one reader, for the browsers of this machine.
+
+    Questions are answered one after the other; what exceeds the limits is refused with a sentence on the page.
 
     Args:
         title: Heading of the page.
-        port: The port, 0 for any that is free.
-
-    Raises:
-        InputError: If the port cannot be used.
+        reader: Answers the questions.
+        example: What the page opens with.
+        port: Port of the page.
+        limits: Limits of a question and of the queue.
     """
 
-    # Browsers open connections in advance, which would block a server of one thread, and its end.
-    daemon_threads = True
-    reader: Reader
-    example = DemoExample()
-
-    def __init__(self, title: str, port: int) -> None:
-        if not 0 <= port < 1 << 16:
-            raise InputError(
-                f"`--port {port}` is not a valid port; use one from 1 to 65535, or 0 for any that is free."
-            )
+    def __init__(
+        self, title: str, reader: Reader, example: DemoExample, *, port: int, limits: Limits = LIMITS
+    ) -> None:
         self.title = title
-        self._lock = Lock()
-        try:
-            super().__init__((_ADDRESS, port), DemoHandler)
-        except OSError as error:
-            raise InputError(
-                f"`--port {port}` cannot be used ({error.strerror}); choose another, or 0 for any that is free."
-            ) from error
-
-    @property
-    def address(self) -> str:
-        return f"http://{_ADDRESS}:{self.server_port}"
-
-    def answer(self, question: str, context: str, *, may_decline: bool) -> Answer:
+        self.reader = reader
+        self.example = example
+        self.limits = limits
+        self.address = f"http://{_ADDRESS}:{port}"
+        self._hosts = {f"{name}:{port}" for name in (_ADDRESS, "localhost")}
+        if port == 80:  # which browsers leave out
+            self._hosts |= {_ADDRESS, "localhost"}
+        self._num_waiting = 0
         # The model runs in one trainer, which serves one evaluation at a time.
-        with self._lock:
-            # A question of half a window leaves room for the text, whatever the overlap of the windows.
-            longest = self.reader.settings.max_question_length or self.reader.settings.max_seq_length // 2
-            options = {"max_question_length": longest, "handle_impossible_answer": may_decline}
-            return self.reader.answer(question, context, **options)
+        self._lock = asyncio.Lock()
 
+    def server(self) -> Server:
+        """Return the server, which takes over a listening socket."""
+        route = Route("/", self._respond, methods=["GET", "POST"], max_body_size=self.limits.bytes_of_form)
 
-class DemoHandler(BaseHTTPRequestHandler):
-    """Shows the form, and the answer to what was asked with it."""
+        class Protocol(PunctualProtocol):
+            limits = self.limits
 
-    server: DemoServer
-
-    def do_GET(self) -> None:
-        if self._is_refused():
-            return
-        if self.path != "/":
-            self._send(HTTPStatus.NOT_FOUND, "There is only one page here: /", "text/plain")
-            return
-        example = self.server.example
-        self._send_page(
-            {
-                "context": example.context,
-                "question": next(iter(example.questions), ""),
-                "may_decline": self.server.reader.settings.handle_impossible_answer,
-            }
+        config = Config(
+            Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _failed}),
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            headers=list(_HEADERS.items()),
+            server_header=False,
+            # Questions are private, so that requests are not logged.
+            access_log=False,
+            log_config=None,
+            log_level="critical",
+            timeout_graceful_shutdown=1,
         )
+        return Server(config)
 
-    def do_POST(self) -> None:
-        if self._is_refused():
-            return
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or self.headers.get_content_type() != _FORM:
-            self._send(HTTPStatus.BAD_REQUEST, f"Send the form of this page, as {_FORM}.", "text/plain")
-            return
-        if int(length) > _MOST_BYTES:
-            self.close_connection = True
-            limit = f"{_MOST_BYTES // 1_000_000} MB"
-            self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The text is longer than {limit}.", "text/plain")
-            return
-        fields = parse_qs(self.rfile.read(int(length)).decode("utf-8", errors="replace"), keep_blank_values=True)
+    async def _respond(self, request: Request) -> Response:
+        # What other sites may make a browser send: a name of theirs that leads here (DNS rebinding) is in `Host`, a
+        # form of theirs in `Origin`.
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if host not in self._hosts or origin not in (None, f"http://{host}"):
+            text = f"This page answers this machine only: {self.address}"
+            return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
+        if request.method != "POST":
+            return self._page(self._example_form(next(iter(self.example.all_questions), "")))
+        if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != _FORM:
+            return PlainTextResponse(f"Send the form of this page, as {_FORM}.", HTTPStatus.BAD_REQUEST)
+        try:
+            async with asyncio.timeout(self.limits.seconds_to_send):
+                body = await request.body()
+            fields = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True, max_num_fields=10)
+        except (TimeoutError, ClientDisconnect):
+            return PlainTextResponse("The form did not arrive in time.", HTTPStatus.REQUEST_TIMEOUT)
+        except ValueError:
+            return PlainTextResponse("This is not the form of this page.", HTTPStatus.BAD_REQUEST)
+        return await self._answer(request, self._form(fields))
+
+    def _form(self, fields: Mapping[str, Sequence[str]]) -> dict[str, object]:
+        examples = {str(number): question for number, question in enumerate(self.example.all_questions)}
+        chosen = examples.get(fields.get("example", [""])[0])
+        if chosen is not None:
+            return self._example_form(chosen)
         # A form sends its lines with both characters of their ends.
         asked = {name: fields.get(name, [""])[0].replace("\r\n", "\n") for name in ("question", "context")}
-        may_decline = "may_decline" in fields
-        example, number = self.server.example, fields.get("example", [""])[0]
-        if number.isdecimal() and int(number) < len(example.questions):
-            asked = {"question": example.questions[int(number)], "context": example.context}
-            may_decline = self.server.reader.settings.handle_impossible_answer
-        form = {**asked, "may_decline": may_decline}
-        if not all(text.strip() for text in asked.values()):
-            self._send_page(form, error="Paste a text and type a question.")
-            return
+        return {**asked, "may_decline": "may_decline" in fields}
+
+    def _example_form(self, question: str) -> dict[str, object]:
+        may_decline = self.reader.settings.handle_impossible_answer
+        return {"context": self.example.context, "question": question, "may_decline": may_decline}
+
+    async def _answer(self, request: Request, form: Mapping[str, object]) -> Response:
+        limits = self.limits
+        question, context = str(form["question"]), str(form["context"])
+        if not question.strip() or not context.strip():
+            return self._page(form, error="Paste a text and type a question.")
+        for name, text, most in (("text", context, limits.context), ("question", question, limits.question)):
+            if len(text) > most:
+                error = f"The {name} has {len(text):,} characters; at most {most:,} are read."
+                return self._page(form, error=error, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if self._num_waiting > limits.waiting:
+            error = f"{limits.waiting} questions are waiting already; ask again in a moment."
+            return self._page(form, error=error, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        self._num_waiting += 1
         try:
-            answer = self.server.answer(**asked, may_decline=may_decline)
+            async with self._lock:
+                if await request.is_disconnected():
+                    return Response()
+                answer = await run_in_threadpool(self._read, question, context, may_decline=bool(form["may_decline"]))
         except InputError as error:
-            self._send_page(form, error=str(error))
+            return self._page(form, error=str(error))
+        finally:
+            self._num_waiting -= 1
+        return self._page(form, answer)
+
+    def _read(self, question: str, context: str, *, may_decline: bool) -> Answer:
+        # A question of half a window leaves room for the text, whatever the overlap of the windows.
+        longest = self.reader.settings.max_question_length or self.reader.settings.max_seq_length // 2
+        return self.reader.answer(
+            question,
+            context,
+            max_question_length=longest,
+            handle_impossible_answer=may_decline,
+            max_seconds=self.limits.seconds,
+        )
+
+    def _page(
+        self,
+        form: Mapping[str, object],
+        answer: Answer | None = None,
+        *,
+        error: str = "",
+        status: HTTPStatus = HTTPStatus.BAD_REQUEST,
+    ) -> Response:
+        page = demo_page(self.title, form, answer, error=error, example=self.example, limits=self.limits)
+        # Characters that UTF-8 lacks, single surrogates, become question marks.
+        return HTMLResponse(page.encode("utf-8", errors="replace"), status if error else HTTPStatus.OK)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("There is only one page here: /", HTTPStatus.NOT_FOUND)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    traceback.print_exception(error)
+    return PlainTextResponse("An error occurred; the terminal shows it.", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class PunctualProtocol(H11Protocol):
+    """Closes connections that take too long to send a request or to read its answer, which uvicorn has no limit for.
+
+    When there are too many connections, the oldest of these makes room, so that they keep nobody from asking.
+    """
+
+    limits = LIMITS
+    opened = 0.0
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if len(self.connections) >= self.limits.connections:
+            known = [one for one in self.connections if isinstance(one, PunctualProtocol)]
+            idle = [one for one in known if one.is_idle and not one.transport.is_closing()]
+            if idle:
+                min(idle, key=lambda one: one.opened).transport.abort()
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        self._watch()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection waits for its browser."""
+        return self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        self.loop.call_later(self.limits.seconds_to_send, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self.is_idle:
+            self.transport.abort()
         else:
-            self._send_page(form, answer)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log no requests: questions are private."""
-
-    def _is_refused(self) -> bool:
-        """Refuse what other sites may make a browser send; return whether this was such a request.
-
-        A name of theirs that leads here (DNS rebinding) is in ``Host``, a form of theirs in ``Origin``.
-        """
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        is_own = urlsplit(f"//{host}").hostname in _OWN_NAMES and origin in (None, f"http://{host}")
-        if not is_own:
-            self.close_connection = True
-            self._send(
-                HTTPStatus.FORBIDDEN, f"This page answers this machine only: {self.server.address}", "text/plain"
-            )
-        return not is_own
-
-    def _send_page(self, form: Mapping[str, object], answer: Answer | None = None, *, error: str = "") -> None:
-        form = {**form, "examples": self.server.example.questions}
-        page = demo_page(self.server.title, form, answer, error=error)
-        self._send(HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK, page, "text/html")
-
-    def _send(self, status: HTTPStatus, text: str, kind: str) -> None:
-        content = text.encode("utf-8", errors="replace")
-        self.send_response(status)
-        for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(content)),
-            "Content-Security-Policy": "frame-ancestors 'none'",
-            "Cache-Control": "no-store",
-            "Referrer-Policy": "same-origin",
-            "X-Content-Type-Options": "nosniff",
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+            self._watch()
 
 
-def demo_page(title: str, form: Mapping[str, object], answer: Answer | None = None, *, error: str = "") -> str:
+def demo_page(
+    title: str,
+    form: Mapping[str, object],
+    answer: Answer | None = None,
+    *,
+    error: str = "",
+    example: DemoExample = NO_EXAMPLE,
+    limits: Limits = LIMITS,
+) -> str:
     """Return the page: the form as it was sent, and below it the answer or the error."""
-    empty = {"question": "", "context": "", "may_decline": False, "examples": ()}
-    head = render("demo.html.j2", **{**empty, **form}, error=error)
+    empty = {"question": "", "context": "", "may_decline": False}
+    head = render("demo.html.j2", **{**empty, **form}, error=error, example=example, limits=limits)
     sections = [Section("Answer", answer_html(answer) if answer else Markup())]
     lead = "Paste a text and ask. Nothing leaves this machine."
     return render_page(title, lead, head, sections, kicker="Reading comprehension", form_action="self")

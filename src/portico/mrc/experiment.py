@@ -16,8 +16,8 @@ from portico.cli.experiment import (
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
+    GroupSpec,
     TrainerExperiment,
-    group,
     key_of_group,
     load_model,
     path_of,
@@ -53,6 +53,7 @@ from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -66,23 +67,24 @@ _NOTHING_ANSWERED = (
 )
 
 
+@data_only
 @dataclass(kw_only=True)
 class MRCExperiment(TrainerExperiment):
     """Reading comprehension, extractive or generative: the groups decide which; see :mod:`portico.mrc.config`."""
 
     trainer: Any = field(
         default=partial(MRCTrainer),
-        metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS),
+        metadata={"group": GroupSpec(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS)},
     )
-    data: Any = field(default_factory=MRCData, metadata=group(needs="load"))
-    model: Any = field(default_factory=EncoderModel, metadata=group(needs="load"))
-    preprocess: Any = field(default_factory=WindowPreprocessing, metadata=group(needs="trainer_parts"))
-    postprocess: Any = field(default_factory=SpanAnswers, metadata=group(needs="build"))
-    metric: Any = field(default_factory=SquadV1, metadata=group(needs="__call__"))
+    data: Any = field(default_factory=MRCData, metadata={"group": GroupSpec(needs="load")})
+    model: Any = field(default_factory=EncoderModel, metadata={"group": GroupSpec(needs="load")})
+    preprocess: Any = field(default_factory=WindowPreprocessing, metadata={"group": GroupSpec(needs="trainer_parts")})
+    postprocess: Any = field(default_factory=SpanAnswers, metadata={"group": GroupSpec(needs="build")})
+    metric: Any = field(default_factory=SquadV1, metadata={"group": GroupSpec(needs="__call__")})
     headline: str = key_of_group("metric", "f1")
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)
-    """Whether "no answer" can be predicted; null: whether some question has no answer."""
+    """Whether "no answer" can be predicted; null: if some question has no answer."""
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -162,7 +164,8 @@ class MRCExperiment(TrainerExperiment):
         """Write a page for each source of spans, and print the headline scores and the paths of the files."""
         folder = Path(trainer.args.output_dir)
         if not self._gives_spans:
-            print_summary(metrics, title="Generated answers", files={"Everything": str(folder)}, seconds=seconds)
+            files = {"Everything": str(folder)}
+            print_summary(metrics, self.headline, title="Generated answers", files=files, seconds=seconds)
             return
         assert isinstance(trainer, MRCTrainer), "only its answers are spans"
         title = "Machine reading comprehension"
@@ -172,6 +175,7 @@ class MRCExperiment(TrainerExperiment):
                 title=title,
                 results=question_results(source.validation, one.answers),
                 metrics=metrics,
+                headline=self.headline,
                 baselines={
                     DECLINING: self._baseline(source),
                     ANSWERING: self._baseline(source, one.answers.best_texts),
@@ -190,7 +194,7 @@ class MRCExperiment(TrainerExperiment):
                 page.parent.mkdir(exist_ok=True)
                 write_report(page, record)
         files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
-        print_summary(metrics, title=title, files=files, seconds=seconds)
+        print_summary(metrics, self.headline, title=title, files=files, seconds=seconds)
         if not any(result.predicted_text for record in records for result in record.results):
             print(_NOTHING_ANSWERED)
 
@@ -395,7 +399,7 @@ class _Row(NamedTuple):
     factor: float = 1.0
 
 
-# The headline scores of every metric, all shown in 0..100.
+# The headline scores of our metrics, all shown in 0..100.
 _ROWS = (
     _Row("F1", ("f1",)),
     _Row("Exact match", ("exact", "exact_match")),
@@ -417,9 +421,16 @@ _ROWS = (
 )
 
 
-def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
-    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files."""
+def print_summary(
+    metrics: Mapping[str, float], headline: str, *, title: str, files: Mapping[str, str], seconds: float
+) -> None:
+    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files.
+
+    A headline that is not in our list, such as a score of the user's own metric, is the first row.
+    """
     scores = {}
+    if f"eval_{headline}" in metrics and all(headline not in row.names for row in _ROWS):
+        scores[headline] = f"{metrics[f'eval_{headline}']:.4g}"
     for row in _ROWS:
         value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)
         if value is not None:

@@ -26,6 +26,7 @@ from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.trust.names import data_only, refuse_download
 
 SMALL_T5 = {
     "d_model": 128,
@@ -92,6 +93,7 @@ class GenerativeFeaturizer:
 
 def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
     """Load a pretrained encoder-decoder, with ``fusion_in_decoder`` as a model that reads several passages."""
+    refuse_download("model.name_or_path", name_or_path)
     with loading_pretrained(
         f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer",
         "set it to a folder written by `save_pretrained`, to a hub name such as google-t5/t5-small, or to null for a "
@@ -198,6 +200,7 @@ class GeneratedAnswerSession(AnswerSession):
         )
 
 
+@data_only
 class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `evaluate` takes examples
     """Trains encoder-decoders to answer and evaluates the answers they generate.
 

@@ -1,7 +1,10 @@
 """``Reader``: a trained model that answers questions."""
 
+import math
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,10 +12,12 @@ from typing import Any, TypeAlias
 
 import torch
 from markupsafe import Markup
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
+from typing_extensions import override
 
 from portico.arguments import TrainingArguments
 from portico.cli.settings import check_values, schema_of, setting
+from portico.compat.transformers import HFTrainingArguments
 from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
@@ -92,8 +97,8 @@ class Answer:
         which = "this span" if self.text else f'the best span, "{shorten(self.best_span.text)[1:-1]}",'
         relation = "above" if self.null_odds > self.null_threshold else "not above"
         return (
-            f'The score of "no answer" minus that of {which} is {self.null_odds:+.3g}, {relation} the threshold of '
-            f"{self.null_threshold:.3g}."
+            f'The score of "no answer" minus the score of {which} is {self.null_odds:+.3g}, {relation} the '
+            f"threshold of {self.null_threshold:.3g}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,6 +175,8 @@ class ReaderSettings:
         handle_impossible_answer: Whether "no answer" is allowed.
         null_score_diff_threshold: "No answer" wins if its score exceeds the best span's by more than this.
         search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
+        max_seconds: A call that takes longer ends with an ``InputError`` after the batch that is running; ``None``
+            sets no limit.
     """
 
     max_seq_length: int = setting(_LONGEST_WINDOW, least=1)
@@ -180,6 +187,7 @@ class ReaderSettings:
     handle_impossible_answer: bool = False
     null_score_diff_threshold: float = 0.0
     search: SpanSearch = "top"
+    max_seconds: float | None = setting(None, least=0)
 
     def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
         """Return the settings with some of them changed; raises an ``InputError`` for a wrong name or value."""
@@ -268,9 +276,10 @@ class Reader:
             **settings: See the constructor; for this call.
 
         Raises:
-            InputError: If there are not as many contexts as questions, a string is empty, or a setting is unknown or
-                invalid.
+            InputError: If there are not as many contexts as questions, a string is empty, a setting is unknown or
+                invalid, or it takes longer than ``max_seconds``.
         """
+        started = time.monotonic()
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
         ids = [str(n) for n in range(len(questions))] if ids is None else _as_list("ids", ids)
         chosen = self.settings.changed(self._loaded.max_length, settings)
@@ -283,7 +292,8 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        answers: Answers = self._inference.answers(post_processing, examples, features).answers
+        with self._inference.limited(started, chosen.max_seconds):
+            answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -438,6 +448,24 @@ def question_windows(
     return list(examples.values()), featurizer.eval_features(list(examples.values()))
 
 
+class TimeLimit(TrainerCallback):
+    """Ends an inference that takes longer than ``seconds`` since ``started``, in the clock of ``time.monotonic``."""
+
+    def __init__(self, started: float, seconds: float) -> None:
+        self.started = started
+        self.seconds = seconds
+
+    @override
+    def on_prediction_step(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if time.monotonic() - self.started > self.seconds:
+            raise InputError(
+                f"It took longer than {self.seconds:g} seconds (`max_seconds`); give a shorter context, or raise the "
+                "limit."
+            )
+
+
 class UnsavedAnswerSession(AnswerSession):
     def _write(self, answered: object, stage: str) -> None:
         pass
@@ -467,6 +495,16 @@ class Inference(MRCTrainer):
                 **_device_arguments(device),
             )
             return cls(loaded, args)
+
+    @contextmanager
+    def limited(self, started: float, seconds: float | None) -> Iterator[None]:
+        """End what runs in the block with an ``InputError`` if it takes longer than ``seconds`` since ``started``."""
+        limit = TimeLimit(started, math.inf if seconds is None else seconds)
+        self.add_callback(limit)
+        try:
+            yield
+        finally:
+            self.remove_callback(limit)
 
     def answers(self, post_process_function: Any, examples: Examples, features: FeatureSet) -> Any:
         self.post_process_function = post_process_function

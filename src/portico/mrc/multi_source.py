@@ -14,6 +14,7 @@ from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer, run_in_workers
+from portico.trust.names import data_only
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
@@ -111,6 +112,7 @@ def _is_dataset(part: object) -> bool:
     return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
+@data_only
 class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
     """An ``MRCTrainer`` for several datasets, each batch from one of them, and optionally a teacher.
 

@@ -23,6 +23,7 @@ from portico.loop.outputs import to_arrays
 from portico.mrc.collators import by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -131,6 +132,7 @@ def takes_stage(function: Callable[..., Any]) -> bool:
     return "stage" in parameters or len(parameters) > 3
 
 
+@data_only
 class MRCTrainer(Trainer):
     """Trains extractive models and evaluates their answers instead of their logits.
 

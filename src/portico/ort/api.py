@@ -38,7 +38,7 @@ def compile(
     Args:
         model: Any module.
         settings: How ONNX Runtime runs.
-        strict: Refuse a model of which a part would run in torch.
+        strict: Refuse a model that would run partly in torch.
         report: Records what is built; by default a new one.
 
     Returns:

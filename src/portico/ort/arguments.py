@@ -11,6 +11,7 @@ from portico.compat.transformers import ExplicitEnum, OptimizerNames
 from portico.errors import InputError
 from portico.ort.settings import SessionSettings
 from portico.rules import Rule
+from portico.trust.names import data_only
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _RULES = {
@@ -46,6 +47,7 @@ class _StoreBooleanOrStandard(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+@data_only
 @dataclass
 class ORTTrainingArguments(TrainingArguments):
     """Arguments of :class:`~portico.ort.trainer.ORTTrainer`.

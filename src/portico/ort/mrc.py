@@ -3,8 +3,10 @@
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.trainer import MRCTrainer
 from portico.ort.trainer import ORTMixin
+from portico.trust.names import data_only
 
 
+@data_only
 class ORTMRCTrainer(ORTMixin, MRCTrainer):
     """``MRCTrainer`` in ONNX Runtime."""
 

@@ -23,6 +23,7 @@ from portico.ort.report import Report
 from portico.ort.settings import require
 from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 if TYPE_CHECKING:
     from portico.compat import annotations
@@ -245,5 +246,6 @@ class ORTMixin(Trainer):
         return loss, outputs
 
 
+@data_only
 class ORTTrainer(ORTMixin, Trainer):
     """A ``Trainer`` whose model runs forward, and its backward, in ONNX Runtime; see :class:`ORTMixin`."""

@@ -223,6 +223,7 @@ def _environment() -> Environment:
         # Runs before escaping, on everything but `Markup`.
         finalize=_without_controls,
     )
+    environment.filters["getitem"] = lambda mapping, key: mapping[key]  # `attribute=` would split a name at its dots
     environment.filters["number"] = lambda value, spec: format(value, spec)
     # Long names such as "per_device_train_batch_size" may break after an underscore.
     environment.filters["breakable"] = lambda name: Markup("_<wbr>").join(

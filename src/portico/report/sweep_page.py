@@ -13,6 +13,8 @@ from portico.report.page import Section, macros, panels, render_page
 
 # An axis with at most this many values labels each of them, other axes only the ends.
 _FEW = 5
+# A score this close to that of a trivial answer is the same.
+_SAME = 0.05
 _STATES = ("finished", "pruned", "failed", "killed", "running")
 
 
@@ -43,7 +45,8 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
 
     Args:
         summary: The contents of ``sweep.json``: ``name``; ``goals``, "max" or "min" by objective; ``parameters``;
-            ``best``, numbers of jobs; ``importances``, shares of parameters by objective; and ``jobs``, each with
+            ``best``, numbers of jobs; ``baselines``, scores of trivial answers by objective; ``importances``, shares
+            of parameters by objective; and ``jobs``, each with
             ``number``, ``status``, ``seconds``, ``error``, ``is_feasible``, ``folder``, ``report``, ``values``,
             ``objective`` and ``evaluations``.
     """
@@ -58,7 +61,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
     return render_page(
         summary["name"],
-        _lead(jobs, goals, best),
+        _lead(summary, best),
         templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
             Section("Objectives against each other", panels(tradeoffs), "Objectives"),
@@ -72,14 +75,29 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _lead(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str], best: Sequence[Mapping[str, Any]]) -> str:
+def _lead(summary: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> str:
+    jobs, goals = summary["jobs"], summary["goals"]
     counts = {state: sum(job["status"] == state for job in jobs) for state in _STATES}
     listed = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     runs = "1 run" if len(jobs) == 1 else f"{len(jobs):,} runs"
     if len(goals) == 1 and best:
         (name,) = goals
-        return f"{runs}: {listed}. Run {best[0]['number']} reaches {name} {_shown(best[0]['objective'][name])}."
+        return f"{runs}: {listed}. {_reached(jobs, name, best[0], summary['baselines'].get(name, {}))}"
     return f"{runs}: {listed}." + (f" {len(best)} of them are not dominated by another." if best else "")
+
+
+def _reached(
+    jobs: Sequence[Mapping[str, Any]], name: str, best: Mapping[str, Any], baselines: Mapping[str, float]
+) -> str:
+    """Return what the best run reaches, which other runs reach the same, and whether trivial answers would do."""
+    reached = best["objective"][name]
+    tied = [job["number"] for job in jobs if job["status"] == "finished" and job["objective"].get(name) == reached]
+    who = f"Run {tied[0]} reaches" if len(tied) == 1 else f"Runs {', '.join(map(str, tied))} all reach"
+    sentence = f"{who} {name} {_shown(reached)}."
+    way = max(baselines, key=lambda one: baselines[one], default=None)
+    if way is not None and reached < baselines[way] + _SAME:
+        sentence += f" That is no better than {way}, which gives {_shown(baselines[way])}."
+    return sentence
 
 
 # ---- Parallel coordinates

@@ -43,6 +43,7 @@ from portico.tasks.task import (
     rows,
     value_of,
 )
+from portico.trust.names import data_only
 
 
 def _f1(predicted: Array, labels: Array) -> float:
@@ -75,6 +76,7 @@ _NUMBER_METRICS: Mapping[str, Callable[[Array, Array], float]] = {
 _METRICS = {**_CLASS_METRICS, **_NUMBER_METRICS}
 
 
+@data_only
 @dataclass(kw_only=True)
 class TextClassification(Task[Tokenizer]):
     """Predicts a class, or a number, for a text or a pair of texts."""
@@ -99,7 +101,9 @@ class TextClassification(Task[Tokenizer]):
         if unknown:
             raise InputError(f"`task.metrics={self.metrics}` has {unknown[0]}; use any of {', '.join(_METRICS)}.")
         if self.text_columns is not None and len(self.text_columns) not in (1, 2):
-            raise InputError(f"`task.text_columns={self.text_columns}` has to name one or two keys of a record.")
+            raise InputError(
+                f"`task.text_columns={self.text_columns}` cannot be used; set it to one or two keys of a record."
+            )
 
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         measured = "numbers" if self._is_regression else f"{len(self.labels)} classes"
@@ -170,6 +174,7 @@ class TextClassification(Task[Tokenizer]):
         return ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(answers))]
 
 
+@data_only
 @dataclass(kw_only=True)
 class TokenClassification(Task[Tokenizer]):
     """Predicts a tag for each word, such as the names in a sentence."""
@@ -303,6 +308,7 @@ def entity_scores(predicted: Sequence[Sequence[str]], golds: Sequence[Sequence[s
     }
 
 
+@data_only
 @dataclass(kw_only=True)
 class MultipleChoice(Task[Tokenizer]):
     """Chooses the ending that fits a beginning, on records in the form of SWAG."""

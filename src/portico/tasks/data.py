@@ -11,9 +11,10 @@ from typing import Any
 
 from portico.cli.settings import setting
 from portico.data.defects import Defects
-from portico.data.sources import entries, import_datasets, open_text, paths_of
+from portico.data.sources import entries, load_hub_split, open_text, paths_of
 from portico.errors import InputError
 from portico.tasks.task import Record, Task
+from portico.trust.names import data_only
 
 # Draws for each record of the evaluation set, which must not be in the training set.
 _MOST_DRAWS = 20
@@ -25,6 +26,7 @@ class Records(list[Record]):
     names: Mapping[str, list[str]] = {}
 
 
+@data_only
 @dataclass(kw_only=True)
 class TaskData:
     """The group ``data`` of a task: embedded records, files, or a dataset of the hub."""
@@ -101,15 +103,7 @@ class TaskData:
         return found + [make(draws[1]) for _ in range(self.num_validation - len(found))]
 
     def _hub_split(self, split: str) -> Records:
-        package = import_datasets(f"`data.dataset_name={self.dataset_name}` names a dataset")
-        try:
-            loaded: Any = package.load_dataset(self.dataset_name, self.dataset_config_name, split=split)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"`data.dataset_name={self.dataset_name}` (configuration {self.dataset_config_name}, split {split}) "
-                f"cannot be loaded: {' '.join(str(error).split())} Check the names and the connection, or set "
-                "`data.train_file` and `data.validation_file` to local files."
-            ) from error
+        loaded = load_hub_split(str(self.dataset_name), self.dataset_config_name, split)
         kinds = {column: getattr(kind, "feature", kind) for column, kind in loaded.features.items()}
         names = {column: list(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
         records = Records({**row, **{key: _named(row[key], known) for key, known in names.items()}} for row in loaded)

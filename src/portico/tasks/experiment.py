@@ -24,7 +24,13 @@ from torchmetrics import Metric, MetricCollection
 from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
-from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, load_model, print_scores
+from portico.cli.experiment import (
+    RESERVED_TRAINER_ARGUMENTS,
+    GroupSpec,
+    TrainerExperiment,
+    load_model,
+    print_scores,
+)
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
 from portico.loop.metrics import TorchMetrics
@@ -44,6 +50,7 @@ from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
 from portico.tasks.task import Record, Task, config_of, first, label_array, refuse_missing_label
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,7 @@ _NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "m
 _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 
+@data_only
 @dataclass(kw_only=True)
 class ScoresOfTask:
     """The group ``metric`` by default: the scores of the task, which keys of ``task`` may choose."""
@@ -73,12 +81,14 @@ class TaskExperiment(TrainerExperiment):
 
     trainer: Any = field(
         default=partial(Trainer),
-        metadata=group(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics")),
+        metadata={"group": GroupSpec(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics"))},
     )
-    task: Any = field(default_factory=TextClassification, metadata=group(base=Task))
-    data: Any = field(default_factory=TaskData, metadata=group(needs="load"))
-    model: Any = field(default_factory=SmallBert, metadata=group(needs="load"))
-    metric: Any = field(default_factory=ScoresOfTask, metadata=group(needs="__call__", decided=["task"]))
+    task: Any = field(default_factory=TextClassification, metadata={"group": GroupSpec(base=Task)})
+    data: Any = field(default_factory=TaskData, metadata={"group": GroupSpec(needs="load")})
+    model: Any = field(default_factory=SmallBert, metadata={"group": GroupSpec(needs="load")})
+    metric: Any = field(
+        default_factory=ScoresOfTask, metadata={"group": GroupSpec(needs="__call__", decided=("task",))}
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.metric, ScoresOfTask):

@@ -17,6 +17,7 @@ from portico.errors import InputError, MissingPackageError
 from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of
+from portico.trust.names import data_only
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,6 +55,7 @@ def pictures_below(folder: Path) -> Iterator[Record]:
             yield {"image": str(file), **label}
 
 
+@data_only
 @dataclass(kw_only=True)
 class ImageClassification(Task[ImageProcessor]):
     """Predicts a class for a picture. Training sees a random part of each picture, mirrored every other time."""

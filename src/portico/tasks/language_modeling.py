@@ -37,6 +37,7 @@ from portico.tasks.task import (
     rows,
 )
 from portico.trainer import Trainer
+from portico.trust.names import data_only
 
 # The scripts cut blocks from this many texts at a time, and each time drop the remainder.
 _TEXTS_AT_A_TIME = 1000
@@ -110,6 +111,7 @@ def blocks(texts: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]
     return made
 
 
+@data_only
 @dataclass(kw_only=True)
 class CausalLM(LanguageModeling):
     """Predicts the next token of texts that are joined and cut into blocks."""
@@ -155,6 +157,7 @@ class CausalLM(LanguageModeling):
         return " ".join(str(tokenizer.decode(tokens_T, skip_special_tokens=True)).split())
 
 
+@data_only
 @dataclass(kw_only=True)
 class MaskedLM(LanguageModeling):
     """Predicts the masked tokens of texts that are joined and cut into blocks, or taken one by one."""

@@ -30,6 +30,7 @@ from portico.mrc.models.from_scratch import (
 )
 from portico.tasks.images import ImageProcessor
 from portico.tasks.task import ProcessorT, Task, Tokenizer
+from portico.trust.names import data_only, refuse_download
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class TaskModel(ABC, Generic[ProcessorT]):
     config_class: ClassVar[type[PreTrainedConfig]]
     small: ClassVar[Mapping[str, Any]]
     """Fields of the configuration of the small model that differ from the defaults of ``config_class``."""
+    special_tokens: ClassVar[Mapping[str, str]] = {"pad_token_id": "pad_token_id"}
+    """Fields of the configuration that hold the id of a special token, each with the tokenizer's name of the token."""
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer or image processor."""
@@ -80,24 +83,24 @@ class TaskModel(ABC, Generic[ProcessorT]):
     def _new(self, task: Task[Any], texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
         fields = {**self.small, **self.config}
         with explained_fields(self.kind, self.config):
-            processor = self.new_processor(texts, fields, lowercase=task.lowercase)
+            sized = {"vocab_size": _VOCAB_SIZE, **fields}
+            processor: Any = self.new_processor(texts, sized, lowercase=task.lowercase)
             if isinstance(processor, Tokenizer):
-                processor.model_max_length = fields.get("max_position_embeddings", processor.model_max_length)
-                fields |= {"vocab_size": len(processor), **self.special_tokens(processor)}
-            config = self.config_class(**fields, **_label_fields(labels))
+                ids = {name: getattr(processor, token) for name, token in self.special_tokens.items()}
+                fields |= {"vocab_size": len(processor), **ids}
+            config: Any = self.config_class(**fields, **_label_fields(labels))
+            if hasattr(config, "max_position_embeddings"):
+                processor.model_max_length = config.max_position_embeddings
             return task.model_class.from_config(config), processor
-
-    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Return the fields of a configuration that hold the ids of special tokens."""
-        return {"pad_token_id": tokenizer.pad_token_id}
 
     def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
         name = str(self.name_or_path)
         what = task.model_class.__name__.removeprefix("AutoModelFor")
+        refuse_download("model.name_or_path", name)
         with loading_pretrained(
             f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
-            "set it to a folder written by `save_pretrained`, such as that of a run, to a hub name, or to null for a "
-            f"{self.kind} trained from scratch.",
+            "set it to a folder written by `save_pretrained`, such as the folder of a run, to a hub name, or to null "
+            f"for a {self.kind} trained from scratch.",
         ):
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
@@ -125,6 +128,7 @@ def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallBert(TaskModel[Tokenizer]):
     """A small BERT."""
@@ -142,9 +146,10 @@ class SmallBert(TaskModel[Tokenizer]):
     """Field of BertConfig, of a new small BERT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
-        return train_wordpiece_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE), lowercase=lowercase)
+        return train_wordpiece_tokenizer(texts, vocab_size=fields["vocab_size"], lowercase=lowercase)
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallGPT2(TaskModel[Tokenizer]):
     """A small GPT-2."""
@@ -152,20 +157,19 @@ class SmallGPT2(TaskModel[Tokenizer]):
     kind: ClassVar[str] = "small GPT-2"
     config_class = GPT2Config
     small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    special_tokens: ClassVar[Mapping[str, str]] = {
+        **TaskModel.special_tokens,
+        "bos_token_id": "eos_token_id",
+        "eos_token_id": "eos_token_id",
+    }
     config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
     """Field of GPT2Config, of a new small GPT-2."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
-        size = fields.get("vocab_size", _VOCAB_SIZE)
-        tokenizer = train_generator_tokenizer(texts, vocab_size=size, ends_sequences=False)
-        tokenizer.model_max_length = fields["n_positions"]
-        return tokenizer
-
-    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        end = tokenizer.eos_token_id
-        return {**super().special_tokens(tokenizer), "bos_token_id": end, "eos_token_id": end}
+        return train_generator_tokenizer(texts, vocab_size=fields["vocab_size"], ends_sequences=False)
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallT5(TaskModel[Tokenizer]):
     """A small T5."""
@@ -180,17 +184,19 @@ class SmallT5(TaskModel[Tokenizer]):
         "num_heads": 4,
         "dropout_rate": 0.0,
     }
+    special_tokens: ClassVar[Mapping[str, str]] = {
+        **TaskModel.special_tokens,
+        "eos_token_id": "eos_token_id",
+        "decoder_start_token_id": "pad_token_id",
+    }
     config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
     """Field of T5Config, of a new small T5."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
-        return train_generator_tokenizer(texts, vocab_size=fields.get("vocab_size", _VOCAB_SIZE))
-
-    def special_tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        pad = tokenizer.pad_token_id
-        return {"pad_token_id": pad, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": pad}
+        return train_generator_tokenizer(texts, vocab_size=fields["vocab_size"])
 
 
+@data_only
 @dataclass(kw_only=True)
 class SmallViT(TaskModel[ImageProcessor]):
     """A small vision transformer."""

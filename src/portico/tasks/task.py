@@ -97,7 +97,7 @@ class Task(ABC, Generic[ProcessorT]):
         ids = {name: number for number, name in enumerate(self.labels)}
         if str(value) not in ids:
             raise InputError(
-                f"The label {value!r} is not one of those that the model knows: {', '.join(self.labels)}; correct the "
+                f"The label {value!r} is not one of the labels of the model: {', '.join(self.labels)}; correct the "
                 "data, or train on data that has it."
             )
         return ids[str(value)]

@@ -33,10 +33,12 @@ from portico.tasks.task import (
     multiple_of,
     value_of,
 )
+from portico.trust.names import data_only
 
 _PERCENT = 100
 
 
+@data_only
 @dataclass(kw_only=True)
 class TextToText(Task[Tokenizer]):
     """Reads one string of a pair and writes the other; the score is the share of exactly matching targets."""
@@ -81,7 +83,6 @@ class TextToText(Task[Tokenizer]):
         self._tokenizer = processor
         # As in the scripts: T5's tokenizer sets a limit of 512 tokens, but the relative positions of T5 have none.
         self._num_positions = getattr(config_of(model), "max_position_embeddings", None)
-        self._check_metric()
         generating: Any = args
         if not getattr(generating, "predict_with_generate", False):
             return
@@ -92,9 +93,6 @@ class TextToText(Task[Tokenizer]):
             )
         if generating.generation_max_length is None:
             generating.generation_max_length = self.max_target_length
-
-    def _check_metric(self) -> None:
-        """Refuse a metric whose package is missing, before the training."""
 
     def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
         padding = "max_length" if self.pad_to_max_length else False
@@ -147,6 +145,7 @@ def _string(value: object, column: str) -> str:
     return value
 
 
+@data_only
 @dataclass(kw_only=True)
 class Summarization(TextToText):
     """Summaries, scored by ROUGE."""
@@ -161,8 +160,9 @@ class Summarization(TextToText):
     def is_usable(self, record: Record) -> bool:
         return bool(self._source(record)) and self._target(record) != ""
 
-    def _check_metric(self) -> None:
-        _rouge()
+    def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
+        _rouge()  # raises an error for a missing package before the training
+        super().adapt(args, model, processor)
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         """Return ROUGE F1 in 0..100: the median of bootstrapped means, as the package ``evaluate`` reports it."""
@@ -187,6 +187,7 @@ def _rouge() -> tuple[Any, Callable[..., Any]]:
     return scoring, rouge_scorer.RougeScorer
 
 
+@data_only
 @dataclass(kw_only=True)
 class Translation(TextToText):
     """Translations, scored by BLEU."""

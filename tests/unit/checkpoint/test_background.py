@@ -11,7 +11,7 @@ import portico
 from models import Sequences, pad_everything, tiny_gpt2, toy_arguments, toy_trainer
 from portico.checkpoint import weights
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import damage
+from portico.checkpoint.manifest import examine
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
 
@@ -38,7 +38,7 @@ def test_checkpoints_are_those_of_a_run_that_waits(tmp_path):
     assert files(later) == files(at_once)
     assert {path.name for path in later.iterdir()} == {"checkpoint-4", "checkpoint-6"}
     for checkpoint in ("checkpoint-4", "checkpoint-6"):
-        assert damage(later / checkpoint) is None
+        assert examine(later / checkpoint).damage is None
         for name in ("model.safetensors", "config.json", "scheduler.pt"):
             assert (later / checkpoint / name).read_bytes() == (at_once / checkpoint / name).read_bytes(), name
         states = [torch.load(folder / checkpoint / "optimizer.pt") for folder in (later, at_once)]
@@ -103,7 +103,7 @@ def test_a_run_that_fails_completes_its_checkpoint(tmp_path):
     trainer.add_callback(Steps(fail))
     with pytest.raises(RuntimeError, match="the fourth step"):
         trainer.train()
-    assert damage(tmp_path / "checkpoint-2") is None
+    assert examine(tmp_path / "checkpoint-2").damage is None
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
 

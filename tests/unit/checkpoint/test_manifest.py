@@ -3,17 +3,22 @@
 import builtins
 import errno
 import json
+import os
+import re
 import shutil
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from safetensors import SafetensorError
 
-from models import toy_trainer
+import portico
+from models import toy_arguments, toy_trainer
+from parity.peers import assert_same_values
 from portico.checkpoint import writer
-from portico.checkpoint.manifest import MANIFEST_FILE, damage, newest_complete, write_manifest
+from portico.checkpoint.manifest import MANIFEST_FILE, Examination, examine, newest_complete, write_manifest
 from portico.errors import InputError
 
 SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
@@ -49,28 +54,244 @@ def names(folder):
 
 
 def test_every_checkpoint_is_complete(run):
-    assert [damage(run / f"checkpoint-{step}") for step in (2, 4, 6)] == [None] * 3
+    assert [examine(run / f"checkpoint-{step}").damage for step in (2, 4, 6)] == [None] * 3
     listed = json.loads((run / "checkpoint-6" / MANIFEST_FILE).read_text())
     assert set(listed) == names(run / "checkpoint-6") - {MANIFEST_FILE}
+
+
+def keep_the_time(change):
+    """Return ``change`` as damage makes it: nobody has written the file."""
+
+    def spoil(file):
+        times = file.stat()
+        change(file)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    return spoil
 
 
 @pytest.mark.parametrize("name", [*READ, "training_args.bin"])
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (truncate, r"{} has \d+ bytes instead of \d+"),
-        (flip_a_bit, r"{} has changed since it was written \(its checksum differs\)"),
-        (lambda file: file.unlink(), "{} is missing"),
+        (truncate, r"{} has \d+ bytes instead of \d+ and cannot be read \(.*\)"),
+        (keep_the_time(truncate), r"{} has \d+ bytes instead of \d+, although it is not newer than the manifest"),
+        (
+            keep_the_time(flip_a_bit),
+            r"{} has changed since it was written \(its checksum differs\), although it is not newer .*",
+        ),
     ],
-    ids=["truncated", "changed", "missing"],
+    ids=["truncated", "truncated unnoticed", "changed"],
 )
 def test_damaged_checkpoint_is_refused_and_passed_over(run, caplog, name, spoil, what):
-    spoil(run / "checkpoint-6" / name)
+    refuses_and_passes_over(run, caplog, lambda folder: spoil(folder / name), what.format(name))
+
+
+def refuses_and_passes_over(run, caplog, spoil, what):
+    spoil(run / "checkpoint-6")
     complete = rf"Set `resume_from_checkpoint='{run}/checkpoint-4'`, the newest complete"
-    with pytest.raises(InputError, match=f"checkpoint-6 is damaged: {what.format(name)}. {complete}"):
+    with pytest.raises(InputError, match=f"checkpoint-6 is damaged: {what}. {complete}"):
         toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
     assert newest_complete(run) == run / "checkpoint-4"
     assert "checkpoint-6 is damaged and passed over" in caplog.text
+
+
+def lose_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def lose_a_shard(folder):
+    to_shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def edited(change):
+    """Return a function that changes the manifest of a folder, which remains its newest file."""
+
+    def spoil(folder):
+        listed = json.loads((folder / MANIFEST_FILE).read_text())
+        (folder / MANIFEST_FILE).write_text(json.dumps(change(listed)))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lose_weights, "model.safetensors is missing"),
+        (lose_a_shard, "model.safetensors is missing"),
+        (
+            lambda folder: flip_a_bit(folder / "rng_state.pth"),
+            r"rng_state.pth has .* and cannot be read \(.*differs\)",
+        ),
+        (edited(lambda listed: {}), f"{MANIFEST_FILE} does not list trainer_state.json, which every checkpoint has"),
+        (
+            edited(lambda listed: {name: one for name, one in listed.items() if name != "model.safetensors"}),
+            f"{MANIFEST_FILE} does not list model.safetensors, although it is not newer than the manifest",
+        ),
+    ],
+)
+def test_checkpoint_without_weights_or_a_whole_manifest_is_refused(run, caplog, spoil, what):
+    refuses_and_passes_over(run, caplog, spoil, what)
+
+
+# ---- Changed on purpose ----
+
+
+def weights_of(folder):
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def to_shards(folder):
+    names = {}
+    for number, (name, tensor) in enumerate(sorted(weights_of(folder).items()), start=1):
+        names[name] = f"model-0000{number}-of-00002.safetensors"
+        safetensors.torch.save_file({name: tensor}, folder / names[name], metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "model.safetensors").unlink()
+
+
+def to_pickle(folder):
+    torch.save(weights_of(folder), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def cast(folder):
+    safetensors.torch.save_file(
+        {name: tensor.half() for name, tensor in weights_of(folder).items()}, folder / "model.safetensors"
+    )
+
+
+def prune(folder):
+    pruned = {name: tensor * (tensor.abs() > 0.1) for name, tensor in weights_of(folder).items()}
+    safetensors.torch.save_file(pruned, folder / "model.safetensors")
+
+
+def lose(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def rewrite(name, change):
+    def edit(folder):
+        file = folder / name
+        content = json.loads(file.read_text()) if file.suffix == ".json" else torch.load(file, weights_only=False)
+        change(content)
+        if file.suffix == ".json":
+            file.write_text(json.dumps(content))
+        else:
+            torch.save(content, file)
+
+    return edit
+
+
+FRESH_OPTIMIZER = "so optimizer and schedule start afresh"
+FRESH_NUMBERS = "random numbers continue from the current state"
+
+
+@pytest.mark.parametrize(
+    ("edit", "changes", "fresh"),
+    [
+        (
+            to_shards,
+            "model.safetensors is gone, model.safetensors.index.json was added, model-00001-of-00002.safetensors was "
+            "added, model-00002-of-00002.safetensors was added",
+            [],
+        ),
+        (to_pickle, "model.safetensors is gone, pytorch_model.bin was added", []),
+        (cast, "model.safetensors was written again", []),
+        (prune, "model.safetensors was written again", []),
+        (lose("optimizer.pt"), "optimizer.pt is gone", [f"has no optimizer.pt, {FRESH_OPTIMIZER}"]),
+        (lose("scheduler.pt"), "scheduler.pt is gone", [f"has no scheduler.pt, {FRESH_OPTIMIZER}"]),
+        (lose("rng_state.pth"), "rng_state.pth is gone", [FRESH_NUMBERS]),
+        (
+            lose("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"),
+            "optimizer.pt is gone, rng_state.pth is gone, scheduler.pt is gone, training_args.bin is gone",
+            [f"has no optimizer.pt and no scheduler.pt, {FRESH_OPTIMIZER}", FRESH_NUMBERS],
+        ),
+        (
+            rewrite("optimizer.pt", lambda saved: saved["param_groups"][0].update(lr=0.5)),
+            "optimizer.pt was written again",
+            [],
+        ),
+        (
+            rewrite("scheduler.pt", lambda saved: saved.update(base_lrs=[0.5] * len(saved["base_lrs"]))),
+            "scheduler.pt was written again",
+            [],
+        ),
+        (
+            rewrite("trainer_state.json", lambda saved: saved.update(global_step=2)),
+            "trainer_state.json was written again",
+            [],
+        ),
+        (lambda folder: (folder / "NOTES.md").write_text("mine"), None, []),
+    ],
+)
+def test_checkpoint_that_was_changed_on_purpose_is_resumed_as_by_transformers(run, caplog, edit, changes, fresh):
+    folder, weights = run / "checkpoint-4", []
+    edit(folder)
+    for library in (transformers, portico):
+        args = toy_arguments(run / library.__name__, library.TrainingArguments, max_steps=6, seed=1)
+        torch.manual_seed(0)
+        trainer = toy_trainer(run, library.Trainer, {"args": args})
+        caplog.clear()
+        trainer.train(resume_from_checkpoint=str(folder))
+        weights.append(trainer.model.state_dict())
+    assert_same_values(*map(dict, weights))
+    announced = [record.message for record in caplog.records if "was changed after it was written" in record.message]
+    assert len(announced) == (changes is not None)
+    assert all(f"{folder} was changed after it was written: {changes}. It is used" in one for one in announced)
+    for message in (FRESH_OPTIMIZER, FRESH_NUMBERS):
+        assert caplog.text.count(message) == sum(message in one for one in fresh)
+    assert all(one in caplog.text for one in fresh)
+
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+INDEX = "model.safetensors.index.json"
+PARTS = ["optimizer_0/.metadata", "optimizer_0/__0_0.distcp", "optimizer_0/__1_0.distcp"]
+ADAPTER = "adapter_model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("written", "gone", "added", "damage"),
+    [
+        ([*SHARDS, INDEX], [*SHARDS, INDEX], ["model.safetensors"], None),
+        ([*SHARDS, INDEX], [SHARDS[0]], [], f"{SHARDS[0]} is missing"),
+        ([*SHARDS, INDEX], [SHARDS[0]], ["model.safetensors"], None),
+        ([*SHARDS, INDEX], [INDEX], [], f"{INDEX} is missing"),
+        (["model.safetensors", *PARTS], PARTS, [], None),
+        (["model.safetensors", *PARTS], [PARTS[1]], [], f"{PARTS[1]} is missing"),
+        (["model.safetensors", "rng_state_0.pth", "rng_state_1.pth"], ["rng_state_1.pth"], [], None),
+        ([ADAPTER, "adapter_config.json"], [ADAPTER, "adapter_config.json"], ["model.safetensors"], None),
+        ([ADAPTER, f"other/{ADAPTER}"], [ADAPTER, f"other/{ADAPTER}"], ["pytorch_model.bin"], None),
+        ([ADAPTER, f"other/{ADAPTER}"], [f"other/{ADAPTER}"], [], f"other/{ADAPTER} is missing"),
+        (["model.safetensors", "2_Dense/model.safetensors"], ["2_Dense/model.safetensors"], [], "2_Dense/.* missing"),
+    ],
+)
+def test_files_of_sharded_models_and_adapters_that_are_gone(tmp_path, written, gone, added, damage):
+    def write(name):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        if name == INDEX:
+            (tmp_path / name).write_text(json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}))
+        elif name.endswith(".safetensors"):
+            safetensors.torch.save_file({"a": torch.ones(2)}, tmp_path / name)
+        elif name.endswith(".bin"):
+            torch.save({"a": torch.ones(2)}, tmp_path / name)
+        else:
+            (tmp_path / name).write_bytes(name.encode())
+
+    for name in written:
+        write(name)
+    (tmp_path / "trainer_state.json").write_text("{}")
+    write_manifest(tmp_path)
+    assert examine(tmp_path) == Examination()
+    for name in gone:
+        (tmp_path / name).unlink()
+    for name in added:
+        write(name)
+    found = examine(tmp_path)
+    if damage is None:
+        assert set(found.changes) == {*(f"{one} is gone" for one in gone), *(f"{one} was added" for one in added)}
+    assert re.fullmatch(str(damage), str(found.damage))
 
 
 PAGE = 4096
@@ -110,24 +331,25 @@ def change_the_last_byte(content):
 def test_a_checksum_notices_what_keeps_the_sum_of_all_words(change, tmp_path):
     content = bytearray(np.random.default_rng(0).integers(0, 256, 5 * PAGE, np.uint8).tobytes())
     (tmp_path / "weights").write_bytes(content)
+    (tmp_path / "trainer_state.json").touch()
     write_manifest(tmp_path)
-    assert damage(tmp_path) is None
+    assert examine(tmp_path).damage is None
     change(content)
-    (tmp_path / "weights").write_bytes(content)
-    assert "its checksum differs" in damage(tmp_path)
+    keep_the_time(lambda file: file.write_bytes(content))(tmp_path / "weights")
+    assert "its checksum differs" in examine(tmp_path).damage
 
 
 def test_empty_files_have_a_checksum(tmp_path):
-    (tmp_path / "empty").touch()
+    (tmp_path / "trainer_state.json").touch()
     write_manifest(tmp_path)
-    assert damage(tmp_path) is None
+    assert examine(tmp_path).damage is None
 
 
 @pytest.mark.parametrize("checksum", [17, "pages:b3cfe46a"])
 def test_manifest_of_another_version_is_named(checksum, tmp_path):
     (tmp_path / "weights").write_bytes(b"12345")
     (tmp_path / MANIFEST_FILE).write_text(json.dumps({"weights": [5, checksum]}))
-    assert damage(tmp_path).startswith(f"{MANIFEST_FILE} is of another version of portico; delete it")
+    assert examine(tmp_path).damage.startswith(f"{MANIFEST_FILE} is of another version of portico; delete it")
 
 
 def test_damaged_manifest_is_refused(run):
@@ -139,8 +361,9 @@ def test_damaged_manifest_is_refused(run):
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "checkpoint-4/../../x", "x" * 5000])
 def test_manifest_may_not_list_files_outside(run, name):
-    (run / "checkpoint-6" / MANIFEST_FILE).write_text(json.dumps({name: [5, 5]}))
-    problem = damage(run / "checkpoint-6")
+    listed = {name: [5, "xxh3:"], "trainer_state.json": [5, "xxh3:"]}
+    (run / "checkpoint-6" / MANIFEST_FILE).write_text(json.dumps(listed))
+    problem = examine(run / "checkpoint-6").damage
     assert ("which is outside the folder" if "/" in name else "cannot be read") in problem
     assert len(problem) < 400
 
@@ -207,6 +430,15 @@ def test_forged_file_is_refused(run, name, change, what):
         toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
 
 
+def test_error_names_the_optimizer_file_that_was_read(run):
+    folder = run / "checkpoint-6"
+    (folder / MANIFEST_FILE).unlink()
+    groups = [{"params": ["linear.weight"]}, {"params": ["linear.bias"]}]
+    torch.save({"state": {}, "param_groups": groups}, folder / "optimizer.bin")  # as transformers under FSDP
+    with pytest.raises(InputError, match=r"checkpoint-6/optimizer\.bin cannot be read: `betas` is missing"):
+        toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(folder))
+
+
 @pytest.mark.parametrize("name", READ)
 def test_damaged_file_of_a_checkpoint_without_manifest_is_named(run, name):
     for step in (2, 4, 6):
@@ -241,7 +473,7 @@ class Editing(transformers.TrainerCallback):
 
 def test_files_that_a_callback_edits_belong_to_the_checkpoint(tmp_path):
     toy_trainer(tmp_path, parts={"callbacks": [Editing()]}, **SAVED).train()
-    assert [damage(tmp_path / f"checkpoint-{step}") for step in (2, 4, 6)] == [None] * 3
+    assert [examine(tmp_path / f"checkpoint-{step}").damage for step in (2, 4, 6)] == [None] * 3
     assert torch.load(tmp_path / "checkpoint-6" / "training_args.bin") == {"edited": 1}
 
 
@@ -250,7 +482,7 @@ class Killed(BaseException):
 
 
 def rotate(run_folder):
-    writer.rotate_checkpoints(run_folder, limit=1, best=f"{run_folder}/checkpoint-2", use_mtime=False)
+    writer.rotate_checkpoints(run_folder, limit=1, best=f"{run_folder}/checkpoint-2", last_step=6)
 
 
 def keep_the_last(run_folder):
@@ -275,10 +507,10 @@ def test_killed_while_deleting_old_checkpoints(run, monkeypatch, delete, kept):
 
 
 def test_rotation_keeps_the_newest_and_the_best(run):
-    writer.rotate_checkpoints(str(run), limit=None, best=None, use_mtime=False)
-    writer.rotate_checkpoints(str(run), limit=3, best=None, use_mtime=False)
+    writer.rotate_checkpoints(str(run), limit=None, best=None, last_step=6)
+    writer.rotate_checkpoints(str(run), limit=3, best=None, last_step=6)
     assert names(run) >= {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
-    writer.rotate_checkpoints(str(run), limit=2, best=str(run / "checkpoint-2"), use_mtime=False)
+    writer.rotate_checkpoints(str(run), limit=2, best=str(run / "checkpoint-2"), last_step=6)
     assert {name for name in names(run) if "checkpoint" in name} == {"checkpoint-2", "checkpoint-6"}
 
 
@@ -307,10 +539,11 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
     [
         # All as raised on a file system without space.
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+        RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
         OSError(errno.ENOSPC, "No space left on device"),
     ],
-    ids=["torch", "safetensors", "python"],
+    ids=["torch", "stream", "safetensors", "python"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)

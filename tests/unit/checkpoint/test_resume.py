@@ -7,7 +7,9 @@ import pytest
 import torch
 import transformers
 
-from models import toy_trainer
+import portico
+from models import toy_arguments, toy_trainer
+from portico.checkpoint.manifest import MANIFEST_FILE
 from portico.checkpoint.resume import find_checkpoint, load_rng_state, read_state, save_rng_state
 from portico.errors import InputError
 
@@ -19,11 +21,13 @@ def test_no_checkpoint_without_resume(tmp_path):
 def test_last_checkpoint_is_highest_number(tmp_path):
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
     (tmp_path / ".partial" / "checkpoint-11").mkdir(parents=True)
     assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 
 def test_named_checkpoint_is_used(tmp_path):
+    (tmp_path / "trainer_state.json").write_text("{}")
     assert find_checkpoint(str(tmp_path), "elsewhere") == str(tmp_path)
 
 
@@ -34,8 +38,19 @@ def test_missing_checkpoint_is_rejected(tmp_path):
         find_checkpoint(str(tmp_path / "gone"), str(tmp_path))
 
 
-def test_folder_without_trainer_state(tmp_path):
-    assert read_state(str(tmp_path), None) is None
+def test_folder_without_trainer_state_is_refused_as_by_transformers(tmp_path, caplog):
+    toy_trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8).train()
+    (tmp_path / "checkpoint-8" / "trainer_state.json").unlink()
+    folder = str(tmp_path / "checkpoint-8")
+    for library in (transformers, portico):
+        trainer = toy_trainer(tmp_path, library.Trainer, {"args": toy_arguments(tmp_path, library.TrainingArguments)})
+        with pytest.raises(FileNotFoundError, match=r"trainer_state\.json"):
+            trainer.train(resume_from_checkpoint=folder)
+    with pytest.raises(InputError, match=r"the step .* is unknown; .* Set `resume_from_checkpoint='.*checkpoint-4'`"):
+        find_checkpoint(folder, "elsewhere")
+    (tmp_path / "checkpoint-8" / MANIFEST_FILE).unlink()
+    assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-4")
+    assert "checkpoint-8 is damaged and passed over: trainer_state.json is missing" in caplog.text
 
 
 def test_deleted_best_checkpoint_is_forgotten(tmp_path, caplog):

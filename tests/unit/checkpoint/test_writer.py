@@ -1,4 +1,6 @@
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,26 @@ def test_save_hook_sees_final_name(trained, tmp_path):
 def test_save_total_limit_keeps_newest(tmp_path):
     toy_trainer(tmp_path, save_strategy="steps", save_steps=1, save_total_limit=2).train()
     assert names(tmp_path) == {"checkpoint-9", "checkpoint-10"}
+
+
+def test_save_total_limit_goes_by_steps_of_this_run(tmp_path):
+    """Neither a clock that was set back nor a longer earlier run makes new checkpoints the oldest."""
+    saving = {"save_strategy": "steps", "save_steps": 1}
+    toy_trainer(tmp_path, max_steps=3, **saving).train()
+    for step in (1, 2, 3):
+        os.utime(tmp_path / f"checkpoint-{step}", (time.time() + 3600 * step,) * 2)
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-90")
+    toy_trainer(tmp_path, max_steps=5, save_total_limit=2, **saving).train(str(tmp_path / "checkpoint-2"))
+    assert names(tmp_path) == {"checkpoint-4", "checkpoint-5"}
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
+def test_link_in_the_place_of_a_checkpoint_is_replaced(trained, tmp_path, target):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoint-2").symlink_to(tmp_path / target)
+    trained._save_checkpoint(trained.model, trial=None)
+    assert names(tmp_path) == {"checkpoint-2", "elsewhere"}
+    assert names(tmp_path / "checkpoint-2") == FILES
 
 
 def test_non_saving_node_writes_its_rng_state(trained, tmp_path, monkeypatch):
@@ -210,7 +232,7 @@ def test_resuming_without_optimizer_state_warns(save_only_model, tmp_path, caplo
     toy_trainer(tmp_path, **arguments).train()
     again = toy_trainer(tmp_path, **arguments)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert ("the optimizer starts fresh" in caplog.text) is save_only_model
+    assert ("optimizer and schedule start afresh" in caplog.text) is save_only_model
     assert ("random numbers continue from the current state" in caplog.text) is save_only_model
     assert again.state.global_step == 10
 

@@ -9,8 +9,7 @@ import pytest
 
 import portico
 from portico.__main__ import COMMANDS, main
-from portico.commands.command import command
-from portico.errors import InputError, ends_with_its_reader
+from portico.errors import InputError, command, ends_with_its_reader
 
 
 def test_command_lists_sub_commands_without_torch():

@@ -4,8 +4,8 @@ import pytest
 
 import portico
 from fresh_process import assert_runs_anew
-from portico import imports
 from portico.commands import install
+from portico.trust.names import imported
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
 
@@ -128,4 +128,4 @@ def test_refuses_unknown_options():
         portico.install(strat="ddp")
     assert not install.is_installed()
     with pytest.raises(portico.InputError, match=r"'nowhere.Class' cannot be imported \(No module named 'nowhere'\)"):
-        imports.imported("nowhere.Class")
+        imported("nowhere.Class")

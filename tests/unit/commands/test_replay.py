@@ -1,12 +1,10 @@
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import portico
 from portico.commands import replay
 
 SCRIPT = """
@@ -29,17 +27,6 @@ args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps
 Trainer(Broken(), args, train_dataset=Points()).train()
 print("the script goes on")
 """
-
-
-def portico(*command, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", *command],
-        cwd=folder,
-        env=environment(COLUMNS="200"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +63,7 @@ def test_opens_the_step_of_the_spike(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", "99"], "error: The training ended before step 99; its last step is 10."),
+        (["--step", "99"], "out recorded a training of 10 steps; name one of them with --step."),
         (["--step", "0"], "error: `--step 0` is not positive"),
         ([], "error: `--step N` and `--from-spike` are both given, or neither; give one of them."),
         (["--step", "5", "--report", "none/step.html"], "`--report none/step.html` cannot be written; name a file in"),
@@ -95,6 +82,44 @@ def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert f"the loss logged at step {step} is the recorded one" in ended.stdout
         assert len(re.findall(r"│ \d+ +│ \S+ +│ \S+% ", ended.stdout)) == 2
+
+
+HOOKED = """
+import torch
+from models import ToyDataset, tiny_bert, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **options):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3, {options})
+{trainer}(tiny_bert(), args, train_dataset=ToyDataset()).train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "trainer"),
+    [
+        ("gradient_checkpointing=True", "Trainer"),
+        ("gradient_checkpointing=True, gradient_checkpointing_kwargs={'use_reentrant': True}", "Trainer"),
+        ("bf16=True, label_smoothing_factor=0.1", "Trainer"),
+        ("gradient_accumulation_steps=2", "OwnLoss"),
+        ("torch_compile=True", "Trainer"),
+    ],
+)
+def test_opens_a_step_of_models_whose_forward_is_hooked(options, trainer, tmp_path):
+    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer))
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--step=4", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the loss logged at step 4 is the recorded one" in ended.stdout
 
 
 NOT_FINITE = """
@@ -223,23 +248,8 @@ def test_opens_a_step_of_a_folder_of_train(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize(
-    ("name", "naming"),
-    [
-        ("os.system", "callbacks: {one: {hooks: [{_target_: os.system, command: touch made}]}}"),
-        ("portico.commands.replay.os.system", "callbacks: {one: {_target_: portico.commands.replay.os.system}}"),
-        ("portico.imports.import_module", "model: {_target_: portico.imports.import_module}"),
-        ("os.system", "trainer: {optimizer: {type: os.system}}"),
-        ("theirs.jsonnet", "allennlp_config: theirs.jsonnet"),
-    ],
-)
-def test_calls_nothing_that_a_configuration_names_unless_trusted(name, naming, tmp_path, monkeypatch, capsys):
-    (tmp_path / "config.yaml").write_text(f"args: {{_target_: portico.TrainingArguments}}\npaths: {{}}\n{naming}\n")
+def test_a_folder_without_a_configuration_and_options_of_scripts_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        replay.main([".", "--step", "1"])
-    assert ended.value.code == 1
-    assert f"config.yaml names {name}, which would be imported and called; if you trust the" in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text("[]")
     with pytest.raises(SystemExit):
         replay.main([".", "--step", "1"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import environment, portico
 from portico.commands import run
 
 TRAINS = """
@@ -22,17 +22,6 @@ if __name__ == "__main__":
     trainer.train()
     print("made by", Trainer.__module__, args.world_size, getattr(args, "precision", 0))
 """
-
-
-def portico(*command, folder, variables=None):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "portico", *command],
-        cwd=folder,
-        env=environment(**(variables or {})),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -76,7 +65,7 @@ def test_runs_a_module_with_relative_imports_in_two_processes(folder):
 
 
 def test_follows_accelerate_launch(folder):
-    ended = portico("run", "trains.py", folder=folder, variables={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    ended = portico("run", "trains.py", folder=folder, ACCELERATE_MIXED_PRECISION="bf16")
     assert "made by portico.trainer 1 bf16-mixed" in ended.stdout
 
 

@@ -6,14 +6,17 @@ The meta device has no values, so what computes with them runs on a stand-in tha
 import numpy as np
 import pytest
 import torch
+import transformers
+from accelerate.state import AcceleratorState, PartialState
 from lightning.pytorch.loops import evaluation_loop, fit_loop
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import TrainerCallback
 
 import portico
-import stand_in_device
-from meta_device import DEVICE, MetaStrategy
+import stand_in_devices
 from models import Pairs, ToyDataset, ToyStream, tiny_bert, tiny_t5
 from parity.peers import QUIET, collating, untimed
+from stand_in_devices import DEVICE, MetaStrategy
 from unit.mrc import small_readers
 
 # On the device nothing has a value, so a run ends before it would log one.
@@ -119,10 +122,33 @@ def test_reading_a_value_between_logs_fails(tmp_path):
         make_trainer(tmp_path, trainer_class=Mixing).train()
 
 
+# Weights have no values here either.
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")
+def test_resumed_training_reads_nothing_between_logs(tmp_path):
+    on_either(tmp_path, "cpu").train()
+    resumed = make_trainer(tmp_path, max_steps=6)
+    with pytest.raises(Reached):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "cpu" / "checkpoint-3"))
+
+
 @pytest.mark.parametrize("metric", [None, lambda prediction: {"accuracy": 1.0}], ids=["loss", "predictions"])
 def test_evaluation_reads_nothing_between_batches(metric, tmp_path):
     with pytest.raises(Reached):
         make_trainer(tmp_path, parts={"compute_metrics": metric}).evaluate()
+
+
+def test_evaluation_keeps_no_more_of_the_logits_than_is_wanted(tmp_path):
+    whole, num_kept = [], []
+
+    def first_score(logits, labels):
+        num_kept.append(sum(not one.expired() for one in whole))
+        whole.append(StorageWeakRef(logits.untyped_storage()))
+        return logits[:, 0]
+
+    parts = {"compute_metrics": lambda made: {}, "preprocess_logits_for_metrics": first_score}
+    with pytest.raises(Reached):
+        make_trainer(tmp_path, parts=parts).evaluate()
+    assert num_kept == [0, 0, 0]
 
 
 def test_sequences_are_trained_on_the_device(tmp_path):
@@ -178,20 +204,29 @@ class Waits(TrainerCallback):
         self.by_step = {}
 
     def on_step_begin(self, args, state, control, **kwargs):
-        stand_in_device.waits.clear()
+        stand_in_devices.waits.clear()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.by_step[state.global_step] = list(stand_in_device.waits)
+        self.by_step[state.global_step] = list(stand_in_devices.waits)
 
 
-def on_either(folder, place, *, data=ToyDataset, trainer_class=portico.Trainer, **arguments):
-    where = {} if place == "cpu" else {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}
-    args = portico.TrainingArguments(
+def on_either(folder, place, *, data=ToyDataset, trainer_class=portico.Trainer, library=portico, **arguments):
+    where = {}
+    if place != "cpu" and library is portico:
+        where = {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}
+    args = library.TrainingArguments(
         str(folder / place),
         per_device_train_batch_size=4,
         per_device_eval_batch_size=4,
         **{**QUIET, "optim": "adamw_torch", "dataloader_pin_memory": False, **SAVING, **arguments, **where},
     )
+    if place != "cpu" and library is transformers:
+        # Accelerate does not know the device.
+        assert args.device.type == "cpu"
+        args.__dict__["_setup_devices"] = PartialState._shared_state["device"] = (
+            stand_in_devices.StandInAccelerator.device
+        )
+        args.use_cpu = False
     parts = {"compute_metrics": lambda made: {"largest": float(made.predictions.max())}, "callbacks": [Waits()]}
     return trainer_class(tiny_bert(), args, train_dataset=data(), eval_dataset=ToyDataset(13), **parts)
 
@@ -217,12 +252,12 @@ def in_new_process(function, *args):
 
 
 def with_device(rank, function, args):
-    stand_in_device.register()
+    stand_in_devices.register()
     function(*args)
 
 
 def everything_on_the_device(folder, arguments, data):
-    device, trainers = stand_in_device.StandInAccelerator.device, []
+    device, trainers = stand_in_devices.StandInAccelerator.device, []
     for place in ("cpu", "standin"):
         trainers.append(on_either(folder, place, data=data, **arguments))
         trainers[-1].train()
@@ -262,9 +297,46 @@ def test_device_trains_evaluates_predicts_saves_and_resumes(arguments, data, tmp
     in_new_process(everything_on_the_device, tmp_path, arguments, data)
 
 
+def same_run_of_both_libraries(folder, arguments, num_waits):
+    device = stand_in_devices.StandInAccelerator.device
+    # Whole runs, then runs that resume the checkpoint of either.
+    for source in (None, transformers, portico):
+        runs = []
+        for library in (transformers, portico):
+            place = folder / str(source and source.__name__) / library.__name__
+            AcceleratorState._reset_state(reset_partial_state=True)
+            trainer = on_either(place, "standin", library=library, trainer_class=library.Trainer, **arguments)
+            trainer.train(
+                resume_from_checkpoint=source and str(folder / "None" / source.__name__ / "standin/checkpoint-3")
+            )
+            (waited,) = (one.by_step for one in trainer.callback_handler.callbacks if isinstance(one, Waits))
+            assert {len(waits) for waits in waited.values()} == {num_waits[library.__name__]}
+            states = [value for one in trainer.optimizer.state.values() for key, value in one.items() if key != "step"]
+            assert {value.device for value in states} == {device}
+            runs.append((weights(trainer.model), logs(trainer), untimed(trainer.evaluate())))
+        (their_weights, *theirs), (our_weights, *ours) = runs
+        assert ours == theirs
+        assert all(torch.equal(our_weights[name], tensor) for name, tensor in their_weights.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "theirs", "ours"),
+    [
+        ({"logging_nan_inf_filter": True}, 2, 1),
+        ({"optim": "adamw_torch_fused", "max_grad_norm": 0.0, "eval_strategy": "steps", "eval_steps": 2}, 0, 0),
+        ({"label_smoothing_factor": 0.1, "eval_accumulation_steps": 2, "include_num_input_tokens_seen": "all"}, 1, 1),
+        ({"gradient_checkpointing": True, "neftune_noise_alpha": 5.0, "lr_scheduler_type": "cosine"}, 0, 0),
+    ],
+    ids=["defaults", "fused", "counting", "recomputing"],
+)
+def test_device_gives_the_numbers_of_transformers_and_waits_no_more(arguments, theirs, ours, tmp_path):
+    in_new_process(same_run_of_both_libraries, tmp_path, arguments, {"transformers": theirs, "portico": ours})
+
+
 def texts_on_the_device(folder):
     generated = []
-    for where in ({"use_cpu": True}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+    for where in ({"use_cpu": True}, {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}):
         args = portico.Seq2SeqTrainingArguments(
             str(folder),
             predict_with_generate=True,
@@ -301,7 +373,7 @@ def test_device_notices_mixed_tensors_and_waiting(tmp_path):
 def reading_on_the_device(folder):
     sets = small_readers.source(num_validation=20)
     features, answers = None, []
-    for where in ({}, {"use_cpu": False, "strategy": stand_in_device.StandInStrategy()}):
+    for where in ({}, {"use_cpu": False, "strategy": stand_in_devices.StandInStrategy()}):
         made = small_readers.reader(sets.train)
         features = features or small_readers.featurized(sets, made.tokenizer)
         trainer = small_readers.make_trainer(

@@ -22,6 +22,7 @@ from portico.distributed.loaders import (
     SeedableRandomSampler,
     SkipBatchSampler,
     move_to_device,
+    num_examples_in_round,
     prepare_data_loader,
     skip_first_batches,
 )
@@ -333,6 +334,15 @@ def test_data_that_are_divided_already_are_announced(caplog):
     messages = [record.message for record in caplog.records]
     assert len(messages) == 2
     assert "divided over 2 processes already, and the trainer divides them over 2 again" in messages[0]
+
+
+@pytest.mark.parametrize("data", [Numbers(16), NumberStream(16)])
+@pytest.mark.parametrize("dispatches", [True, False])
+@pytest.mark.parametrize(("split", "size"), [(False, 8), (True, 4)])
+def test_examples_that_all_processes_take_together(data, dispatches, split, size):
+    config = DataLoaderConfig(num_processes=2, dispatch_batches=dispatches, split_batches=split)
+    assert num_examples_in_round(prepare_data_loader(DataLoader(data, batch_size=4), config)) == size
+    assert num_examples_in_round(DataLoader(data, batch_size=4)) is None
 
 
 def test_seedable_sampler_keeps_options():

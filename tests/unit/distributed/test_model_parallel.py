@@ -29,7 +29,7 @@ from models import (
     toy_arguments,
     toy_trainer,
 )
-from portico.checkpoint.manifest import MANIFEST_FILE, damage
+from portico.checkpoint.manifest import MANIFEST_FILE, examine
 from portico.distributed.model_parallel import full_tensor, is_sharded
 
 # Clipping multiplies gradients by a norm, whose last bits depend on how the model is cut; without it every number is
@@ -142,7 +142,7 @@ def test_sharded_training_equals_whole_training(tmp_path):
         ).read_bytes()
     listed = json.loads((tmp_path / "sharded/checkpoint-8" / MANIFEST_FILE).read_text())
     assert {"model.safetensors", "optimizer_0/.metadata", "optimizer_0/__1_0.distcp"} <= listed.keys()
-    assert damage(tmp_path / "sharded/checkpoint-8") is None
+    assert examine(tmp_path / "sharded/checkpoint-8").damage is None
     loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "sharded/checkpoint-8")
     assert loaded.num_labels == 3
     # One process resumes what two have saved, sharded or not, to the same weights.
@@ -500,7 +500,7 @@ def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
         later, at_once = (tmp_path / name / f"checkpoint-{step}" for name in ("later", "at-once"))
         assert {path.name for path in later.rglob("*")} == {path.name for path in at_once.rglob("*")}
         assert (later / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
-        assert damage(later) is None
+        assert examine(later).damage is None
         states = []
         for folder in (later, at_once):
             trainer = classifier(tmp_path / "read", save_strategy="no")
@@ -508,7 +508,7 @@ def test_checkpoints_in_the_background_and_windows_of_several_batches(tmp_path):
             states.append(resumed(trainer, folder).optimizer.state_dict()["state"])
         torch.testing.assert_close(*states, rtol=0, atol=0)
     assert transformers.LlamaForCausalLM.from_pretrained(tmp_path / "split/checkpoint-4").dtype == torch.float32
-    assert damage(tmp_path / "split/checkpoint-4") is None
+    assert examine(tmp_path / "split/checkpoint-4").damage is None
 
 
 def adapted(kind):
@@ -565,7 +565,7 @@ def test_adapters_of_a_sharded_model(tmp_path):
             assert len(files) == (4 if kind == "two" else 2)
             for name in ("sharded", "later"):
                 assert not (places[name] / folder / "model.safetensors").exists()
-                assert damage(places[name] / folder) is None
+                assert examine(places[name] / folder).damage is None
                 for file in files:
                     assert (places[name] / file).read_bytes() == (places["whole"] / file).read_bytes(), file
         if kind != "added":

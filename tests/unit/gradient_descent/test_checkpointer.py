@@ -105,9 +105,6 @@ def test_permanent_checkpoints(tmp_path):
 def test_invalid_checkpointer_argument_is_refused(tmp_path, options, match):
     with pytest.raises(ConfigurationError, match=match):
         Checkpointer(tmp_path, **options)
-
-
-def test_saving_by_time_is_refused_in_distributed_runs(tmp_path):
     Checkpointer(tmp_path, save_every_num_batches=5).check_processes(2)
     with pytest.raises(ConfigurationError, match=r"`save_every_num_seconds=60` .* not supported in distributed tra"):
         Checkpointer(tmp_path, save_every_num_seconds=60).check_processes(2)

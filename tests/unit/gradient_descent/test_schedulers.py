@@ -13,7 +13,7 @@ from transformers.optimization import (
     get_cosine_with_hard_restarts_schedule_with_warmup,
 )
 
-from portico.gradient_descent import ConfigurationError, Lazy, LearningRateScheduler, MomentumScheduler
+from portico.gradient_descent import ConfigurationError, LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.construction import as_lazy, from_params
 from portico.gradient_descent.schedulers import as_learning_rate_scheduler
 
@@ -113,11 +113,6 @@ def test_reduce_on_plateau():
     assert len(set(rates)) > 3
 
 
-def test_reduce_on_plateau_needs_a_metric():
-    with pytest.raises(ConfigurationError, match=r"requires a validation metric .* `validation_data_loader`"):
-        rates_of("reduce_on_plateau")
-
-
 @pytest.mark.parametrize(
     "params", ["reduce_on_plateau", "constant", {"type": "cosine", "t_initial": 2}, {"type": "step", "step_size": 1}]
 )
@@ -132,7 +127,7 @@ def test_noam():
     assert rates == by_step(lambda step: 2.0 * (64**-0.5 * min(step**-0.5, step * 30**-1.5)))
 
 
-def polynomial(step, *, warmup, power, end, total=NUM_EPOCHS * STEPS_PER_EPOCH):
+def polynomial(step, *, warmup=0, power=1.0, end=0.0, total=NUM_EPOCHS * STEPS_PER_EPOCH):
     if step < warmup:
         return step / warmup * BASE
     if step >= total:
@@ -140,28 +135,34 @@ def polynomial(step, *, warmup, power, end, total=NUM_EPOCHS * STEPS_PER_EPOCH):
     return ((total - step) / (total - warmup)) ** power * (BASE - end) + end
 
 
-@pytest.mark.parametrize(("power", "warmup", "end"), [(1.0, 0, 0.0), (2.0, 30, 0.01), (0.5, 1, 0.0)])
-def test_polynomial_decay(power, warmup, end):
-    params = {"type": "polynomial_decay", "power": power, "warmup_steps": warmup, "end_learning_rate": end}
-    assert rates_of(params) == by_step(lambda step: polynomial(step, warmup=warmup, power=power, end=end))
-
-
-def test_polynomial_decay_with_total_steps():
-    params = {"type": "polynomial_decay", "total_steps": 120}
-    assert rates_of(params) == by_step(lambda step: polynomial(step, warmup=0, power=1.0, end=0.0, total=120))
-
-
-def test_linear_with_warmup():
-    params = {"type": "linear_with_warmup", "warmup_steps": 25}
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"type": "polynomial_decay", "total_steps": 120}, {"total": 120}),
+        ({"type": "polynomial_decay", "warmup_steps": 0, "end_learning_rate": 0.0}, {}),
+        (
+            {"type": "polynomial_decay", "power": 2.0, "warmup_steps": 30, "end_learning_rate": 0.01},
+            {"power": 2.0, "warmup": 30, "end": 0.01},
+        ),
+        ({"type": "polynomial_decay", "power": 0.5, "warmup_steps": 1}, {"power": 0.5, "warmup": 1}),
+        ({"type": "linear_with_warmup", "warmup_steps": 25}, {"warmup": 25}),
+    ],
+    ids=["total steps", "linear", "square", "root", "linear with warmup"],
+)
+def test_polynomial_decay(params, expected):
     rates = rates_of(params)
-    assert rates == by_step(lambda step: polynomial(step, warmup=25, power=1.0, end=0.0))
-    assert rates[-1] == 0.0
+    assert rates == by_step(lambda step: polynomial(step, **expected))
+    assert rates[-1] == expected.get("end", 0.0)
 
 
-def test_steps_per_epoch_are_required():
+def test_what_a_scheduler_needs_is_required():
     for name in ("polynomial_decay", "linear_with_warmup"):
         with pytest.raises(ConfigurationError, match="'num_steps_per_epoch' is required"):
             LearningRateScheduler.by_name(name)(make_optimizer(), num_epochs=3, num_steps_per_epoch=None)
+    with pytest.raises(ConfigurationError, match=r"requires a validation metric .* `validation_data_loader`"):
+        rates_of("reduce_on_plateau")
+    with pytest.raises(ConfigurationError, match=r"`t_initial=0`.*1 epoch or more"):
+        rates_of({"type": "cosine", "t_initial": 0})
 
 
 def test_cosine_with_restarts():
@@ -179,11 +180,6 @@ def test_cosine_with_restarts():
 
     params = {"type": "cosine", "t_initial": 6, "t_mul": 1.5, "eta_min": 0.01, "eta_mul": 0.8}
     assert rates_of(params) == expected()
-
-
-def test_cosine_refuses_an_empty_cycle():
-    with pytest.raises(ConfigurationError, match=r"`t_initial=0`.*1 epoch or more"):
-        rates_of({"type": "cosine", "t_initial": 0})
 
 
 def triangle(step, num_steps, base=BASE):
@@ -310,10 +306,3 @@ def test_torch_schedulers_are_wrapped():
     plateau = as_learning_rate_scheduler(torch_schedules.ReduceLROnPlateau(optimizer))
     with pytest.raises(ConfigurationError, match="requires a validation metric"):
         plateau.step()
-
-
-def test_lazy_scheduler_drops_unknown_extras():
-    scheduler = Lazy(LearningRateScheduler.by_name("step"), {"step_size": 2}).construct(
-        optimizer=make_optimizer(), num_epochs=3, num_steps_per_epoch=None
-    )
-    assert scheduler.get_values() == [BASE]

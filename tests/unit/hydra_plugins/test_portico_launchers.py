@@ -104,6 +104,8 @@ def test_interrupt_ends_all_jobs(start, tmp_path, launcher):
 def test_search_keeps_several_trials_running(start, tmp_path):
     search = ("hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2")
     pruner = ("hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1")
+    # The user's own, which the processes of the jobs learn from their commands.
+    pruner += ("hydra.sweeper.pruner._target_=fake_experiment.own_pruner",)
     points = ", ".join(f"{{args.learning_rate: {rate}}}" for rate in ("1e-3", "2e-3", "1e-5", "2e-5"))
     space = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", f"hydra.sweeper.enqueue=[{points}]")
     sweep = start("launcher=joblib", *search, *pruner, *space)

@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 import fake_experiment
 from hydra_plugins.portico_optuna import OptunaSweeper, distribution_of, distribution_of_config
 from portico.cli.studies import storage_of
+from portico.commands.sweep import main as report
 from portico.errors import InputError
 
 
@@ -105,9 +106,76 @@ def test_too_many_failures_end_the_search(search, found):
     assert len(found()) == 1
 
 
-def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path):
+@pytest.mark.parametrize("cut", [-1, -9])
+def test_a_journal_that_a_crash_has_cut_off_is_continued(search, found, tmp_path, capsys, cut):
+    assert search("hydra.sweeper.n_trials=2") == 0
+    journal = tmp_path / "found/study.journal"
+    damaged = journal.read_bytes()[:cut]
+    journal.write_bytes(damaged)
+    assert search("hydra.sweeper.n_trials=3") == 0
+    assert "is damaged, as after a crash. The search continues from the" in capsys.readouterr().out
+    assert (tmp_path / "found/study.journal.damaged").read_bytes() == damaged
+    assert [job["status"] for job in found()] == ["finished"] * 3
+    assert [trial.state for trial in study_in(tmp_path / "found").trials] == [TrialState.COMPLETE] * 3
+
+
+def test_a_lost_journal_is_not_taken_for_a_new_search(search, found, tmp_path, capsys):
+    assert search("hydra.sweeper.n_trials=2") == 0
+    before = found()
+    (tmp_path / "found/study.journal").write_bytes(b"")
+    assert search("hydra.sweeper.n_trials=2") == 1
+    assert "contains jobs 0, 1, but the study in " in (shown := capsys.readouterr().err)
+    assert "study.journal has 0 trials. Restore the study, move the folders of these jobs away" in shown
+    assert found() == before
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"baselines": {"answering nothing": {"f1": 28.4}}}, {"eval_f1": {"answering nothing": 28.4}}),
+        ({"baselines": None}, {}),
+        ({"baselines": {"answering nothing": 3}}, {}),
+        ([], {}),
+    ],
+)
+def test_a_sweep_knows_the_baselines_of_its_runs(tmp_path, recorded, expected):
+    one = {"number": 0, "overrides": [], "status": "finished", "goals": {"eval_f1": "max"}}
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/job.json").write_text(json.dumps({**one, "objective": {"eval_f1": 28.4}}))
+    (tmp_path / "0/report.json").write_text(json.dumps(recorded))
+    report([str(tmp_path)])
+    assert json.loads((tmp_path / "sweep.json").read_text())["baselines"] == expected
+    assert ("no better than answering nothing" in (tmp_path / "sweep.html").read_text()) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("number", "one"),
+        ("number", -1),
+        ("overrides", [3]),
+        ("goals", {"eval_f1": "up"}),
+        ("objective", {"eval_f1": "high"}),
+        ("evaluations", [[1, 2, 3]]),
+        ("evaluations", [1]),
+        ("seconds", float("nan")),
+        ("error", ["a"]),
+        ("trial", {"storage": "a"}),
+    ],
+)
+def test_a_forged_job_is_named(tmp_path, capsys, field, value):
+    forged = {"number": 0, "overrides": [], "status": "finished", field: value}
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/job.json").write_text(json.dumps(forged))
+    with pytest.raises(SystemExit):
+        report([str(tmp_path)])
+    assert f"0/job.json: not the record of a job (`{field}` is " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["optuna.pruners.MedianPruner", "fake_experiment.own_pruner"])
+def test_pruner_judges_the_evaluations_of_running_jobs(search, found, tmp_path, target):
     pruning = ["hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=2", "hydra.sweeper.n_trials=10"]
-    assert search(*pruning) == 0
+    assert search(*pruning, f"hydra.sweeper.pruner._target_={target}") == 0
     pruned = [job for job in found() if job["status"] == "pruned"]
     assert pruned
     assert all(len(job["evaluations"]) < 4 for job in pruned)

@@ -5,19 +5,11 @@ import torch
 
 from emulator_peers import free_ipus
 from ipu_trainers import ipu_trainer
+from models import tiny_t5
 from portico.ipu.config import IPUConfig
 
 TOKENS = torch.randint(3, 49, (3, 5), generator=torch.Generator().manual_seed(0))
 MASK = torch.ones_like(TOKENS)
-
-
-def t5():
-    import transformers as hf
-
-    torch.manual_seed(0)
-    return hf.T5ForConditionalGeneration(
-        hf.T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
-    )
 
 
 def gpt2():
@@ -28,7 +20,7 @@ def gpt2():
     return hf.GPT2LMHeadModel(config)
 
 
-@pytest.mark.parametrize("make", [t5, gpt2])
+@pytest.mark.parametrize("make", [tiny_t5, gpt2])
 @pytest.mark.parametrize(
     "options",
     [{"max_length": 9}, {"max_new_tokens": 4, "num_beams": 3}, {"max_length": 8, "do_sample": True}],
@@ -46,7 +38,7 @@ def test_equals_generation_on_the_host(tmp_path, make, options):
 
 
 def test_is_computed_by_programs_alone(tmp_path):
-    trainer = ipu_trainer(tmp_path, None, t5())
+    trainer = ipu_trainer(tmp_path, None, tiny_t5())
     inputs = {"input_ids": TOKENS, "attention_mask": MASK}
     first = trainer.generate(inputs, max_length=6)
     calls = []
@@ -57,7 +49,7 @@ def test_is_computed_by_programs_alone(tmp_path):
     assert not calls
 
 
-@pytest.mark.parametrize("make", [t5, gpt2])
+@pytest.mark.parametrize("make", [tiny_t5, gpt2])
 def test_reads_weights_that_are_loaded(tmp_path, make):
     inputs, options = {"input_ids": TOKENS, "attention_mask": MASK}, {"max_length": 9, "pad_token_id": 0}
     trainer = ipu_trainer(tmp_path, None, make())
@@ -73,7 +65,7 @@ def test_reads_weights_that_are_loaded(tmp_path, make):
 
 
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
-@pytest.mark.parametrize("make", [t5, gpt2])
+@pytest.mark.parametrize("make", [tiny_t5, gpt2])
 def test_default_length_is_that_of_the_host(tmp_path, make):
     model = make().eval()
     expected = model.generate(input_ids=TOKENS, attention_mask=MASK, pad_token_id=0)
@@ -82,7 +74,7 @@ def test_default_length_is_that_of_the_host(tmp_path, make):
 
 
 def test_continues_decoder_input_ids(tmp_path):
-    model = t5().eval()
+    model = tiny_t5().eval()
     inputs = {"input_ids": TOKENS, "decoder_input_ids": torch.tensor([[0, 7, 8]] * 3)}
     expected = model.generate(**inputs, max_new_tokens=4)
     assert torch.equal(expected, ipu_trainer(tmp_path, None, model).generate(inputs, max_new_tokens=4))
@@ -98,7 +90,7 @@ def test_accepts_a_generation_config(tmp_path):
 
 
 def test_runs_encoder_and_decoder_on_their_ipus(tmp_path):
-    model = t5().eval()
+    model = tiny_t5().eval()
     config = IPUConfig(layers_per_ipu=[2, 2])
     trainer = ipu_trainer(tmp_path, config, model)
     found = trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, max_length=7)
@@ -111,7 +103,7 @@ def test_runs_encoder_and_decoder_on_their_ipus(tmp_path):
 @pytest.mark.parametrize("fp32", [True, False])
 def test_encoder_can_run_on_the_host(tmp_path, fp32):
     config = IPUConfig(layers_per_ipu=[2, 2], execute_encoder_on_cpu_for_generation=True)
-    trainer = ipu_trainer(tmp_path, config, t5(), fp32=fp32)
+    trainer = ipu_trainer(tmp_path, config, tiny_t5(), fp32=fp32)
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
     inputs = {"input_ids": TOKENS, "attention_mask": MASK}
@@ -125,7 +117,7 @@ def test_encoder_can_run_on_the_host(tmp_path, fp32):
 
 
 def test_respects_decoder_attention_mask(tmp_path):
-    model = t5().eval()
+    model = tiny_t5().eval()
     inputs = {
         "input_ids": TOKENS,
         "decoder_input_ids": torch.tensor([[0, 7, 8]] * 3),

@@ -3,27 +3,16 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import portico
+from models import Points
 from portico.errors import InputError
 from portico.gradient_descent import GradientDescentTrainer
 from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.schedulers import LearningRateScheduler
 from portico.ipu.config import IPUConfig
-
-
-class Points(Dataset):
-    def __init__(self, size=16, seed=0):
-        generator = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(size, 3, generator=generator, dtype=torch.float32)
-        self.y = self.x @ torch.tensor([[1.0], [-2.0], [0.5]])
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return {"x": self.x[index], "labels": self.y[index]}
+from unit.gradient_descent.plain_training import make_optimizer
 
 
 class Net(nn.Module):
@@ -49,17 +38,13 @@ class ByStep(LearningRateScheduler):
         self._assign()
 
 
-def make_optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
 def make(trainer_class=portico.IPUGradientDescentTrainer, model=None, rows=4, **options):
     model = Net() if model is None else model
     optimizer = make_optimizer(model)
     schedule = options.pop("schedule", None)
     given = {
         "optimizer": optimizer,
-        "data_loader": DataLoader(Points(), batch_size=rows),
+        "data_loader": DataLoader(Points(16), batch_size=rows),
         "validation_data_loader": DataLoader(Points(6, seed=1), batch_size=3),
         "num_epochs": 3,
         "learning_rate_scheduler": None if schedule is None else schedule(optimizer),
@@ -190,7 +175,7 @@ def test_is_registered_for_configuration_files():
     trainer = Trainer.by_name("ipu_gradient_descent")(
         model=Net(),
         serialization_dir=None,
-        data_loader=DataLoader(Points(), batch_size=4),
+        data_loader=DataLoader(Points(16), batch_size=4),
         optimizer={"type": "sgd", "lr": 0.1},
         num_epochs=1,
         ipu_config={"replication_factor": 2},

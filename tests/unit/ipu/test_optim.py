@@ -55,11 +55,6 @@ class TestOptimizers:
         plain.train()
         assert largest_difference(weights(plain.model), weights(trainer.model)) < 1e-4
 
-    def test_torch_optimizers_without_counterpart_are_refused(self, tmp_path):
-        model = classifier()
-        with pytest.raises(KeyError, match="Could not find a PopTorch counterpart for optimizer Adagrad"):
-            ipu_trainer(tmp_path, None, model, {"optimizers": (torch.optim.Adagrad(model.parameters()), None)})
-
     def test_users_schedule_reaches_the_device(self, tmp_path):
         model = classifier()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import portico
 from models import (
@@ -457,6 +457,85 @@ def test_nan_in_an_evaluation(corrections, is_nan, tmp_path):
     parts = {"model": MeanLabel(), "eval_dataset": rows_of([1.0], [math.nan], [3.0])}
     trainer = toy_trainer(tmp_path, parts=parts, per_device_eval_batch_size=1, corrections=corrections)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(math.nan if is_nan else 2.0, nan_ok=True)
+
+
+# Resuming with steps of another size
+
+
+class LongStream(IterableDataset):
+    def __iter__(self):
+        return iter(Points(200)[index] for index in range(200))
+
+
+def indices_seen(folder, library, data, *, sizes, until=0, resume=None, **changes):
+    """Train until a step on batches and windows of ``sizes``; return the indices of the examples, and the state."""
+    places, seen = {tuple(row.tolist()): index for index, row in enumerate(Points(200).x)}, []
+
+    class Noting(library.Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            seen.extend(places[tuple(row.tolist())] for row in inputs["x"])
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    class Until(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = control.should_training_stop or state.global_step == until
+
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1, **changes}
+    args = toy_arguments(folder, library.TrainingArguments, **dict(zip(names, sizes, strict=True)), **options)
+    parts = {"args": args, "train_dataset": data, "eval_dataset": None, "callbacks": [Until()]}
+    trainer = toy_trainer(folder, Noting, parts)
+    trainer.train(resume_from_checkpoint=resume)
+    return seen, trainer.state
+
+
+@pytest.mark.parametrize(
+    ("first", "data", "changes"),
+    [
+        (portico, Points(200), {}),
+        (transformers, Points(200), {}),
+        (portico, LongStream(), {"max_steps": 20}),
+        (portico, LongStream(), {"max_steps": 20, "dataloader_drop_last": True}),
+    ],
+)
+def test_resumed_run_with_steps_of_another_size_sees_each_example_once(first, data, changes, tmp_path, warnings_of):
+    corrected = {"corrections": "resume_by_examples", **changes}
+    runs = [indices_seen(tmp_path / "a", first, data, sizes=(4, 2), until=7, **changes)]
+    resume = str(tmp_path / "a" / "checkpoint-7")
+    # 56 examples are 18 batches of 3 and 2 examples, which end inside a window.
+    runs += [indices_seen(tmp_path / "b", portico, data, sizes=(3, 4), until=9, resume=resume, **corrected)]
+    resume = str(tmp_path / "b" / "checkpoint-9")
+    runs += [indices_seen(tmp_path / "c", portico, data, sizes=(8, 1), resume=resume, **corrected)]
+    seen, state = [index for run, _ in runs for index in run], runs[-1][1]
+    assert [len(set(seen[start : start + 200])) for start in range(0, len(seen), 200)] == [
+        min(200, len(seen) - start) for start in range(0, len(seen), 200)
+    ]
+    assert state.global_step == state.max_steps == changes.get("max_steps", state.max_steps)
+    if not changes:
+        assert len(seen) == 600
+        assert state.epoch == 3
+    assert warnings_of() == []
+
+
+@pytest.mark.parametrize(("sizes", "warns"), [((4, 2), False), ((8, 1), False), ((4, 1), True), ((8, 2), True)])
+def test_position_counted_in_steps_of_another_size_is_announced(sizes, warns, tmp_path, warnings_of):
+    indices_seen(tmp_path, portico, Points(200), sizes=(4, 2), until=30)
+    seen = [
+        indices_seen(
+            tmp_path / library.__name__, library, Points(200), sizes=sizes, resume=str(tmp_path / "checkpoint-30")
+        )
+        for library in (portico, transformers)
+    ]
+    assert seen[0][0] == seen[1][0]
+    assert len(warnings_of()) == warns
+    for warning in warnings_of():
+        skipped = {(4, 1): "120 examples of epoch 0", (8, 2): "64 examples of epoch 2"}[sizes]
+        assert warning == (
+            "The run of the checkpoint had seen 40 examples of epoch 1 (counted from 0), and transformers, which "
+            f"counts steps, skips {skipped}; set `gradient_accumulation_steps` or `per_device_train_batch_size` so "
+            "that a step has as many examples as there, or to continue after the examples it had seen set "
+            "`corrections=['resume_by_examples']`."
+        )
 
 
 # Resuming after the last step

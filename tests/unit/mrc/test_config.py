@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
-from mrc_records import tydi_of_google
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples, tydi_of_google
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.ipu.mrc import IPUMRCExperiment
@@ -112,12 +111,6 @@ def test_packing_is_refused_where_shapes_are_fixed(tmp_path):
     experiment = IPUMRCExperiment(preprocess=preprocess, output_dir=str(tmp_path))
     with pytest.raises(InputError, match=r"`preprocess\.packing=true` makes batches of varying shapes"):
         experiment.train()
-
-
-def test_probabilities_are_checked():
-    preprocess = WindowPreprocessing(negative_sampling_prob_when_has_answer=2)
-    with pytest.raises(InputError, match=r"`negative_sampling_prob_when_has_answer=2` is .* a number from 0 to 1"):
-        preprocess.featurizer(TOKENIZER)
 
 
 RECORD = {"id": "a", "question": "Who?", "context": "Ana.", "answers": {"text": ["Ana"], "answer_start": [0]}}

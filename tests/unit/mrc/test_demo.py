@@ -3,21 +3,24 @@ import http.client
 import json
 import re
 import socket
+import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from html import unescape
 from urllib.parse import urlencode
 
 import pytest
 
-from browser import BROWSER, browse, with_script
 from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import DemoExample, DemoServer, demo_page, read_example
+from portico.mrc.demo import LIMITS, Demo, DemoExample, demo_page, listening_socket, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import example_questions, record_run
-from reading_results import result
+from report_pages import BROWSER, browse, result, with_script
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -27,17 +30,32 @@ def reader(model_folder):
     return Reader(model_folder, device="cpu", handle_impossible_answer=True)
 
 
+@contextmanager
+def serving(reader, limits=LIMITS):
+    with listening_socket(0) as listener:
+        demo = Demo("A reader", reader, DemoExample(), port=listener.getsockname()[1], limits=limits)
+        server = demo.server()
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        demo.connections = server.server_state.connections
+        yield demo
+        server.should_exit = True
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
 @pytest.fixture
 def server(reader):
-    with DemoServer("A reader", 0) as one:
-        one.reader = reader
-        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with serving(reader) as one:
         yield one
-        one.shutdown()
+
+
+def port_of(server):
+    return int(server.address.rpartition(":")[2])
 
 
 def send(server, method="GET", path="/", body=None, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=60)
     connection.request(method, path, body, headers)
     response = connection.getresponse()
     text = response.read().decode()
@@ -79,10 +97,14 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
     ]
     record_run(tmp_path, RunRecord(title="A run", results=results))
     server.example = read_example(tmp_path)
-    context, asked = server.example
+    context, asked = server.example.context, server.example.all_questions
     about = {one["question"]: bool(one["answers"]["text"]) for one in questions if one["context"] == context}
     assert [about[one] for one in asked] == [*[True] * (len(asked) - 1), False]
     _, page = send(server)
+    assert re.search(r"Evaluation of this run: \d+ questions, \d+ of them without an answer: ", page)
+    before, after = page.split("Correctly without an answer in the evaluation")
+    assert "Answered correctly in the evaluation" in before
+    assert unescape(after).count('name="example"') == 1
     assert unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)[1]) == context
     assert unescape(re.search(r'name="question".*?value="(.*?)"', page)[1]) == asked[0]
     assert [unescape(one) for one in re.findall(r'name="example".*?>(.*?)</button>', page)] == asked
@@ -97,8 +119,12 @@ def test_the_page_opens_with_what_the_run_answers(server, questions, tmp_path):
 def test_an_answered_question_is_shown_rather_than_a_declined_one():
     one = functools.partial(result, gold="", predicted="")
     alone, other = one(0, context="Nothing."), result(1, context="Turku is old.")
-    assert example_questions([alone, other]) == {"context": "Turku is old.", "questions": [other.question]}
-    assert example_questions([alone]) == {"context": "Nothing.", "questions": [alone.question]}
+    assert example_questions([alone, other]) == {
+        "context": "Turku is old.",
+        "questions": [other.question],
+        "declined": [],
+    }
+    assert example_questions([alone]) == {"context": "Nothing.", "questions": [], "declined": [alone.question]}
     assert example_questions([]) == {}
 
 
@@ -143,6 +169,16 @@ def test_an_error_of_the_reader_is_shown(server, monkeypatch):
     assert "Anna lives in Oslo." in page
 
 
+def test_an_unexpected_error_is_shown_in_the_terminal_only(server, monkeypatch, capfd):
+    def fail(*_, **__):
+        raise ZeroDivisionError("private")
+
+    monkeypatch.setattr(server.reader, "answer", fail)
+    response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
+    assert (response.status, page) == (500, "An error occurred; the terminal shows it.")
+    assert capfd.readouterr().err.count("ZeroDivisionError: private") == 1
+
+
 def test_a_long_question_is_answered(server):
     response, _ = ask(server, question="who is it " * 100, context="Anna lives in Oslo. " * 100)
     assert response.status == 200
@@ -157,6 +193,7 @@ def test_a_long_question_is_answered(server):
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "https://localhost"},
+        {"Host": "["},
     ],
 )
 def test_other_sites_are_refused(server, headers):
@@ -168,19 +205,98 @@ def test_other_sites_are_refused(server, headers):
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_this_machine_is_not_refused(server, name):
-    host = f"{name}:{server.server_port}"
+    host = f"{name}:{port_of(server)}"
     assert send(server, Host=host, Origin=f"http://{host}")[0].status == 200
 
 
-def test_only_the_form_is_read(server):
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        ("{}", {"Content-Type": "application/json"}, 400),
+        ("", {**FORM, "Content-Length": str(2 * LIMITS.bytes_of_form)}, 413),
+        ("", {**FORM, "Content-Length": "-1"}, 400),
+        ("", {**FORM, "Content-Length": "9" * 5_000}, 400),
+        ("a=&" * 1_000, FORM, 400),
+        ("example=" + "9" * 5_000, FORM, 400),
+        ("question=a&context=" + "b" * (LIMITS.context + 1), FORM, 413),
+        ("context=a&question=" + "b" * (LIMITS.question + 1), FORM, 413),
+    ],
+)
+def test_what_is_not_a_form_of_the_page_is_refused(server, capfd, body, headers, status):
     assert send(server, path="/favicon.ico")[0].status == 404
-    assert send(server, "POST", "/", "{}", **{"Content-Type": "application/json"})[0].status == 400
-    assert send(server, "POST", "/", None, **FORM, **{"Content-Length": "4000001"})[0].status == 413
-    assert send(server, "POST", "/", None, **FORM, **{"Content-Length": "-1"})[0].status == 400
+    response, page = send(server, "POST", "/", body, **headers)
+    assert response.status == status
+    if "context=" in body:
+        assert re.search("The (text|question) has [0-9,]+ characters; at most (100,000|2,000) are read.", page)
+        assert "Up to 100,000 characters of text and 2,000 of a question, 30 seconds for an answer." in page
+    assert "Traceback" not in capfd.readouterr().err
 
 
-def test_only_this_machine_is_served(server):
-    assert server.socket.getsockname()[0] == "127.0.0.1"
+def test_only_this_machine_is_served():
+    with listening_socket(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def half_sent(server, text):
+    one = socket.create_connection(("127.0.0.1", port_of(server)))
+    one.sendall(text.format(port=port_of(server)).encode())
+    return one
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Ty",
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        "Content-Length: 1000\r\n\r\nquestion=a",
+    ],
+    ids=["half a head", "half a form"],
+)
+def test_requests_that_are_never_sent_are_closed(reader, begun):
+    with serving(reader, LIMITS._replace(connections=5, seconds_to_send=2.0)) as server:
+        sockets = [half_sent(server, begun) for _ in range(30)]
+        assert until(lambda: 0 < len(server.connections) <= 6)
+        assert send(server)[0].status == 200
+        assert until(lambda: not server.connections)
+        for one in sockets:
+            one.close()
+
+
+def test_questions_beyond_the_queue_are_answered_by_503(reader, monkeypatch):
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def wait(*_, **__):
+        is_asked.set()
+        may_answer.wait(30)
+        raise InputError("Enough.")
+
+    monkeypatch.setattr(reader, "answer", wait)
+    with serving(reader, LIMITS._replace(waiting=1)) as server, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, server, question="Who?", context="Anna.")
+        assert is_asked.wait(30)
+        second = pool.submit(ask, server, question="Who?", context="Anna.")
+        assert until(lambda: len(server.connections) == 2)
+        response, page = ask(server, question="Where is she?", context="Anna lives in Oslo.")
+        assert response.status == 503
+        assert "1 questions are waiting already; ask again in a moment." in page
+        assert 'value="Where is she?"' in page
+        assert send(server)[0].status == 200
+        may_answer.set()
+        assert [one.result()[0].status for one in (first, second)] == [400, 400]
+
+
+def test_an_answer_that_takes_too_long_is_ended(reader):
+    with serving(reader, LIMITS._replace(seconds=0.0)) as server:
+        response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
+        assert response.status == 400
+        assert "It took longer than 0 seconds (`max_seconds`); give a shorter context, or raise the limit." in page
 
 
 @pytest.mark.parametrize(
@@ -213,6 +329,17 @@ def test_what_cannot_be_served_is_said_in_one_paragraph(
         for name, value in names.items():
             message = message.replace(name, str(value))
         assert re.match(f"error: {message}", capsys.readouterr().err)
+
+
+def test_a_missing_server_is_named_before_the_model_is_loaded(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.delitem(sys.modules, "starlette.applications")
+    monkeypatch.delitem(sys.modules, "portico.mrc.demo")
+    with pytest.raises(SystemExit):
+        main(["/no/such/run"])
+    assert capsys.readouterr().err == (
+        "error: portico demo needs starlette, which is not installed; install it with `pip install 'portico[demo]'`.\n"
+    )
 
 
 def test_a_run_that_was_stopped_names_its_checkpoint(tmp_path, capsys):

@@ -143,15 +143,12 @@ def test_a_teacher_gets_the_heads_of_the_student(tmp_path):
     assert isinstance(load_teacher(tmp_path / "plain", tmp_path / "plain", student=reader()), BertForQuestionAnswering)
 
 
-def test_a_teacher_with_another_vocabulary_is_refused(tmp_path):
+def test_a_missing_teacher_and_one_with_another_vocabulary_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"teacher `.*nowhere` cannot be loaded"):
+        load_teacher(str(tmp_path / "nowhere"), student=reader())
     reader(vocab_size=50).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has 50 tokens and the student 40"):
         load_teacher(tmp_path, student=reader())
-
-
-def test_a_missing_teacher_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"teacher `.*nowhere` cannot be loaded"):
-        load_teacher(str(tmp_path / "nowhere"), student=reader())
 
 
 def test_settings_choose_teacher_and_loss(tmp_path):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
-from mrc_records import to_squad
+from mrc_data import to_squad
 from portico import InputError
 from portico.cli import compose
 from portico.cli.experiment import build_experiment
@@ -418,9 +418,6 @@ def test_squad_is_that_of_2_0_where_no_answer_can_be_predicted(negatives, expect
 def test_wrong_settings_of_a_metric_are_refused(name, keys, message):
     with pytest.raises(InputError, match=message):
         chosen(name, **keys)
-
-
-def test_generated_answers_have_no_spans_to_score():
     with pytest.raises(InputError, match=r"TydiF1 scores spans of passages, but generated answers are strings"):
         prepared(TydiF1(), has_spans=False)
 
@@ -482,7 +479,7 @@ def test_null_odds_are_the_scores_of_spans():
 
 def printed(capsys, **metrics):
     metrics = {f"eval_{name}": value for name, value in metrics.items()}
-    print_summary(metrics, title="Run", files={"Report": "report.html"}, seconds=61.0)
+    print_summary(metrics, "mine", title="Run", files={"Report": "report.html"}, seconds=61.0)
     return " ".join(capsys.readouterr().out.replace("│", " ").replace("┃", " ").split())
 
 
@@ -501,6 +498,7 @@ def printed(capsys, **metrics):
             ["threshold 75.0", "threshold 50.0"],
         ),
         ({"rouge1": 30.0, "kilt_rougeL": 20.0}, ["ROUGE-1 30.0", "ROUGE-L as KILT counts 20.0"]),
+        ({"f1": 1.0, "mine": 0.12345}, ["mine 0.1235 F1 1.0"]),
         ({"loss": 0.5}, ["Loss 0.500", "Time of the whole run 1 min 1 s", "Report: report.html"]),
     ],
 )

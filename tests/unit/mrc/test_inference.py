@@ -10,7 +10,7 @@ from transformers import BertModel
 
 from portico.data.defects import shorten
 from portico.errors import InputError
-from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
+from portico.mrc import Featurizer, Reader, SpanPostProcessor
 from portico.mrc.datasets.reader import read_questions
 from portico.mrc.models.loading import load_reader
 from unit.mrc.small_readers import reader as small_reader
@@ -86,11 +86,12 @@ def test_an_answer_says_why_there_is_none(reader, questions):
     refused, given = (reader.answer(*arguments, null_score_diff_threshold=limit) for limit in (-100.0, 1.5))
     span = next(one for one in refused.candidates if one.text)
     assert refused.reason == (
-        f'The score of "no answer" minus that of the best span, "{shorten(span.text)[1:-1]}", is '
+        f'The score of "no answer" minus the score of the best span, "{shorten(span.text)[1:-1]}", is '
         f"{refused.null_odds:+.3g}, above the threshold of -100."
     )
     assert given.reason == (
-        f'The score of "no answer" minus that of this span is {given.null_odds:+.3g}, not above the threshold of 1.5.'
+        f'The score of "no answer" minus the score of this span is {given.null_odds:+.3g}, not above the threshold of '
+        "1.5."
     )
     assert reader.answer(*arguments, handle_impossible_answer=False).reason == ""
 
@@ -212,8 +213,37 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
+    BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
+    load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"^`model=.*` holds BertModel, which has no.*first, with MRCT"):
+        Reader(tmp_path)
+
+
+def test_a_model_with_a_beam_search_head_answers(questions, tmp_path):
+    loaded = small_reader(questions, "beam_search")
+    own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
+    answer = own.answer(questions[0]["question"], questions[0]["context"])
+    assert answer.text == questions[0]["context"][answer.start : answer.end] != ""
+    assert (answer.null_threshold, answer.reason) == (None, "")
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("ids", "message"),
+    [
+        (["a", "a"], r"Question 1: another question has the same id 'a'"),
+        ([1, "1"], r"Question 1: another question has the same id '1'"),
+        ([None, "a"], r"Question 0: `ids` must be a string or an integer; got null"),
+    ],
+)
+def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
+    texts, contexts = ([question[key] for question in questions[:2]] for key in ("question", "context"))
+    with pytest.raises(InputError, match=message):
+        reader.answers(texts, contexts, ids)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
     [
         (lambda reader: reader.answer("Who?", " "), r"Question 0: `context` is empty\. Give strings"),
         (lambda reader: reader.answer("", "x"), r"Question 0: `question` is empty"),
@@ -242,83 +272,28 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
         (lambda reader: reader(), r"takes either `question` and `context`"),
         (lambda reader: reader({"question": "Who?"}), r"is not a question; it must be a mapping"),
         (lambda reader: reader(question="Who?", context="x", top_k=0), r"`top_k=0` leaves no answer"),
-    ],
-)
-def test_invalid_questions_and_settings_are_refused(reader, call, message):
-    with pytest.raises(InputError, match=message):
-        call(reader)
-
-
-@pytest.mark.parametrize(
-    ("device", "message"),
-    [
-        (None, r"`device=None` is unknown; use auto"),
-        ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
-        ("cuda:x", r"`device=cuda:x` is unknown"),
-        (99, r"`device=99` selects GPU 99, but there are \d+"),
-    ],
-)
-def test_unknown_devices_are_refused(model_folder, device, message):
-    with pytest.raises(InputError, match=message):
-        Reader(model_folder, device=device)
-
-
-def test_settings_are_checked_before_they_are_used(model_folder):
-    with pytest.raises(InputError, match=r"`max_seq_length='x'` cannot be used; set it to an integer"):
-        Reader(model_folder, device="cpu", max_seq_length="x")
-
-
-def test_a_broken_calibration_is_refused(tmp_path):
-    (tmp_path / "answer_calibration.json").write_text('{"warmth": 1}')
-    with pytest.raises(InputError, match=r"answer_calibration.json is not a valid answer calibration"):
-        AnswerCalibration.load(tmp_path)
-    (tmp_path / "answer_calibration.json").write_text(json.dumps({"temperature": 2.0}))
-    assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)
-
-
-def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
-    BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
-    load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"^`model=.*` holds BertModel, which has no.*first, with MRCT"):
-        Reader(tmp_path)
-
-
-def test_a_model_with_a_beam_search_head_answers(questions, tmp_path):
-    loaded = small_reader(questions, "beam_search")
-    own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
-    answer = own.answer(questions[0]["question"], questions[0]["context"])
-    assert answer.text == questions[0]["context"][answer.start : answer.end] != ""
-    assert (answer.null_threshold, answer.reason) == (None, "")
-
-
-def test_calibration_needs_labelled_records(reader, questions):
-    with pytest.raises(InputError, match=r"no `answers`; give SQuAD records, each with question, context, id"):
-        reader.calibrate([{key: questions[0][key] for key in ("id", "question", "context")}])
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (["a", "a"], r"Question 1: another question has the same id 'a'"),
-        ([1, "1"], r"Question 1: another question has the same id '1'"),
-        ([None, "a"], r"Question 0: `ids` must be a string or an integer; got null"),
-    ],
-)
-def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
-    texts, contexts = ([question[key] for question in questions[:2]] for key in ("question", "context"))
-    with pytest.raises(InputError, match=message):
-        reader.answers(texts, contexts, ids)
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
+        (
+            lambda reader: reader.calibrate([{"id": "a", "question": "Who?", "context": "x"}]),
+            r"no `answers`; give SQuAD records, each with question, context, id",
+        ),
+        *(
+            (lambda reader, device=device: Reader(*vars(reader._loaded).values(), device=device), message)
+            for device, message in (
+                (None, r"`device=None` is unknown; use auto"),
+                ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
+                ("cuda:x", r"`device=cuda:x` is unknown"),
+                (99, r"`device=99` selects GPU 99, but there are \d+"),
+            )
+        ),
+        (
+            lambda reader: Reader(*vars(reader._loaded).values(), max_seq_length="x"),
+            r"`max_seq_length='x'` cannot be used; set it to an integer",
+        ),
         (lambda reader: Reader("/no/model"), r"^`model=/no/model` does not exist"),
         (lambda reader: Reader(5, 5), r"^`model` is a int; give a folder, a hub name"),
         (lambda reader: Reader(*vars(reader._loaded).values(), batch_size=0), r"^`batch_size=0` cannot be used"),
         (lambda reader: Reader("folder", 5), r"^`model=folder` brings its own tokenizer; leave `tokenizer` out"),
         (lambda reader: Reader(reader._loaded.model, 5), r"^`tokenizer` is a int; give the model's tokenizer"),
-        (lambda reader: reader.answer("a?", "x", search="best"), r"^`search='best'` cannot be used; set it to one of"),
         (
             lambda reader: reader.answer("a?", "x", handle_impossible_answer=None),
             r"^`handle_impossible_answer=None` cannot be used; set it to True or False\.",
@@ -347,7 +322,7 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
         ),
     ],
 )
-def test_errors_name_the_arguments_of_the_call(reader, use, message):
+def test_what_cannot_be_answered_is_refused(reader, use, message):
     with pytest.raises(InputError, match=message):
         use(reader)
 

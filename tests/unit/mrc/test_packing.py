@@ -16,7 +16,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from mrc_texts import TOKENIZERS, WORDS, make_examples
+from mrc_data import TOKENIZERS, WORDS, make_examples
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, packing

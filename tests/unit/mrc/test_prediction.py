@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from mrc_records import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
+from mrc_data import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
 from portico.cli.experiment import build_experiment
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration

@@ -17,10 +17,12 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
     for make in (
         lambda: lightning.Trainer(accelerator="ort", strategy="ort", logger=False),
         lambda: ORTTrainingArguments(tmp_path),
+        portico.ORTStrategy,
         lambda: toy_arguments(tmp_path, strategy="ort").device,
     ):
         with pytest.raises(InputError, match=r"needs onnxruntime and onnx, not installed here; .*portico\[ort\]"):
             make()
+    assert not portico.ORTAccelerator.is_available()
 
 
 @pytest.mark.parametrize(

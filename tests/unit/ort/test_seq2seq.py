@@ -6,21 +6,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq, T5Config, T5ForConditionalGeneration
+from transformers import DataCollatorForSeq2Seq
 
 import portico
-from models import Pairs, tiny_tokenizer, toy_arguments
+from models import Pairs, tiny_t5, tiny_tokenizer, toy_arguments
 from portico import ORTSeq2SeqTrainer, ORTSeq2SeqTrainingArguments
 from portico.errors import InputTypeError
 from portico.ort.api import compiled_call
 
 EQUAL_TO_PLAIN = {"abs": 2e-5}
-
-
-def small_t5():
-    torch.manual_seed(7)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    return T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, **sizes))
 
 
 def mean_tokens(prediction):
@@ -33,7 +27,7 @@ def translator(
     tokenizer = tiny_tokenizer()
     options = {"predict_with_generate": True, "generation_max_length": 6, "learning_rate": 0.01, "max_steps": 2}
     return trainer_class(
-        model=small_t5() if model is None else model,
+        model=tiny_t5() if model is None else model,
         args=toy_arguments(folder, arguments_class, **{**options, **changes}),
         data_collator=DataCollatorForSeq2Seq(tokenizer),
         train_dataset=Pairs(6),
@@ -119,4 +113,4 @@ def test_the_onnx_file_takes_what_the_decoder_has_written(trained):
 def test_plain_arguments_are_refused(tmp_path):
     args = toy_arguments(tmp_path, portico.Seq2SeqTrainingArguments)
     with pytest.raises(InputTypeError, match=r"`args` is a Seq2SeqTrainingArguments; give `portico.ORTSeq2SeqTrain"):
-        ORTSeq2SeqTrainer(small_t5(), args)
+        ORTSeq2SeqTrainer(tiny_t5(), args)

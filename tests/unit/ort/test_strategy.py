@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 import portico
 import portico.ort
 from portico import InputError
-from portico.ort import settings
 from portico.ort.api import compiled_call
 
 QUIET = {
@@ -83,18 +82,6 @@ def test_evaluation_in_torch(tmp_path):
     model, _ = fitted(tmp_path, accelerator="cpu", strategy=portico.ORTStrategy(evaluate_in_ort=False))
     assert model.seen == pytest.approx(plain.seen, abs=1e-5)
     assert kinds(model) == ["forward", "backward"]
-
-
-def test_several_devices_need_the_strategy_for_several_processes():
-    with pytest.raises(InputError, match="2 devices are requested; set `strategy='ort_ddp'`, or `devices=1`"):
-        lightning.Trainer(accelerator="cpu", devices=2, strategy="ort")
-
-
-def test_a_missing_package_names_the_extra(monkeypatch):
-    monkeypatch.setattr(settings, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs onnxruntime and onnx, not installed here; .*portico\[ort\]"):
-        portico.ORTStrategy()
-    assert not portico.ORTAccelerator.is_available()
 
 
 class Listed(Classifier):
@@ -174,22 +161,31 @@ def test_lightning_names_the_accelerators_that_are_here():
         lightning.Trainer(accelerator="cuda", logger=False)
 
 
-def test_the_accelerator_alone_would_train_in_torch(tmp_path):
-    with pytest.raises(
-        InputError, match=r"`accelerator='ort'`, but \w+Strategy would run the model in torch; set `str"
-    ):
-        fitted(tmp_path, accelerator="ort", devices=1)
-
-
-def test_another_accelerator_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"does not compute on IPUAccelerator; set `accelerator='ort'`, 'cpu' or"):
-        fitted(tmp_path, accelerator="ipu", strategy="ort")
-
-
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        (
+            {"accelerator": "cpu", "devices": 2, "strategy": "ort"},
+            "2 devices are requested; set `strategy='ort_ddp'`, or `devices=1`",
+        ),
+        (
+            {"accelerator": "ort", "devices": 1},
+            r"`accelerator='ort'`, but \w+Strategy would run the model in torch; set `str",
+        ),
+        (
+            {"accelerator": "ipu", "strategy": "ort"},
+            r"does not compute on IPUAccelerator; set `accelerator='ort'`, 'cpu' or",
+        ),
+        (
+            {"accelerator": "ort", "strategy": "ort", "precision": "16-mixed"},
+            r"`precision='16-mixed'` uses float16, which .* not support on a CPU; set",
+        ),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
-def test_float16_is_not_mixed_on_a_cpu(tmp_path):
-    with pytest.raises(InputError, match=r"`precision='16-mixed'` uses float16, which .* not support on a CPU; set"):
-        fitted(tmp_path, accelerator="ort", strategy="ort", precision="16-mixed")
+def test_placements_that_cannot_be_are_refused(placement, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        fitted(tmp_path, **placement)
 
 
 class Looking(Classifier):

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from portico.report.sweep_page import _front, sweep_page
-from sweep_results import job, summary
+from report_pages import job, summary
 
 
 def test_page_needs_nothing_else_and_links_to_the_runs():
@@ -13,6 +13,30 @@ def test_page_needs_nothing_else_and_links_to_the_runs():
     assert 'href="3/"' in page, "a run without a report leads to its folder"
     assert "4 runs: 2 finished, 1 pruned, 1 failed. Run 2 reaches eval_f1 81.5." in page
     assert "Report of a sweep" in page
+
+
+def test_objective_may_have_dots_in_its_name():
+    name = "eval_xquad.es_f1"
+    one = job(0, 5.0, objective={name: 5.0})
+    assert f"Run 0 reaches {name} 5." in sweep_page(summary(goals={name: "max"}, jobs=[one], best=[0], importances={}))
+
+
+@pytest.mark.parametrize(
+    ("scores", "baselines", "expected"),
+    [
+        ([28.4, 28.4, 20.0], {}, "Runs 0, 1 all reach eval_f1 28.4."),
+        (
+            [28.4, 28.4],
+            {"answering nothing": 28.4, "always answering": 3.0},
+            "Runs 0, 1 all reach eval_f1 28.4. That is no better than answering nothing, which gives 28.4.",
+        ),
+        ([60.0, 28.4], {"answering nothing": 28.4}, "Run 0 reaches eval_f1 60.<"),
+    ],
+)
+def test_ties_and_trivial_answers_are_said(scores, baselines, expected):
+    jobs = [job(number, score) for number, score in enumerate(scores)]
+    page = sweep_page(summary(jobs=jobs, best=[0], baselines={"eval_f1": baselines}))
+    assert expected in page
 
 
 def test_each_run_is_one_line_through_all_axes():

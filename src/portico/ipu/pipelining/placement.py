@@ -275,7 +275,7 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
         try:
             layers = model.get_submodule(stack)
         except AttributeError as error:
-            raise InputError(f"The model has no layers {stack!r}: {error}; name a `ModuleList` of it.") from error
+            raise InputError(f"The model has no layers {stack!r}: {error}; name one of its `ModuleList`s.") from error
         if not isinstance(layers, nn.ModuleList):
             raise InputError(f"{stack!r} is a {type(layers).__name__}; name a `ModuleList` of layers.")
         names += [f"{stack}.{index}" for index in range(len(layers))]

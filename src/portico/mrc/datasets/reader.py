@@ -5,13 +5,13 @@ To add a format, write a module with a ``Format`` and enter it in ``FORMATS``.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.data.sources import (
     MAX_GZIP_RATIO,
     entries,
-    import_datasets,
+    load_hub_split,
     numbered,
     open_text,
     paths_of,
@@ -20,7 +20,7 @@ from portico.data.sources import (
 from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format, RawRecord
+from portico.mrc.datasets.records import Format, RawRecord, num_lost_questions
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -85,8 +85,8 @@ def read_examples(
         are read, identifiers are prefixed with the language, because translations share them.
 
     Raises:
-        InputError: If a source cannot be read, has an unknown format, holds no valid question or, unless skipped,
-            holds an invalid record. The message names the source and the record.
+        InputError: If a source cannot be read, has an unknown format, has no valid question, or has an invalid record
+            that is not skipped. The message names the source and the record.
     """
     one = None if format is None else format_named(format)
     return _read_all(source, one, Reading(skip_invalid, max_gzip_ratio))
@@ -180,17 +180,7 @@ def read_hub(
     The ``config`` of XQuAD and MLQA names the language (``mlqa.zh.en``). For the other arguments, and the errors, see
     :func:`read_examples`.
     """
-    package = import_datasets(f"`data.dataset_name={name}` names a dataset")
-    try:
-        dataset: Any = package.load_dataset(name, config, split=split)
-    except (OSError, ValueError, RuntimeError) as error:
-        # `datasets` raises DatasetNotFoundError (OSError), ValueError for a split, RuntimeError for loading scripts.
-        raise InputError(
-            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: "
-            f"{' '.join(str(error).split())} Check the names and the connection, or set `data.train_file` and "
-            "`data.validation_file` to local files."
-        ) from error
-    examples = read_examples(dataset, format=format, skip_invalid=skip_invalid)
+    examples = read_examples(load_hub_split(name, config, split), format=format, skip_invalid=skip_invalid)
     language = squad.language_of_configuration(config or "")
     return examples if language is None else [{**example, "language": language} for example in examples]
 
@@ -236,10 +226,11 @@ def _read(
                 example = example if language is None else {**example, "language": language}
                 examples.append(ids.claim(example, where))
             except InvalidRecord as error:
-                defects.add(where, str(error))
+                defects.add(where, str(error), num_records=num_lost_questions(raw))
             except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
-                defects.add(where, f"not in the format {one.description}: {shorten(error)}.")
+                problem = f"not in the format {one.description}: {shorten(error)}."
+                defects.add(where, problem, num_records=num_lost_questions(raw))
     if not examples and not defects.messages:
         raise InputError(f"{defects.source}: the dataset is empty; give a file with at least one question.")
     if not examples:

@@ -16,6 +16,7 @@ RawRecord: TypeAlias = Mapping[str, Any]
 
 Span: TypeAlias = tuple[int, int]
 NO_SPAN: Span = (-1, -1)
+_OF_A_QUESTION = ("question", "question_text", "answers")
 
 
 def children(parent: object, key: str, place: str, defects: Defects, form: str) -> Iterable[tuple[int, Any]]:
@@ -23,11 +24,23 @@ def children(parent: object, key: str, place: str, defects: Defects, form: str) 
     listed = parent.get(key) if isinstance(parent, Mapping) else None
     if isinstance(listed, list):
         return enumerate(listed, start=1)
-    problem = f"not {form}: expected a list `{key}`; got {describe(parent if listed is None else listed)}."
-    # A passage that stands alone, instead of in a list, has all its questions with it.
-    questions = listed.get("qas") if isinstance(listed, Mapping) else None
-    defects.add(place, problem, num_records=len(questions) if isinstance(questions, list) and questions else 1)
+    found = parent if listed is None else listed
+    problem = f"not {form}: expected a list `{key}`; got {describe(found)}."
+    defects.add(place, problem, num_records=num_lost_questions(found))
     return ()
+
+
+def num_lost_questions(value: object) -> int:
+    """Return how many questions are lost with a JSON value: those at any depth in it, and at least 1."""
+    count = 0
+    inner = [value]
+    while inner:
+        one = inner.pop()
+        if isinstance(one, Mapping) and not one.keys().isdisjoint(_OF_A_QUESTION):
+            count += 1
+        elif isinstance(one, Mapping | list):
+            inner.extend(one.values() if isinstance(one, Mapping) else one)
+    return max(count, 1)
 
 
 def questions_of_passage(
@@ -51,7 +64,7 @@ class Format:
     """How to parse the entries of one format: ``description`` has their fields, ``is_like`` recognises one.
 
     ``questions`` yields the questions of an entry, not yet validated, and ``example`` parses one of them or raises
-    ``InvalidRecord``. By default every entry is one question. A record with the fields of ``unanswered`` is one whose
+    ``InvalidRecord``. By default every entry is one question. The fields of ``unanswered`` complete a record whose
     answers are not read.
     """
 
@@ -139,13 +152,13 @@ def checked_passage(index: object, num_passages: int, key: str) -> int:
     return index
 
 
-def checked_yes_no(value: object, key: str = "yes_no_answer") -> str:
+def checked_yes_no(value: object) -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
     words: Mapping[object, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():
         return word.upper()
-    raise InvalidRecord(f"`{key}` must be YES, NO or NONE; got {describe(value)}.")
+    raise InvalidRecord(f"`yes_no_answer` must be YES, NO or NONE; got {describe(value)}.")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.metrics.rouge import Rouge
-from portico.mrc.metrics.spans import SpanScores
+from portico.mrc.metrics.spans import SpanScores, scores_alone
 from portico.mrc.metrics.squad import AnswerTexts, SquadV2
 
 _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
@@ -38,15 +38,7 @@ def scores_of_texts(
     more = {} if no_answer_probability is None else {"no_answer_probability": no_answer_probability}
     answered = texts or {}
     predictions = [{"id": one["id"], "prediction_text": answered.get(one["id"], ""), **more} for one in examples]
-    metric = metric.clone()
-    metric.distributed_available_fn = _never  # this process has all examples; other processes may not call this
-    metric.update(predictions, examples)
-    scores: dict[str, float] = metric.compute()
-    return scores
-
-
-def _never() -> bool:
-    return False
+    return scores_alone(metric, predictions, examples)
 
 
 def check_score(setting: str, value: str, names: Collection[str]) -> None:

@@ -10,10 +10,12 @@ import torch
 
 from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, valid_span, yes_no_word
 from portico.mrc.metrics.thresholds import PrefixSweep, QuestionRows
+from portico.trust.names import data_only
 
 _TASKS = ("long_answer", "short_answer")
 
 
+@data_only
 class NqF1(QuestionRows):
     """F1, precision and recall of long and short answers, each of which is right or wrong as a whole.
 

@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.metrics.squad import Records, check_answered, gold_texts, nothing_scored
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _KILT_EPSILON = 1e-8
 _AFTER_SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
+@data_only
 class Rouge(Metric):
     """ROUGE F1 of generated answers against the best of the gold answers, averaged over the questions.
 

@@ -221,11 +221,16 @@ class SpanScores:
 
     def of(self, predictions: Sequence[Record]) -> dict[str, float]:
         """Return the metrics of answers in PrimeQA's form; each process must have the answers to all questions."""
-        metric = self.metric.clone()
-        metric.sync_on_compute = False
-        metric.update(predictions, [self._references[record["example_id"]] for record in predictions])
-        scores: dict[str, float] = metric.compute()
-        return scores
+        return scores_alone(self.metric, predictions, [self._references[one["example_id"]] for one in predictions])
+
+
+def scores_alone(metric: "Metric", predictions: Sequence[Record], references: Sequence[Any]) -> dict[str, float]:
+    """Return the scores of these answers without asking other processes; ``metric`` stays as it is."""
+    metric = metric.clone()
+    metric.distributed_available_fn = lambda: False  # torchmetrics reads `sync_on_compute` only when it makes a metric
+    metric.update(predictions, references)
+    scores: dict[str, float] = metric.compute()
+    return scores
 
 
 def _predictions(answers: "Answers") -> list[dict[str, Any]]:

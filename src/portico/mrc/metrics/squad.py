@@ -20,6 +20,7 @@ from portico.mrc.metrics.scores import (
     text_scores,
 )
 from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class AnswerTexts(Metric):
         return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
 
 
+@data_only
 class SquadV1(AnswerTexts):
     """The metrics of SQuAD 1.1, equal to the results of the official script.
 
@@ -134,6 +136,7 @@ class SquadV1(AnswerTexts):
         super().__init__(normalize_answer, **kwargs)
 
 
+@data_only
 class Mrqa(AnswerTexts):
     """The metrics of the MRQA shared task.
 
@@ -148,6 +151,7 @@ class Mrqa(AnswerTexts):
         super().__init__(normalize_answer, skip_unanswered=skip_unanswered, **kwargs)
 
 
+@data_only
 class Mlqa(AnswerTexts):
     """The metrics of MLQA and XQuAD: SQuAD's, with answers normalised in their language.
 
@@ -164,6 +168,7 @@ class Mlqa(AnswerTexts):
         super().__init__(mlqa_normalization(language), **kwargs)
 
 
+@data_only
 class SquadV2(QuestionRows):
     """Exact match and F1 of SQuAD 2.0, over batches and processes.
 

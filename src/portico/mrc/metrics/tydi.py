@@ -13,12 +13,14 @@ import torch
 from portico.mrc.metrics.scores import overlap_f1
 from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, valid_span, yes_no_word
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
+from portico.trust.names import data_only
 
 _TASKS = ("passage", "minimal")
 _ENGLISH = ("english", "en")
 _LONGEST_NAME = 64
 
 
+@data_only
 class TydiF1(QuestionRows):
     """F1, precision and recall of passages and minimal answers, each language at its best threshold.
 

@@ -22,6 +22,7 @@ from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
+from portico.trust.names import refuse_download
 
 _SETTING = "model.name_or_path"
 PLAIN_HEAD = "span"
@@ -78,8 +79,9 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
     if is_path and not Path(name_or_path).is_dir():
         raise InputError(
             f"{given} does not exist; set it to a folder written "
-            "by `save_pretrained`, such as that of a run, or to a name on the hub."
+            "by `save_pretrained`, such as the folder of a run, or to a name on the hub."
         )
+    refuse_download(setting, name_or_path)
     with loading_pretrained(
         f"{given} cannot be loaded as a question answering model with its tokenizer",
         "set it to a folder written by `save_pretrained`, or to a hub name such as bert-base-uncased.",

@@ -145,8 +145,8 @@ class ModelForDownstreamTasks(ModelByConfig):
         """Run the encoder, then the active head, which gets ``kwargs``: labels and its other inputs.
 
         Tokens, segments (if the encoder has them) and positions (by default 0, 1, ...) are ``int64 [B, L]``, the mask
-        is 0 at padding, ``[B, L]``, and embeddings, instead of tokens, are ``float [B, L, H]``. The options are those
-        of the encoder: attentions and hidden states of all layers, and a ``ModelOutput`` instead of a tuple.
+        is 0 at padding, ``[B, L]``, and embeddings, instead of tokens, are ``float [B, L, H]``. The options request
+        attentions and hidden states of all layers, and a ``ModelOutput`` instead of a tuple.
         """
         read_by_head = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         given = {

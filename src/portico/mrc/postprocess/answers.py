@@ -67,10 +67,10 @@ class Shortlist:
 
 
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
-    """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
+    """Insert a first span with score 0 and the text "empty" into every example without any text.
 
     utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
-    examples were given one, ``bool [E]``.
+    examples got a span, ``bool [E]``.
     """
     num_texts_E = np.bincount(ranked.example_N, _has_text(ranked.spans), minlength=len(ranked.counts_E))
     needs_E = (ranked.counts_E <= 1) & (num_texts_E == 0)

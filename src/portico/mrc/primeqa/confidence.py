@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from portico.errors import InputError, MissingPackageError
+from portico.errors import InputError
 from portico.mrc.features.labels import TargetType
+from portico.trust.files import load_classifier
 
 SpanRecord: TypeAlias = dict[str, Any]
 """A possible answer, with PrimeQA's keys."""
@@ -37,14 +38,7 @@ class ConfidenceScorer:
                 f"The file `confidence_model_path={path}` does not exist; set it to a classifier stored by joblib, or "
                 "leave it out."
             )
-        try:
-            from joblib import load
-        except ImportError as error:
-            raise MissingPackageError(
-                "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
-                "or leave `confidence_model_path` out."
-            ) from error
-        self._model = load(path)
+        self._model = load_classifier("confidence_model_path", path)
 
     def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
         """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from portico.cli.experiment import TARGET, path_of
+from portico.cli.experiment import TARGET
 from portico.cli.settings import check_values, schema_of
 from portico.data.defects import shorten
 from portico.errors import InputError
@@ -22,6 +22,8 @@ from portico.mrc.report.explorer import MAX_MEGABYTES
 from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD, write_report
 from portico.report.page import GENERATOR, REPORT_PAGE
+from portico.trust.files import plain_yaml
+from portico.trust.names import from_folder, import_target, refuse_in_folder
 
 # Our pages have `GENERATOR` within this many bytes.
 _HEAD = 1000
@@ -35,7 +37,6 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
-_OWN_DATA = path_of(MRCData)
 Example = Mapping[str, Any]
 
 
@@ -101,8 +102,8 @@ def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config
 
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
-    supported format; by default what the run's ``config.yaml`` names. A class that it names to load the data is only
-    called with ``trust_config``.
+    supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
+    only loaded with ``trust_config``.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
@@ -131,6 +132,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config
         name=str(folder.resolve()),
         results=results,
         metrics=_numbers(metrics),
+        headline=str(recorded.get("headline") or ""),
         baselines=recorded.get("baselines"),
         log_history=_read_log_history(folder / "trainer_state.json"),
         settings=recorded.get("settings")
@@ -155,22 +157,13 @@ def _answer_prefix(folder: Path) -> str:
     )
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Reads YAML without aliases: a run writes none, and nested ones make a few lines a value of any size."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it holds an alias")
-        return super().compose_node(parent, index)
-
-
 def _read_mapping(path: Path) -> dict[str, Any]:
     """Return the contents of a JSON or YAML file, an empty mapping if there is no such file."""
     if not path.is_file():
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-        value = yaml.load(text, _PlainLoader) if path.suffix == ".yaml" else json.loads(text)
+        value = plain_yaml(text) if path.suffix == ".yaml" else json.loads(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise _unusable(path, f"cannot be read ({' '.join(str(error).split())[:300]})") from error
     if not isinstance(value, Mapping):
@@ -247,9 +240,8 @@ def _answered_examples(
             f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
         )
     try:
-        if data is None:
-            _check_data(config["data"], trust_config=trust_config)
-        examples = load_examples(config["data"]).validation if data is None else read_examples(data)
+        with from_folder(folder / "config.yaml", trusted=trust_config or data is not None):
+            examples = _validation_of(config["data"]) if data is None else read_examples(data)
     except InputError as error:
         if data is not None:
             raise
@@ -268,22 +260,18 @@ def _answered_examples(
     return answered
 
 
-def _check_data(data: Any, *, trust_config: bool) -> None:
-    """Refuse settings of the data that cannot be used, and a class that would run code of the folder's author."""
+def _validation_of(data: Any) -> Sequence[Example]:
+    """Return the questions that a run was evaluated on; refuse settings of its data that cannot be used."""
     if not isinstance(data, Mapping):
         raise InputError(f"`data={shorten(data)}` is not a mapping; correct it in the config.yaml of the run.")
-    target = data.get(TARGET, _OWN_DATA)
-    if target != _OWN_DATA:
-        if not trust_config:
-            raise InputError(
-                f"`data.{TARGET}={shorten(target)}` would be imported and called to load the data; if you trust the "
-                "run, allow it with --trust-config."
-            )
-        return
+    if import_target(f"data.{TARGET}", data.get(TARGET, MRCData)) is not MRCData:
+        refuse_in_folder(shorten(data[TARGET]), "called to load the data")
+        return load_examples(data).validation
     rules = {name: one.rule for name, one in schema_of(MRCData).known.items()}
     if unknown := sorted({str(key) for key in data} - {TARGET, *rules}):
         raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting; remove it from the run's config.yaml.")
     check_values("data", data, rules)
+    return load_examples(data).validation
 
 
 def _check_entries(path: Path, entries: Mapping[str, Any], form: str, is_valid: Callable[[Any], bool]) -> None:

@@ -157,8 +157,8 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
     table_of_groups = partial(templates.several_table, headings=[ordinal(place) for place in range(len(runs))])
     best = max(runs, key=lambda run: score("", run.results).f1)
     lead = (
-        f"{num_questions(len(first.results))}, {len(runs)} runs: the best F1, {score('', best.results).f1:.1f}, is "
-        f"that of {best.name}; changes are from {first.name}."
+        f"{num_questions(len(first.results))}, {len(runs)} runs: {best.name} has the best F1, "
+        f"{score('', best.results).f1:.1f}; changes are from {first.name}."
     )
     return render_page(
         f"{len(runs)} runs from {first.name}",
@@ -261,10 +261,10 @@ def _verdict_on_several(first: str, changes: Sequence[_ChangeOfRun]) -> str:
     better = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.low > 0]
     worse = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.high < 0]
     if not (better or worse):
-        return f"No F1 differs significantly from that of {first}: equally good runs would often differ by as much."
+        return f"No F1 differs significantly from the F1 of {first}: equally good runs would often differ by as much."
     runs = {"better": better, "worse": worse}
     parts = [f"{how}: {', '.join(names)}" for how, names in runs.items() if names]
-    return f"Runs whose F1 differs significantly from that of {first} (p < {_SIGNIFICANT}): {'; '.join(parts)}."
+    return f"Runs whose F1 differs significantly from the F1 of {first} (p < {_SIGNIFICANT}): {'; '.join(parts)}."
 
 
 def _questions(

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from portico.mrc.report.results import QuestionResult
-from portico.mrc.report.statistics import mcnemar, mean_intervals, randomisation
+from portico.mrc.report.statistics import mcnemar, mean_intervals, randomisation, score_intervals
 from portico.report.page import Interval
 
 NO_ANSWER = "no answer"
@@ -44,7 +44,7 @@ Tokens = tuple[str, ...]
 
 
 class Kind(Enum):
-    """The one class that each question falls into, with its label on the page and what that means."""
+    """The class that a question falls into, with its label on the page and its meaning."""
 
     def __init__(self, label: str, meaning: str) -> None:
         self.label = label
@@ -222,7 +222,7 @@ _GROUPINGS = (
 
 
 class Group(NamedTuple):
-    """Mean scores, 0..100, of at least one question, with their bootstrap intervals."""
+    """Mean scores, 0..100, of at least one question, with their intervals."""
 
     name: str
     num_questions: int
@@ -235,7 +235,7 @@ class Group(NamedTuple):
 def score(name: str, results: Sequence[QuestionResult]) -> Group:
     scores_Q2 = _scores(results)
     exact, f1 = scores_Q2.mean(axis=0).tolist()
-    return Group(name, len(results), exact, f1, *mean_intervals(scores_Q2))
+    return Group(name, len(results), exact, f1, *score_intervals(scores_Q2, best=100.0))
 
 
 class Difference(NamedTuple):

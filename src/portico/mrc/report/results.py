@@ -95,6 +95,7 @@ class RunRecord:
         results: Every evaluated question; may be empty.
         metrics: Scores of the whole set, 0..100, under SQuAD's names with any prefix; also the loss, and run times in
             seconds. Missing scores are computed from ``results``.
+        headline: The score of ``metrics``, without a prefix, that is shown first if it is neither F1 nor exact match.
         baselines: Metrics of answering trivially, such as ``DECLINING``, by name; None computes them from ``results``.
         log_history: The entries of a ``TrainerState``; those with a ``step`` are plotted.
         settings: The settings of the run; each nested mapping becomes a table.
@@ -107,6 +108,7 @@ class RunRecord:
     name: str = ""
     results: Sequence[QuestionResult]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    headline: str = ""
     baselines: Mapping[str, Mapping[str, float]] | None = None
     log_history: Sequence[Mapping[str, Any]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)

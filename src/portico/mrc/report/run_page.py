@@ -53,8 +53,9 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
         "settings": record.settings,
         "sections": record.sections,
         "baselines": record.baselines,
+        "headline": record.headline,
         "spans": {result.id: result.predicted_span for result in record.results},
-        "example": example_questions(record.results),
+        "example": example_questions(record.results) | {"score": lead(record.results)},
     }
     write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
     return page
@@ -63,8 +64,8 @@ def record_run(folder: str | Path, record: RunRecord) -> Path:
 def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
     """Return a passage with questions that the run answers correctly, for ``portico demo``; ``{}`` without any.
 
-    Up to three questions have an answer, each a different one; a last question has no answer, if the run correctly
-    declines one.
+    Up to three ``questions`` have an answer, each a different one; ``declined`` has a question without an answer, if
+    the run correctly declines one.
     """
     by_context: dict[str, dict[str, str]] = {}
     for result in results:
@@ -80,7 +81,7 @@ def example_questions(results: Sequence[QuestionResult]) -> dict[str, Any]:
 
     context, asked = max(by_context.items(), key=worth)
     declined = [asked.pop("")] if "" in asked else []
-    return {"context": context, "questions": [*list(asked.values())[:3], *declined]}
+    return {"context": context, "questions": list(asked.values())[:3], "declined": declined}
 
 
 def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> None:
@@ -115,7 +116,10 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     return render_page(
         record.title,
         lead(results),
-        parts.remark(remark(headline)) + parts.tiles(headline) + parts.missing(record.missing),
+        parts.remark(remark(headline))
+        + parts.tiles(own_tile(record))
+        + parts.tiles(headline)
+        + parts.missing(record.missing),
         [
             Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
@@ -165,6 +169,14 @@ def remark(headline: Sequence[Tile]) -> str:
         if way is not None and tile.percent is not None and tile.percent < tile.baselines[way] + _SAME:
             return f"{tile.label} {tile.value} is no better than {way}, which gives {tile.baselines[way]:.1f}."
     return ""
+
+
+def own_tile(record: RunRecord) -> list[Tile]:
+    """Return the tile of a headline score that :func:`tiles` does not show, such as a metric of the user's."""
+    value = _metric(record.metrics, record.headline) if record.headline else None
+    if value is None or record.headline in ("f1", "exact", "exact_match"):
+        return []
+    return [Tile(record.headline, f"{value:.4g}")]
 
 
 def tiles(

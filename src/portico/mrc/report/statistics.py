@@ -3,9 +3,11 @@
 Shape suffixes: Q questions, S scores of a question, K distinct rows of scores, R resamples or rounds, T thresholds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,27 @@ NUM_ROUNDS = 10_000
 NUM_BINS = 10
 CONFIDENCE = 0.95
 SEED = 0
+
+
+def score_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, best: float) -> list[Interval]:
+    """Return an interval of each column's mean: Wilson's if all its scores are 0 or ``best``, else the bootstrap's.
+
+    The bootstrap interval of equal scores has no width, however few they are.
+
+    Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 1927.
+    """
+    intervals = mean_intervals(scores_QS)
+    num_questions = len(scores_QS)
+    deviates = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) ** 2 / num_questions
+    for column, scores_Q in enumerate(scores_QS.T):
+        if np.isin(scores_Q, (0.0, best)).all():
+            share = float(scores_Q.mean()) / best
+            middle = share + deviates / 2
+            width = math.sqrt(deviates * (share * (1 - share) + deviates / 4))
+            ends = ((middle - width) / (1 + deviates), (middle + width) / (1 + deviates))
+            # Rounding must not exclude the share itself.
+            intervals[column] = Interval(best * min(ends[0], share), best * max(ends[1], share))
+    return intervals
 
 
 def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> list[Interval]:
@@ -90,7 +113,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 class ConfidenceBin:
     """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.
 
-    Accuracy is the fraction answered exactly, with its bootstrap interval. All but the count are in 0..1.
+    Accuracy is the fraction answered exactly, with Wilson's interval. All but the count are in 0..1.
     """
 
     low: float
@@ -125,7 +148,7 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
     bins = []
     for index in np.unique(bin_Q).tolist():
         confidences, exacts = confidence_Q[bin_Q == index], exact_Q[bin_Q == index]
-        (interval,) = mean_intervals(exacts[:, None])
+        (interval,) = score_intervals(exacts[:, None], best=1.0)
         means = float(confidences.mean()), float(exacts.mean())
         bins.append(ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, len(exacts), *means, interval))
     error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import poptorch_emulator as poptorch
 from ipu_trainers import bert_config, ipu_trainer
+from models import tiny_t5
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.pipelining.placement import (
     layer_ipus,
@@ -59,12 +60,6 @@ def vit():
     return hf.ViTForImageClassification(config)
 
 
-def t5():
-    return hf.T5ForConditionalGeneration(
-        hf.T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
-    )
-
-
 def bart():
     config = hf.BartConfig(
         vocab_size=50,
@@ -93,7 +88,7 @@ FAMILIES = {
     ),
     "distilbert-qa": (distilbert, TEXT, SPAN, 4),
     "gpt2": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=4, n_head=2)), TEXT, SAME, 5),
-    "t5": (t5, TEXT, SAME, 6),
+    "t5": (tiny_t5, TEXT, SAME, 6),
     "bart": (bart, TEXT, SAME, 6),
     "vit": (vit, {"pixel_values": torch.ones(1, 3, 8, 8)}, CLASS, 4),
     "llama": (lambda: llama(False), TEXT, SAME, 4),
@@ -283,14 +278,18 @@ class TestLayersPerIpu:
     def test_are_distributed(self, layers, ipus, number, expected):
         assert layer_ipus(layers, ipus, number) == expected
 
-    @pytest.mark.parametrize("layers", [[3, 3], [5, 5], [8, -1]])
-    def test_must_add_up(self, layers):
-        with pytest.raises(IncompatibleIPUConfigError, match="does not define the correct number of layers"):
-            layer_ipus(layers, 2, 7)
-
-    @pytest.mark.parametrize("layers", [[1, 2, 4], [-1, 2, 4]])
-    def test_need_one_number_per_ipu(self, layers):
-        with pytest.raises(IncompatibleIPUConfigError, match="its length does not match ipus_per_replica"):
+    @pytest.mark.parametrize(
+        ("layers", "message"),
+        [
+            ([3, 3], "does not define the correct number of layers"),
+            ([5, 5], "does not define the correct number of layers"),
+            ([8, -1], "does not define the correct number of layers"),
+            ([1, 2, 4], "its length does not match ipus_per_replica"),
+            ([-1, 2, 4], "its length does not match ipus_per_replica"),
+        ],
+    )
+    def test_must_add_up_to_the_layers_and_ipus(self, layers, message):
+        with pytest.raises(IncompatibleIPUConfigError, match=message):
             layer_ipus(layers, 2, 7)
 
     @given(st.lists(st.integers(-1, 5), min_size=2, max_size=6), st.integers(1, 30))

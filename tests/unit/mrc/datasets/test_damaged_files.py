@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from damage import HUGE, damaged_file, damaged_tree
-from mrc_records import (
+from mrc_data import (
     BASE_RAW,
     FID_RAW,
     MRQA_FLAT,
@@ -106,11 +106,25 @@ def num_questions(name, tree):
         elif isinstance(entry, dict) and name == "mrqa" and "detected_answers" not in entry:
             passages = [] if set(entry) == {"header"} else [entry]
         else:
-            count += 1
+            count += held(entry)
         for passage in passages:
             questions = passage.get("qas") if isinstance(passage, dict) else None
-            count += len(questions) if isinstance(questions, list) else 1
+            count += sum(map(held, questions)) if isinstance(questions, list) else held(passage)
     return count
+
+
+def held(value):
+    """Return how many questions something damaged still holds, at least 1."""
+    found = []
+
+    def look(one):
+        if isinstance(one, dict) and {"question", "question_text", "answers"} & set(one):
+            found.append(one)
+        elif isinstance(one, dict | list):
+            list(map(look, one.values() if isinstance(one, dict) else one))
+
+    look(value)
+    return len(found) or 1
 
 
 def read_damaged(source, seed, path, left_out):
@@ -141,7 +155,9 @@ def test_damaged_file_is_read_or_refused(source, num_files, tmp_path, monkeypatc
 
 def test_every_question_of_an_unusable_passage_is_counted(tmp_path, caplog):
     passage = {"context": 5, "qas": [{"id": key, "question": "q", "answers": []} for key in "def"]}
-    for paragraphs in ([passage], passage):
+    misspelt = {"context": "c", "questions": passage["qas"]}
+    nested = {"context": "c", "qas": [passage["qas"]]}
+    for paragraphs in ([passage], passage, misspelt, [misspelt], [[passage]], [nested]):
         path = tmp_path / "train.json"
         path.write_text(json.dumps({"data": [*SQUAD, {"title": "t", "paragraphs": paragraphs}]}))
         assert len(read_examples(path, skip_invalid=True)) == 3

@@ -123,6 +123,20 @@ def test_has_unanswerable(written):
         (flat(is_impossible=True), r"`is_impossible` is true, but `answers` holds 1"),
         (flat(is_impossible=False, answers=[]), r"`is_impossible` is false, but `answers` holds 0"),
         ("text", r"a record must be a JSON object; got 'text'"),
+        (flat(answers=[{"text": "Oslo", "answer_start": 20}]), r"the answer does not occur in the context"),
+        *(
+            (
+                flat(answers=[{"text": "Turku", "answer_start": start}]),
+                rf"`answer_start` {start} of the answer 'Turku' is wrong: the context has {there}",
+            )
+            for start, there in (
+                (21, r"'urku ' there, and the answer occurs at 20, 44\."),
+                (43, r"' Turk' there, and the answer occurs at 44, 20\."),
+                (-1, r"the characters 0 to 57, and"),
+                (20 - len(CONTEXT), r"the characters 0 to 57, and"),
+                (900, r"the characters 0 to 57, and"),
+            )
+        ),
     ],
 )
 def test_invalid_record_is_named_with_the_reason(written, record, message):
@@ -132,37 +146,6 @@ def test_invalid_record_is_named_with_the_reason(written, record, message):
     assert str(error.value).startswith(f"{path}, record 2")
     assert "\n" not in str(error.value)
     assert "`skip_invalid=True` (`data.skip_invalid=true` on the command line)" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        (21, r"the context has 'urku ' there, and the answer occurs at 20, 44\."),
-        (43, r"the context has ' Turk' there, and the answer occurs at 44, 20\."),
-        (-1, r"the context has the characters 0 to 57, and"),
-        (20 - len(CONTEXT), r"the context has the characters 0 to 57, and"),
-        (900, r"the context has the characters 0 to 57, and"),
-    ],
-)
-def test_wrong_answer_start_shows_the_context_there_and_where_the_answer_is(written, start, message):
-    with pytest.raises(InputError, match=rf"`answer_start` {start} of the answer 'Turku' is wrong: {message}"):
-        read_squad(written([flat(answers=[{"text": "Turku", "answer_start": start}])]))
-
-
-def test_answer_missing_from_the_context_is_reported(written):
-    with pytest.raises(InputError, match="the answer does not occur in the context"):
-        read_squad(written([flat(answers=[{"text": "Oslo", "answer_start": 20}])]))
-
-
-def test_error_in_a_nested_file_names_article_paragraph_question_and_id(written):
-    place = r"article 1 \('Zoë'\), paragraph 1, question 2, id 'q9': `question` is empty"
-    with pytest.raises(InputError, match=place):
-        read_squad(written(nested(question(), question(id="q9", question=""))))
-
-
-def test_duplicate_id_names_both_places(written):
-    with pytest.raises(InputError, match=r"line 3, id 'q1': duplicate id, first used by line 1, id 'q1'"):
-        read_squad(written(json_lines(flat(), flat(id="q2"), flat())))
 
 
 @pytest.mark.parametrize(
@@ -184,6 +167,15 @@ def test_duplicate_id_names_both_places(written):
             r"paragraph 1: .*expected a list `qas`; got an object with the",
         ),
         (b'{"data": [{"paragraphs": [3]}]}', r"article 1, paragraph 1: .*expected a list `qas`; got 3"),
+        (
+            json.dumps(nested(question(), question(id="q9", question=""))).encode(),
+            r"article 1 \('Zoë'\), paragraph 1, question 2, id 'q9': `question` is empty",
+        ),
+        (
+            json_lines(flat(), flat(id="q2"), flat()),
+            r"line 3, id 'q1': duplicate id, first used by line 1, id 'q1'",
+        ),
+        (json_lines(flat()) + b'{"id": \n' + json_lines(flat(id="q2")), r"line 2, column 8: not JSON"),
         (b"[" * 100_000, r"nested too deeply"),
         (b'{"id": 1\xe9}', r"not UTF-8 \(byte 0xe9"),
         (gzip.compress(b"{}" * 100, mtime=0)[:-9], r"cannot be read \(Compressed file ended"),
@@ -196,27 +188,17 @@ def test_file_that_is_not_squad_is_refused(written, content, message):
     assert str(path) in str(error.value)
 
 
-def test_invalid_json_line_is_named(written):
-    with pytest.raises(InputError, match=r"line 2, column 8: not JSON"):
-        read_squad(written(json_lines(flat()) + b'{"id": \n' + json_lines(flat(id="q2"))))
-
-
-def test_missing_file_suggests_similar_names(written, tmp_path):
-    written([], name="squad-train.json")
-    with pytest.raises(InputError, match=r"no such file; in .* did you mean squad-train\.json\?"):
-        read_squad(tmp_path / "squad-trian.json")
-    with pytest.raises(InputError, match=r"no file has a similar name"):
-        read_squad(tmp_path / "xyz")
-
-
-def test_empty_folder_is_refused(tmp_path):
+def test_missing_files_and_folders_are_reported(written, tmp_path):
     with pytest.raises(InputError, match=r"the folder has no file ending in \.json, \.jsonl"):
         read_squad(tmp_path)
-
-
-def test_missing_folder_is_reported(tmp_path):
-    with pytest.raises(InputError, match=r"no folder .*nowhere; relative paths start at"):
-        read_squad(tmp_path / "nowhere" / "train.json")
+    written([], name="squad-train.json")
+    for name, message in (
+        ("squad-trian.json", r"no such file; in .* did you mean squad-train\.json\?"),
+        ("xyz", r"no file has a similar name"),
+        ("nowhere/train.json", r"no folder .*nowhere; relative paths start at"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_squad(tmp_path / name)
 
 
 def test_skip_invalid_keeps_valid_records_and_warns_once(written, caplog):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import portico.mrc.features.storage as storage
-from mrc_texts import make_examples
+from mrc_data import make_examples
 from portico.mrc.features.featurizer import Featurizer
 
 CONTEXT = multiprocessing.get_context("fork")

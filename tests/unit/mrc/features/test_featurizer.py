@@ -7,33 +7,15 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples, windows
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 
-SIZES = [(64, 16, False), (40, 12, True), (32, 0, False), (200, 50, True)]
-
-
+SIZES = [
+    {"max_seq_length": length, "doc_stride": stride, "pad": pad}
+    for length, stride, pad in ((64, 16, False), (40, 12, True), (32, 0, False), (200, 50, True))
+]
 EXAMPLES = make_examples(0)
-
-
-def slow_rows(tokenizer, examples, max_seq_length, doc_stride, pad):
-    """Follow the rules of the QA example of transformers one window at a time."""
-    right = tokenizer.padding_side == "right"
-    for example in examples:
-        pair = (example["question"].lstrip(), example["context"])
-        encoding = tokenizer(
-            *(pair if right else pair[::-1]),
-            truncation="only_second" if right else "only_first",
-            max_length=max_seq_length,
-            stride=doc_stride,
-            padding="max_length" if pad else False,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-        for w, offsets in enumerate(encoding["offset_mapping"]):
-            row = {name: encoding[name][w] for name in tokenizer.model_input_names}
-            yield example, row, offsets, [sequence == int(right) for sequence in encoding.sequence_ids(w)]
 
 
 def slow_positions(tokenizer, example, row, offsets, in_context):
@@ -55,23 +37,26 @@ def slow_positions(tokenizer, example, row, offsets, in_context):
     return start - 1, end + 1
 
 
+def made(tokenizer, sizes, **options):
+    sizes = {("pad_to_max_length" if name == "pad" else name): value for name, value in sizes.items()}
+    return Featurizer(tokenizer, **sizes, **options)
+
+
 @pytest.fixture(params=TOKENIZERS)
 def tokenizer(request):
     return TOKENIZERS[request.param]
 
 
-@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_eval_features_match_the_pair_encoding(tokenizer, max_seq_length, doc_stride, pad):
-    features = Featurizer(
-        tokenizer, max_seq_length=max_seq_length, doc_stride=doc_stride, pad_to_max_length=pad
-    ).eval_features(EXAMPLES)
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
+def test_eval_features_match_the_pair_encoding(tokenizer, sizes):
+    features = made(tokenizer, sizes).eval_features(EXAMPLES)
     expected = [
         {
             **row,
             "example_id": example["id"],
             "offset_mapping": [pair if inside else None for pair, inside in zip(offsets, in_context, strict=True)],
         }
-        for example, row, offsets, in_context in slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)
+        for example, row, offsets, in_context in windows(tokenizer, EXAMPLES, **sizes)
     ]
     assert [features[f] for f in range(len(features))] == expected
     assert features.example_id == [row["example_id"] for row in expected]
@@ -79,28 +64,19 @@ def test_eval_features_match_the_pair_encoding(tokenizer, max_seq_length, doc_st
     assert features.lengths.tolist() == [len(row["input_ids"]) for row in expected]
 
 
-@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_train_features_with_the_label_bug_match_run_qa(tokenizer, max_seq_length, doc_stride, pad):
-    features = Featurizer(
-        tokenizer,
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        pad_to_max_length=pad,
-        compat_label_bug=True,
-    ).train_features(EXAMPLES)
-    for f, (example, row, *where) in enumerate(slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)):
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
+def test_train_features_with_the_label_bug_match_run_qa(tokenizer, sizes):
+    features = made(tokenizer, sizes, compat_label_bug=True).train_features(EXAMPLES)
+    for f, (example, row, *where) in enumerate(windows(tokenizer, EXAMPLES, **sizes)):
         start, end = slow_positions(tokenizer, example, row, *where)
         assert features[f] == {**row, "start_positions": start, "end_positions": end}
 
 
-@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_labels_are_right_for_an_answer_in_the_last_context_token(tokenizer, max_seq_length, doc_stride, pad):
-    settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "pad_to_max_length": pad}
-    features = Featurizer(tokenizer, **settings).train_features(EXAMPLES)
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
+def test_labels_are_right_for_an_answer_in_the_last_context_token(tokenizer, sizes):
+    features = made(tokenizer, sizes).train_features(EXAMPLES)
     num_last = 0
-    for f, (example, row, offsets, in_context) in enumerate(
-        slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)
-    ):
+    for f, (example, row, offsets, in_context) in enumerate(windows(tokenizer, EXAMPLES, **sizes)):
         start, end = features[f]["start_positions"], features[f]["end_positions"]
         expected = slow_positions(tokenizer, example, row, offsets, in_context)
         last = len(in_context) - 1 - in_context[::-1].index(True)
@@ -184,20 +160,23 @@ def test_data_collator_with_padding_pads_the_rows():
     assert num_rows == len(features)
 
 
-def test_empty_examples_are_refused():
-    with pytest.raises(InputError, match="no examples to make features of"):
-        Featurizer(TOKENIZERS["bert"]).eval_features([])
-
-
-def test_slow_tokenizer_is_refused():
-    with pytest.raises(InputError, match="SimpleNamespace is not a fast tokenizer"):
-        Featurizer(SimpleNamespace(is_fast=False))
-
-
-@pytest.mark.parametrize("doc_stride", [-1, 40, 41])
-def test_stride_outside_the_window_is_refused(doc_stride):
-    with pytest.raises(InputError, match=f"`doc_stride={doc_stride}` must be at least 0 and below `max_seq"):
-        Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=doc_stride)
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: Featurizer(TOKENIZERS["bert"]).eval_features([]), "no examples to make features of"),
+        (lambda: Featurizer(SimpleNamespace(is_fast=False)), "SimpleNamespace is not a fast tokenizer"),
+        *(
+            (
+                lambda stride=stride: Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=stride),
+                f"`doc_stride={stride}` must be at least 0 and below `max_seq",
+            )
+            for stride in (-1, 40, 41)
+        ),
+    ],
+)
+def test_what_makes_no_features_is_refused(use, message):
+    with pytest.raises(InputError, match=message):
+        use()
 
 
 @pytest.mark.parametrize(("num_words", "room"), [(20, 17), (50, 0)])

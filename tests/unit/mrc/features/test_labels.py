@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.labels import SubsampleType, Subsampling, TargetType
@@ -118,11 +118,6 @@ def test_subsampling_has_a_probability_per_type():
 def test_invalid_probability_is_refused(settings, name):
     with pytest.raises(InputError, match=f"`negative_sampling_prob_when_{name}_answer=.*` is not a probability"):
         Subsampling(*settings, 0)
-
-
-def test_subsampling_that_drops_everything_is_refused():
-    with pytest.raises(InputError, match="Subsampling leaves none of"):
-        rows(annotated((-1, -1, -1, "NONE")), subsampling=Subsampling(0, 0, 0))
 
 
 def test_answer_without_offset_is_refused():

@@ -13,7 +13,7 @@ import pytest
 
 import fresh_process
 import portico.mrc.features.storage as storage
-from mrc_texts import TOKENIZERS, make_examples
+from mrc_data import TOKENIZERS, make_examples
 from parity.peers import QUIET
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError

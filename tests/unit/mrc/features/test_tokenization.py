@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mrc_texts import TOKENIZERS, WORDS
+from mrc_data import TOKENIZERS, WORDS
 from portico.mrc.features.tokenization import TextEncoder, _WordSplitter
 
 ODD = "\xb4\xa8\xbd\u0141\u017f\u4e2d\u6587\u0301\u0308\u0600\u200b\ufffd\x00\U0001f600"

@@ -73,11 +73,6 @@ def test_encoder_tuple_returns_a_tuple(hidden):
     assert len(head((hidden,))) == 3
 
 
-def test_num_labels_must_be_two():
-    with pytest.raises(InputError, match="takes 2 labels, and got 3"):
-        ExtractiveQAHead(config(num_labels=3))
-
-
 def test_the_override_sets_the_number_of_answer_types(hidden):
     head = ExtractiveQAHead(config(), num_labels_override=3)
     assert (head.num_labels, head.num_classification_head_labels) == (2, 3)
@@ -129,7 +124,9 @@ def test_without_dropout_the_logits_do_not_vary(hidden):
     assert (head(BaseModelOutput(hidden)).start_stdev == 0).all()
 
 
-def test_a_single_dropout_pass_is_refused():
+def test_other_numbers_of_labels_and_a_single_dropout_pass_are_refused():
+    with pytest.raises(InputError, match="takes 2 labels, and got 3"):
+        ExtractiveQAHead(config(num_labels=3))
     with pytest.raises(InputError, match=r"decoding_times_with_dropout=1.*set it to 2 or more"):
         ExtractiveQAWithConfidenceHead(config(decoding_times_with_dropout=1))
 

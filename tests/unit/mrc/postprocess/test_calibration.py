@@ -73,6 +73,7 @@ def test_best_null_threshold_beats_all_others(seed):
     [
         ("[" * 100_000, "recursion"),
         ("[]", "must be a mapping"),
+        ('{"warmth": 1}', ""),
         ('{"temperature": "1"}', "`temperature` is '1', not a number"),
         ('{"temperature": 0}', "`temperature` is 0, not above 0"),
         ('{"slope": NaN}', "`slope` is 'nan', not a number"),
@@ -87,6 +88,8 @@ def test_file_that_holds_no_calibration_is_refused(tmp_path, text, what):
         AnswerCalibration.load(tmp_path)
 
 
-def test_threshold_may_be_infinite(tmp_path):
+def test_threshold_may_be_infinite_and_fields_may_be_missing(tmp_path):
     AnswerCalibration(null_score_diff_threshold=float("inf")).save(tmp_path)
     assert AnswerCalibration.load(tmp_path) == AnswerCalibration(null_score_diff_threshold=float("inf"))
+    (tmp_path / "answer_calibration.json").write_text('{"temperature": 2.0}')
+    assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)

@@ -255,13 +255,6 @@ def test_log_level(caplog):
     assert caplog.messages == [f"Post-processing {len(EXAMPLES)} examples split into {len(ROWS)} features."]
 
 
-def test_batch_size_does_not_change_answers():
-    logits = LOGITS["integers"](np.random.default_rng(2))
-    whole = post_process(logits, version_2_with_negative=True, batch_size=1000)
-    parts = post_process(logits, version_2_with_negative=True, batch_size=1)
-    assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
-
-
 def test_large_sets_are_ranked_and_written_in_blocks(tmp_path):
     num_examples = 2500  # several blocks, of features as well as of n-best lists
     examples = [{"id": f"{e}", "context": "x yy zzz"} for e in range(num_examples)]

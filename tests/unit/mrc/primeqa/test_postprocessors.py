@@ -246,6 +246,10 @@ class FirstFeature:
         ),
         (lambda data: data.rows.clear(), r"There are 25 examples but no features"),
         (lambda data: data.examples.clear(), r"There are no examples to answer"),
+        (
+            lambda data: setattr(data, "arrays", [array[:-1] for array in data.arrays]),
+            r"logits for (\d+) features, but (?!\1)\d+ features",
+        ),
     ],
 )
 def test_inputs_must_match(change, message):
@@ -254,13 +258,6 @@ def test_inputs_must_match(change, message):
     change(data)
     with pytest.raises(InputError, match=message):
         ExtractivePostProcessor(**SETTINGS).process(data.examples, data.rows, data.arrays)
-
-
-def test_outputs_must_match_the_features():
-    examples, rows = DATA[True]
-    arrays = [array[:-1] for array in outputs(rows)]
-    with pytest.raises(InputError, match=rf"logits for {len(rows) - 1} features, but {len(rows)} features"):
-        ExtractivePostProcessor(**SETTINGS).process(examples, rows, arrays)
 
 
 def test_scorers_of_a_single_span():
@@ -285,14 +282,9 @@ def test_missing_features_stop_the_iteration():
         ExtractivePostProcessor(**SETTINGS).process(examples, kept, outputs(kept))
 
 
-def test_unknown_scorer():
-    with pytest.raises(
-        InputError, match=r"Unknown `scorer_type=best`; expected one of score_diff_based, target_type_"
-    ):
+def test_options_of_unknown_things_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"Unknown `scorer_type=best`; expected one of score_diff_based"):
         ExtractivePostProcessor(**SETTINGS, scorer_type="best")
-
-
-def test_missing_confidence_model(tmp_path):
     with pytest.raises(InputError, match=r"file `confidence_model_path=.*none.joblib` does not exist"):
         ExtractivePostProcessor(**SETTINGS, confidence_model_path=tmp_path / "none.joblib")
 
@@ -365,16 +357,12 @@ def test_tokens_may_be_a_list_of_objects():
     assert evaluated[0].processed_predictions == evaluated[1].processed_predictions
 
 
-def test_span_outside_all_passages():
+def test_span_outside_all_passages_and_a_context_of_other_tokens():
     example = natural_question(passage_candidates={"start_positions": [104], "end_positions": [119]})
     (prediction,) = natural_answers([example], start=1, end=3).processed_predictions
     assert prediction["passage_index"] == -1
-
-
-def test_context_must_be_the_joined_tokens():
-    with pytest.raises(
-        InputError, match=r"context of example 'a' is not its document's tokens joined by single blanks"
-    ):
+    message = r"context of example 'a' is not its document's tokens joined by single blanks"
+    with pytest.raises(InputError, match=message):
         natural_answers([natural_question(context=["Größe is seven </P> and more"])], start=1, end=3)
 
 
@@ -403,13 +391,9 @@ def test_generated_answers_are_decoded(wrapped):
         {"id": "b", "prediction_text": "w6 w7 w8"},
     ]
     assert evaluated.label_ids == [{"id": "a", "answers": ["one", "two"]}, {"id": "b", "answers": []}]
+    of_a_dataset = post_processor.prepare_examples_as_references(datasets.Dataset.from_list(FID_EXAMPLES))
+    assert of_a_dataset == evaluated.label_ids
     assert isinstance(post_processor, AbstractPostProcessor)
-
-
-def test_references_from_datasets():
-    examples = datasets.Dataset.from_list(FID_EXAMPLES[:1])
-    references = ELI5FiDPostProcessor(tokenizer=Words()).prepare_examples_as_references(examples)
-    assert references == [{"id": "a", "answers": ["one", "two"]}]
 
 
 def test_generated_answers_must_match_the_features():

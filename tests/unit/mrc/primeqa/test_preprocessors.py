@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 from transformers import BatchEncoding
 
-from mrc_records import DOCUMENT, TOWN, natural_questions, to_bytes, tydi_of_google, tydi_of_hub
-from mrc_texts import TOKENIZERS, WORDS
+from mrc_data import (
+    DOCUMENT,
+    TOKENIZERS,
+    TOWN,
+    WORDS,
+    natural_questions,
+    to_bytes,
+    tydi_of_google,
+    tydi_of_hub,
+    windows,
+)
 from portico.errors import InputError
 from portico.mrc import primeqa
 from portico.mrc.datasets import read_examples
@@ -59,26 +68,15 @@ def make_rows(*, single, seed=0, num_rows=40):
     return rows
 
 
-def expected_rows(tokenizer, rows, *, single, max_q_char_len=16):
+def expected_rows(tokenizer, rows, *, single):
     """Follow PrimeQA's rules one window at a time."""
-    right = tokenizer.padding_side == "right"
     for number, row in enumerate(rows):
         for context_idx, context in enumerate(row["context"]):
-            question = row["question"].lstrip()[:max_q_char_len]
-            encoding = tokenizer(
-                *((question, context) if right else (context, question)),
-                truncation="only_second" if right else "only_first",
-                max_length=LENGTH,
-                stride=STRIDE,
-                return_overflowing_tokens=True,
-                return_offsets_mapping=True,
-            )
-            for window, offsets in enumerate(encoding["offset_mapping"]):
-                inside = [sequence == int(right) for sequence in encoding.sequence_ids(window)]
-                feature = {name: encoding[name][window] for name in tokenizer.model_input_names}
-                where = {"example_idx": number, "example_id": row["example_id"]}
-                feature |= where if single else {**where, "context_idx": context_idx}
-                yield row, context_idx, feature, offsets, inside
+            example = {"question": row["question"].lstrip()[:16], "context": context}
+            where = {"example_idx": number, "example_id": row["example_id"]}
+            where |= {} if single else {"context_idx": context_idx}
+            for _, ids, offsets, inside in windows(tokenizer, [example], max_seq_length=LENGTH, doc_stride=STRIDE):
+                yield row, context_idx, {**ids, **where}, offsets, inside
 
 
 def expected_label(tokenizer, row, context_idx, ids, offsets, inside, *, single):

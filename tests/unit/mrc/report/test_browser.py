@@ -2,14 +2,12 @@
 
 import pytest
 
-from browser import BROWSER, with_script
-from browser import browse as browse_address
 from portico.mrc.report import Candidate
 from portico.mrc.report.comparison import comparison_page
 from portico.mrc.report.run_page import run_page
 from portico.report.sweep_page import sweep_page
-from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
-from sweep_results import summary
+from report_pages import BROWSER, CONTEXT, HISTORY, HOSTILE, RESULTS, record, result, summary, with_script
+from report_pages import browse as browse_address
 
 if BROWSER is None:
     pytest.skip(

@@ -4,7 +4,7 @@ import pytest
 
 from portico.errors import InputError
 from portico.mrc.report.comparison import align_runs, comparison_page
-from reading_results import HOSTILE, Page, record, result
+from report_pages import HOSTILE, Page, record, result
 
 FIRST = [result(0), result(1, predicted="1901"), result(2, predicted="1901"), result(3, gold="", predicted="Turku")]
 SECOND = [result(0, predicted="1901"), result(1), result(2, predicted="1901"), result(3, gold="", predicted="")]
@@ -53,8 +53,8 @@ def test_several_runs_are_compared_with_the_first():
     page = Page(comparison_page(*runs))
     assert page.sections == ["agreement", "changes", "groups", "questions", "methods"]
     text = "".join(page.text)
-    assert "40 questions, 3 runs: the best F1, 100.0, is that of good; changes are from base." in text
-    assert "Runs whose F1 differs significantly from that of base (p < 0.05): better: good." in text
+    assert "40 questions, 3 runs: good has the best F1, 100.0; changes are from base." in text
+    assert "Runs whose F1 differs significantly from the F1 of base (p < 0.05): better: good." in text
     data = json.loads(page.data[0])
     assert data["runs"] == ["base", "good", "same"]
     assert {data["kinds"][question["kind"]]["label"] for question in data["questions"]} == {"some correct"}
@@ -65,7 +65,7 @@ def test_several_runs_are_compared_with_the_first():
 def test_several_equal_runs_and_their_settings():
     runs = [record(FIRST, name=str(seed), settings={"seed": seed}) for seed in range(3)]
     text = Page(comparison_page(*runs)).text
-    assert any("No F1 differs significantly from that of 0" in part for part in text)
+    assert any("No F1 differs significantly from the F1 of 0" in part for part in text)
     assert "0 | 1 | 2" in text
 
 

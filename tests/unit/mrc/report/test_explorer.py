@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from portico.mrc.report.explorer import BYTES, Explorer, marked_stretches
 from portico.mrc.report.figures import Outcome, groupings, outcome
-from reading_results import CONTEXT, HOSTILE, RESULTS, result
+from report_pages import CONTEXT, HOSTILE, RESULTS, result
 
 RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
 

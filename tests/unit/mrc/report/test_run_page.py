@@ -8,7 +8,7 @@ from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.report.run_page import baselines, last_value, lead, run_page, tiles
 from portico.report.charts import curve
 from portico.report.page import Interval, duration
-from reading_results import HISTORY, HOSTILE, RESULTS, record, result, shown
+from report_pages import HISTORY, HOSTILE, RESULTS, record, result, shown
 
 METRICS = {"eval_exact": 33.3, "eval_f1": 44.4, "eval_HasAns_f1": 55.5, "eval_NoAns_exact": 50.0, "eval_loss": 0.5}
 

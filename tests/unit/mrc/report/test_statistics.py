@@ -18,9 +18,10 @@ from portico.mrc.report.statistics import (
     mcnemar,
     mean_intervals,
     randomisation,
+    score_intervals,
     threshold_curve,
 )
-from reading_results import result
+from report_pages import result
 
 
 def slow_interval(values, rng):
@@ -53,6 +54,24 @@ def test_columns_are_drawn_together_and_the_seed_decides():
 def test_equal_scores_have_an_interval_of_no_width():
     assert mean_intervals(np.full((7, 1), 100.0)) == [(100.0, 100.0)]
     assert NUM_RESAMPLES == 2000  # the page says so
+
+
+@pytest.mark.parametrize(
+    ("num_right", "num_questions", "expected"),
+    # Brown, Cai and DasGupta, "Interval Estimation for a Binomial Proportion", 2001, equation 4, at 95%.
+    [(60, 60, (93.98, 100.0)), (0, 60, (0.0, 6.02)), (1, 1, (20.65, 100.0)), (30, 60, (37.74, 62.26))],
+)
+def test_interval_of_a_share_has_a_width(num_right, num_questions, expected):
+    scores = np.zeros((num_questions, 1))
+    scores[:num_right] = 100.0
+    (interval,) = score_intervals(scores, best=100.0)
+    assert interval == pytest.approx(expected, abs=0.01)
+    assert interval.low <= scores.mean() <= interval.high
+
+
+def test_interval_of_other_scores_is_the_bootstrap():
+    scores = np.array([[0.0], [50.0], [100.0]])
+    assert score_intervals(scores, best=100.0) == mean_intervals(scores)
 
 
 @given(st.integers(0, 40), st.integers(0, 40))

@@ -253,7 +253,8 @@ def batch_norm_in_evaluation(
 def _statistics(graph: Graph, x: Value) -> tuple[Value, Value]:
     dims = [0, *range(2, x.rank)]
     mean = reduced(graph, "ReduceMean", x, dims)
-    centered = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
+    along_channels = graph.op("Unsqueeze", mean, graph.axes(0, *range(2, x.rank)))
+    centered = graph.op("Sub", x, along_channels)
     return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
 
 
@@ -268,7 +269,3 @@ def _batch_normalized(
     var = graph.op("Add", var, graph.constant(eps, dtype))
     normalized = graph.op("BatchNormalization", x, *given, mean, var, epsilon=0.0)
     return normalized, graph.op("Reciprocal", graph.op("Sqrt", var))
-
-
-def _along_channels(graph: Graph, value: Value, rank: int) -> Value:
-    return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))

@@ -4,8 +4,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import sampled_from as pick
 
-from unit.ort.compiler.lowerings.cases import Call, add, case, maybe, of
-from unit.ort.compiler.lowerings.values import (
+from unit.ort.compiler.lowerings.cases import (
     ALL,
     BITS,
     FLOATS,
@@ -17,12 +16,17 @@ from unit.ort.compiler.lowerings.values import (
     SHAPES,
     SIGNED,
     UNUSUAL,
+    Call,
+    add,
     alike_or_not,
     axes_of,
     broadcasting,
+    case,
     dim,
     dims,
     dims_or_all,
+    maybe,
+    of,
     tensors,
 )
 

@@ -5,8 +5,19 @@ from hypothesis import strategies as st
 from hypothesis.strategies import sampled_from as pick
 
 from portico.compat.transformers import products_of_experts
-from unit.ort.compiler.lowerings.cases import Call, add, case, maybe, of
-from unit.ort.compiler.lowerings.values import FLOATS, MODERATE, UNUSUAL, axes_of, dim, tensors
+from unit.ort.compiler.lowerings.cases import (
+    FLOATS,
+    MODERATE,
+    UNUSUAL,
+    Call,
+    add,
+    axes_of,
+    case,
+    dim,
+    maybe,
+    of,
+    tensors,
+)
 
 aten = torch.ops.aten
 flags = st.booleans()

@@ -4,8 +4,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import sampled_from as pick
 
-from unit.ort.compiler.lowerings.cases import Call, add, case, maybe, of
-from unit.ort.compiler.lowerings.values import (
+from unit.ort.compiler.lowerings.cases import (
     ALL,
     FLOATS,
     MODERATE,
@@ -14,9 +13,14 @@ from unit.ort.compiler.lowerings.values import (
     SCALARS,
     SHAPES,
     WITH_DIMENSIONS,
+    Call,
+    add,
     axes_of,
+    case,
     dim,
     dims,
+    maybe,
+    of,
     shapes_that_broadcast,
     tensors,
 )

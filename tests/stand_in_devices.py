@@ -1,23 +1,75 @@
-"""A device that is not the CPU and has values: a stand-in for a GPU, on torch's backend for devices in Python.
+"""Two stand-ins for a GPU, as accelerators of Lightning.
 
-Its tensors lie in the memory of the host, where every operation is done, so that results can be compared with the
-CPU's. What a GPU refuses is refused: operations on tensors of both. What makes a step wait for a GPU, reading a value
-or copying to the CPU, is written down in ``waits``.
+torch's meta device computes nothing. Operations check devices, shapes and dtypes as on any accelerator: a tensor left
+on the CPU cannot be mixed with tensors of the device, and reading a value back (``.item()``, ``bool(tensor)``,
+``.cpu()``), for which a step would wait on a GPU, raises.
 
-The device is registered with torch for as long as the process lives: :func:`register` belongs in a process of its own.
+The device ``"standin"`` has values, on torch's backend for devices in Python. Its tensors lie in the memory of the
+host, where every operation is done, so that results can be compared with the CPU's. What a GPU refuses is refused:
+operations on tensors of both. What makes a step wait for a GPU, reading a value or copying to the CPU, is written down
+in ``waits``. It is registered with torch for as long as the process lives: :func:`register` belongs in a process of
+its own.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from meta_device import MetaAccelerator
+# ---- The meta device ----
+
+DEVICE = torch.device("meta")
+
+
+class MetaAccelerator(Accelerator):
+    """Lightning's view of the device."""
+
+    device: ClassVar[torch.device] = DEVICE
+
+    def setup_device(self, device: torch.device) -> None:
+        assert device == self.device
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return {}
+
+    def teardown(self) -> None:
+        """Nothing was allocated."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> list[int]:
+        return [0]
+
+    @classmethod
+    def get_parallel_devices(cls, devices: Any) -> list[torch.device]:  # type: ignore[override]
+        return [cls.device]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @classmethod
+    def name(cls) -> str:  # type: ignore[override]
+        return cls.device.type
+
+
+class MetaStrategy(SingleDeviceStrategy):
+    """Places a run on the device."""
+
+    def __init__(self) -> None:
+        super().__init__(device=DEVICE, accelerator=MetaAccelerator())
+
+
+# ---- The device with values ----
 
 NAME = "standin"
 waits: list[str] = []

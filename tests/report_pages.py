@@ -1,9 +1,18 @@
-"""Made-up results of reading comprehension, and a reader of the pages that show them."""
+"""Pages of runs and sweeps: made-up results, a parser, and a headless browser that runs scripts in them."""
 
+import html
+import json
+import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 from portico.mrc.report import Candidate, QuestionResult, RunRecord, Scores
 from portico.mrc.report.run_page import run_page
+
+# ---- Results of reading comprehension ----
 
 VOID = {"meta", "input", "path", "wbr", "br"}
 HOSTILE = "</p><script>alert('x')</script><img src=http://example.org/x onerror=y>\"'&"
@@ -94,3 +103,71 @@ class Page(HTMLParser):
 def shown(*arguments, **changes):
     """Return the parsed report of a run."""
     return Page(run_page(record(*arguments, **changes)))
+
+
+# ---- Results of a sweep ----
+
+
+def job(number, score, **changes):
+    evaluations = [] if score is None else [[10, score - 10], [20, score]]
+    return {
+        "number": number,
+        "status": "finished",
+        "seconds": 61.0,
+        "error": None,
+        "is_feasible": True,
+        "folder": str(number),
+        "report": f"{number}/report.html",
+        "values": {"args.learning_rate": 10.0 ** (number - 4), "model": "ab"[number % 2]},
+        "objective": {"eval_f1": score},
+        "evaluations": evaluations,
+        **changes,
+    }
+
+
+def summary(**changes):
+    return {
+        "name": "found",
+        "goals": {"eval_f1": "max"},
+        "parameters": ["args.learning_rate", "model"],
+        "best": [2],
+        "baselines": {},
+        "importances": {"eval_f1": {"args.learning_rate": 0.75, "model": 0.25}},
+        "jobs": [
+            job(0, 60.0, values={"args.learning_rate": 1e-4, "model": "a"}),
+            job(1, 40.0, status="pruned", values={"args.learning_rate": 1e-2, "model": "a"}),
+            job(2, 81.5, values={"args.learning_rate": 1e-3, "model": "b"}),
+            job(3, None, status="failed", error="InputError: no", report=None),
+        ],
+        **changes,
+    }
+
+
+# ---- A headless browser ----
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+DRIVER = """<script id="driver">
+TOOLS
+const act = async () => { SCRIPT };
+addEventListener("load", () => setTimeout(async () => {
+  const seen = await act().catch((error) => error.stack);
+  const outcome = document.createElement("output");
+  outcome.id = "outcome";
+  outcome.textContent = JSON.stringify(seen);
+  document.body.append(outcome);
+}, 50));
+</script></body>"""
+
+
+def with_script(page: str, script: str, *, tools: str = "") -> str:
+    """Return a page that runs the body of an asynchronous function once it is loaded."""
+    return page.replace("</body>", DRIVER.replace("TOOLS", tools).replace("SCRIPT", script))
+
+
+def browse(address: str, profile: Path, *options: str) -> Any:
+    """Open the address of a page with a script and return what the script returns."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command += ["--window-size=1200,900", "--virtual-time-budget=2000", "--dump-dom", *options, address]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(html.unescape(re.search(r'<output id="outcome">(.*?)</output>', done.stdout, re.S)[1]))

@@ -1,0 +1,217 @@
+"""Where names in data become classes; no other module imports what data name.
+
+A configuration that the user composes may name anything that Python finds: that is its purpose. A folder may come from
+somebody else: what its files name is built inside :func:`from_folder`, where only the classes registered by
+:func:`data_only` exist and nothing is downloaded, unless the user trusts the folder.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, TypeVar
+
+from portico.errors import InputError, MissingPackageError, naming_the_extra
+
+TARGET = "_target_"
+"""Key of a configuration that names the class to build."""
+# Modules that do something when they are imported.
+_COMMANDS = "portico.commands."
+
+T = TypeVar("T", bound=type)
+_data_only: dict[str, type] = {}
+# The files that names come from now, and what to do for a name that is refused. Not a context variable: threads begin
+# without its value.
+_files: list[tuple[Path, str]] = []
+
+
+# ---- What a folder may name ----
+
+
+def data_only(kind: T, name: str | None = None) -> T:
+    """Register a class that the configuration in a folder may name, and return it.
+
+    Such a class, and what it does later, takes its arguments as data: it calls nothing that they name, loads no pickle
+    and writes to no path among them.
+
+    Args:
+        kind: The class; this function is also its decorator.
+        name: Dotted path of a class of another package, which is not imported for the sake of a folder.
+    """
+    _data_only[name or f"{kind.__module__}.{kind.__qualname__}"] = kind
+    return kind
+
+
+@contextmanager
+def from_folder(
+    file: Path, *, trusted: bool = False, advice: str = "if you trust the run, allow it with --trust-config"
+) -> Iterator[None]:
+    """Inside the block, judge names in data as names in ``file``, whose folder may come from somebody else.
+
+    Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused.
+    """
+    if trusted:
+        yield
+        return
+    _files.append((file, advice))
+    try:
+        yield
+    finally:
+        _files.pop()
+
+
+def refuse_in_folder(what: str, effect: str) -> None:
+    """Raise an ``InputError`` if ``what``, a name or a setting with its value, comes from a folder."""
+    if _files:
+        file, advice = _files[-1]
+        raise InputError(f"{file} names {what}, which would be {effect}; {advice}.")
+
+
+def refuse_download(setting: str, name: str) -> None:
+    """Raise an ``InputError`` if a folder names a model of the hub: its author would choose what is downloaded."""
+    if not Path(name).is_dir():
+        refuse_in_folder(f"`{setting}={name}`", "downloaded, or read from the cache of the hub")
+
+
+# ---- From a name to an object ----
+
+
+def resolved(path: str) -> Any:
+    """Return what a dotted path in data names, importing its module.
+
+    Raises:
+        InputError: If the path comes from a folder and names something else than a class that takes data only.
+        ImportError, AttributeError, ValueError: If there is no such thing.
+    """
+    module, _, name = path.rpartition(".")
+    if _files:
+        found = _data_only.get(path)
+        if found is None and path.startswith("portico.") and not path.startswith(_COMMANDS) and "__" not in path:
+            # By its public name, or registered when its module is imported.
+            candidate = getattr(import_module(module), name)
+            found = next((one for one in _data_only.values() if one is candidate), None)
+        if found is None:
+            refuse_in_folder(path, "imported and called")
+        return found
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return resolve_name(path)  # inside a class
+
+
+def import_target(name: str, path: object) -> Any:
+    """Return the class or function at the dotted path under the key ``name``; ``path`` may already be one."""
+    if callable(path):
+        return path
+    try:
+        with naming_the_extra(f"`{name}={path}`"):
+            target = resolved(str(path))
+    except InputError:
+        raise
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
+            "class, such as my_package.my_module.MyClass, in the working folder or on PYTHONPATH."
+        ) from error
+    if not callable(target):
+        raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")
+    return target
+
+
+def built(key: str, settings: object) -> Any:
+    """Return settings with an object in place of each mapping that names its class, as Hydra builds them.
+
+    Hydra resolves ``${...}`` in them, and refuses targets that execute what they are given.
+
+    Args:
+        key: Where the settings are, for messages.
+        settings: Plain mappings, lists and scalars.
+
+    Raises:
+        MissingPackageError: If a class needs a package that is not installed.
+        InputError: If a class cannot be imported or built.
+    """
+    if not isinstance(settings, Mapping | list):
+        return settings
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    _judge(key, settings)
+    try:
+        return instantiate(settings, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from error
+        if isinstance(error.__cause__, ImportError):
+            reason = " ".join(str(error.__cause__).split()).rstrip(".")
+            raise MissingPackageError(
+                f"The entry `{key}` needs a package that is not installed ({reason}); install it, or choose another "
+                "entry."
+            ) from error
+        raise InputError(f"The entry `{key}` cannot be built ({' '.join(str(error).split())}); correct it.") from error
+
+
+def _judge(key: str, value: object) -> None:
+    """Refuse settings that name what is not admitted; in a folder's, nothing may become a name afterwards."""
+    if isinstance(value, str) and "${" in value:
+        refuse_in_folder(f"`{key}={value}`", "resolved")
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            _judge(f"{key}.{number}", one)
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            _judge(f"{key}.{name}", one)
+        if TARGET in value:
+            import_target(f"{key}.{TARGET}", value[TARGET])
+
+
+def model_class(name: object) -> Any:
+    """Return the model class of transformers that a checkpoint names.
+
+    Raises:
+        InputError: If transformers has no such model.
+    """
+    import transformers
+
+    found = getattr(transformers, str(name), None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        raise InputError(
+            f"The checkpoint names the model class {name!r}, which transformers does not have; make the model, and "
+            "give it to `TrainerModule.load_from_checkpoint(path, model=model)`."
+        )
+    return found
+
+
+# ---- Parts that options name ----
+
+LIGHTNING_LOGGERS = ("csv", "tensorboard")
+"""Short names of Lightning loggers that write into the output folder."""
+
+
+def imported(path: str) -> Any:
+    """Return the object named ``package.module.Name``."""
+    if "." not in path:
+        raise InputError(
+            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
+        )
+    try:
+        return resolved(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"'{path}' cannot be imported ({error}); give package.module.Class of something that Python finds."
+        ) from error
+
+
+def check_part(part: str) -> None:
+    """Raise an ``InputError`` if no callback or logger has this name."""
+    if part not in LIGHTNING_LOGGERS:
+        imported(part)
+
+
+def made_part(part: object) -> Any:
+    """Return ``part``; a string is imported by name, and a class is instantiated."""
+    found = imported(part) if isinstance(part, str) else part
+    return found() if isinstance(found, type) else found

@@ -1,0 +1,461 @@
+"""A zoo of hostile folders: each would run code, or load what its author chose, if a command read it carelessly.
+
+``ROWS`` is the table of SECURITY.md, which ``docs/security.py`` writes; each "no" in it has animals in the zoo.
+"""
+
+import io
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from portico.checkpoint.manifest import MANIFEST_FILE, write_manifest
+
+RUN = "run"
+CANARY = "canary"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is loaded, how, and whether it can run code."""
+
+    what: str
+    how: str
+    answer: str = "no"
+
+
+ROWS: Mapping[str, Row] = {
+    "checkpoint": Row(
+        "weights, optimizer and states in `checkpoint-N/`",
+        "safetensors, or `torch.load(weights_only=True)`; sizes and XXH3 checksums of `portico_manifest.json` are "
+        "compared first, which finds damage, not forgery; a resumed run reads no weights, optimizer or random "
+        "states that the manifest does not list",
+    ),
+    "shards": Row(
+        "shards of a model or an optimizer (`optimizer_0/`, `pytorch_model_fsdp_0/`)",
+        "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values",
+    ),
+    "training_args": Row("`training_args.bin`", "written as transformers does, never read"),
+    "callbacks": Row("states of callbacks in `trainer_state.json`", "JSON; the classes are those of your callbacks"),
+    "ckpt": Row(
+        "checkpoints of `TrainerModule` and other `.ckpt`",
+        "Lightning's loader: `weights_only` is its default, which is off for a URL",
+        "from a URL: yes",
+    ),
+    "model": Row(
+        "models and tokenizers of a folder or the hub",
+        "`from_pretrained` without `trust_remote_code`",
+        "no, unless you answer `y` when transformers asks on the terminal; without a terminal it is refused",
+    ),
+    "data": Row(
+        "data: JSON, JSON lines, gzip",
+        "parsed; a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused",
+    ),
+    "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
+    "report": Row(
+        "a run's folder in `portico report`",
+        "JSON, and YAML without tags or aliases; a class or a dataset of the hub that `config.yaml` names is loaded "
+        "with `--trust-config` only",
+        "no, unless you allow it",
+    ),
+    "replay": Row(
+        "a run's folder in `portico replay RUN`",
+        "YAML as above; a class that `config.yaml` names and that does not take data only, or a model or dataset of "
+        "the hub, is loaded with `--trust-config` only",
+        "no, unless you allow it",
+    ),
+    "sweep": Row(
+        "a sweep's folder in `portico sweep`, or resumed",
+        "JSON and YAML; the jobs run with the settings of your command, and a pruner is one of Optuna's or the one "
+        "that your command names",
+    ),
+    "pages": Row(
+        "`report.html` and other pages",
+        "all values are escaped; a content security policy forbids loading and sending; foreign markup is rebuilt "
+        "from a list of harmless tags",
+        "only the page's own scripts",
+    ),
+    "configuration": Row(
+        "a configuration, an override, `_target_`, a dotted path of AllenNLP",
+        "the class that it names is imported and called: that is its purpose",
+        "**yes**",
+    ),
+    "script": Row("`portico run SCRIPT`, `verify`, `replay SCRIPT`", "the script is run", "**yes**"),
+    "onnx": Row(
+        "`onnx_cache_dir`, by default `~/.cache/portico/onnxruntime`",
+        "`torch.compile` reads its cache there with pickle, as it does elsewhere; a replay does not use the folder "
+        "that a run names",
+        "**yes**, who can write there",
+    ),
+    "joblib": Row("`confidence_model_path` of PrimeQA's processors", "joblib, that is pickle", "**yes**"),
+}
+# Rows with a "no" whose tests are elsewhere, since no folder of a run is read.
+TESTED_ELSEWHERE: Mapping[str, str] = {
+    "data": "tests/unit/mrc/datasets/test_damaged_files.py",
+    "hub": "tests/unit/test_security.py",
+}
+
+
+@dataclass(frozen=True)
+class Animal:
+    """A change that makes a harmless folder hostile, and the commands that are to read the folder."""
+
+    row: str
+    name: str
+    commands: Sequence[str]
+    change: Callable[[Path], object]
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.name}"
+
+
+def canary_of(folder: Path) -> Path:
+    """Return the file, next to the folder of the run, that code of the folder would create."""
+    run = next((one for one in (folder, *folder.parents) if one.name == RUN), folder)
+    return run.parent / CANARY
+
+
+class Touch:
+    """Creates the canary when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(canary_of(folder))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+# ---- Files that could be pickles ----
+
+
+def pickled(folder: Path, name: str, *, by_torch: bool, listed: bool | None) -> None:
+    """Put a pickle into a checkpoint whose manifest lists it, does not list it, or (None) is removed."""
+    file = folder / name
+    file.parent.mkdir(exist_ok=True, parents=True)
+    content = Touch(folder)
+    if by_torch:
+        archive = io.BytesIO()  # torch writes no file whose name begins with a dot
+        torch.save({"state": content}, archive)
+        file.write_bytes(archive.getvalue())
+    else:
+        file.write_bytes(pickle.dumps(content))
+    if listed is None:
+        (folder / MANIFEST_FILE).unlink()
+    elif listed:
+        write_manifest(folder)
+
+
+def valid_shards(folder: Path) -> None:
+    """Write shards of an optimizer whose table of contents is right, with an option that is a pickle."""
+    state = {"state.weight.exp_avg": torch.ones(2), "param_groups.classifier.bias.lr": Touch(folder)}
+    save({"optimizer": state}, storage_writer=FileSystemWriter(folder / "optimizer_0"), no_dist=True)
+    write_manifest(folder)
+
+
+def only_pickled_weights(folder: Path, file: str) -> None:
+    (folder / "model.safetensors").unlink()
+    pickled(folder, file, by_torch=True, listed=None if (folder / MANIFEST_FILE).is_file() else False)
+
+
+CHECKPOINT_FILES = (
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state.pth",
+    "stream_position.pt",
+    "trainer_state.json",
+    "config.json",
+    "optimizer.bin",
+    "pytorch_model.bin",
+    "pytorch_model_fsdp.bin",
+    "optimizer_0/.metadata",
+    "pytorch_model_fsdp_0/.metadata",
+    "adapter_model.bin",
+)
+
+
+def _checkpoints() -> list[Animal]:
+    found = []
+    for file in (*CHECKPOINT_FILES, "training_args.bin"):
+        row = {"optimizer_0": "shards", "pytorch_model_fsdp_0": "shards", "training_args.bin": "training_args"}
+        for listed, how in ((True, "listed"), (False, "unlisted"), (None, "without manifest")):
+            for by_torch in (True, False):
+                kind = "torch.save" if by_torch else "pickle"
+                change = partial(pickled, name=file, by_torch=by_torch, listed=listed)
+                name = f"{file}, {kind}, {how}"
+                found.append(Animal(row.get(file.partition("/")[0], "checkpoint"), name, ["resume"], _in_last(change)))
+    found.append(Animal("shards", "options that are a pickle", ["resume"], _in_last(valid_shards)))
+    weights = partial(only_pickled_weights, file="pytorch_model.bin")
+    found.append(Animal("checkpoint", "pickled weights alone", ["resume"], _in_last(weights)))
+    return found
+
+
+def _in_last(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda run: change(run / "checkpoint-2")
+
+
+# ---- What JSON and YAML name ----
+
+
+def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
+    """Set keys of a JSON or YAML file, given by their dotted paths."""
+    path = folder / file
+    content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    for key, value in changes.items():
+        inner = content
+        *groups, last = key.split("/")
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = json.loads(json.dumps(value).replace("CANARY", str(canary_of(folder))))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
+
+
+def with_script(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Add code to a folder, under the names by which it might be found."""
+
+    def both(folder: Path) -> None:
+        code = f"open({str(canary_of(folder))!r}, 'w')\n"
+        for name in ("theirs.py", "sitecustomize.py", "modeling_theirs.py", "run.py"):
+            (folder / name).write_text(code)
+        change(folder)
+
+    return both
+
+
+TARGETS: Mapping[str, Mapping[str, Any]] = {
+    "a function of shutil": {"callbacks/one": {"_target_": "shutil.copytree", "src": "FOLDER", "dst": "CANARY"}},
+    "a function of os": {"callbacks/one": {"_target_": "os.mkdir", "path": "CANARY"}},
+    "below a list": {"callbacks/one": {"hooks": [{"_target_": "os.mkdir", "path": "CANARY"}]}},
+    "in a group": {"args/run_name": {"_target_": "os.mkdir", "path": "CANARY"}},
+    "as a group": {"data/_target_": "os.mkdir", "data/path": "CANARY"},
+    "as the experiment": {"_target_": "theirs.Experiment"},
+    "a partial": {"trainer/compute_loss_func": {"_target_": "os.mkdir", "_partial_": True, "_args_": ["CANARY"]}},
+    "arguments": {"callbacks/one": {"_target_": "os.mkdir", "_args_": ["CANARY"]}},
+    "a script, by a command": {
+        "callbacks/one": {"_target_": "portico.commands.run.main", "arguments": ["FOLDER/theirs.py"]}
+    },
+    "a script, by verify": {
+        "callbacks/one": {"_target_": "portico.commands.verify.main", "arguments": ["FOLDER/theirs.py"]}
+    },
+    "a script of the library": {
+        "callbacks/one": {"_target_": "portico.commands.script.Script", "target": "FOLDER/theirs.py"}
+    },
+    "sitecustomize": {"callbacks/one": {"_target_": "portico.commands.site.sitecustomize.Path"}},
+    "a module that runs": {"callbacks/one": {"_target_": "portico.__main__.main", "arguments": ["run", "theirs.py"]}},
+    "what a module of ours imports": {
+        "callbacks/one": {"_target_": "portico.imports.import_module", "name": "theirs"}
+    },
+    "a function of ours": {"callbacks/one": {"_target_": "portico.imports.named", "module": "theirs", "name": "x"}},
+    "a pickle, by the gate itself": {
+        "callbacks/one": {"_target_": "portico.trust.files.load_own", "file": "FOLDER/theirs.pkl"}
+    },
+    "a pickle, by joblib": {
+        "callbacks/one": {
+            "_target_": "portico.mrc.primeqa.confidence.ConfidenceScorer",
+            "confidence_model_path": "FOLDER/theirs.pkl",
+        }
+    },
+    "a pickle, by torch": {
+        "callbacks/one": {"_target_": "torch.load", "f": "FOLDER/theirs.pt", "weights_only": False}
+    },
+    "a pickle, by numpy": {"callbacks/one": {"_target_": "numpy.load", "file": "FOLDER/a.npy", "allow_pickle": True}},
+    "a pickle, by pandas": {
+        "callbacks/one": {"_target_": "pandas.read_pickle", "filepath_or_buffer": "FOLDER/theirs.pkl"}
+    },
+    "an interpolation": {
+        "callbacks/one": {
+            "_target_": "portico.${.arguments[1]}",
+            "arguments": ["FOLDER/theirs.py", "commands.run.main"],
+        }
+    },
+    "an interpolation that makes a target": {
+        "callbacks/one": {
+            "_target_": "portico.callbacks.LossSpike",
+            "action": "${oc.create:'{_target_: os.mkdir, path: CANARY}'}",
+        }
+    },
+    "an escaped interpolation": {
+        "callbacks/one": {
+            "_target_": "portico.callbacks.LossSpike",
+            "action": "\\\\${oc.create:'{_target_: os.mkdir, path: CANARY}'}",
+        }
+    },
+    "an interpolated name": {"name": "os.mkdir", "callbacks/one": {"_target_": "${name}", "path": "CANARY"}},
+    "an environment variable": {"callbacks/one": {"_target_": "${oc.env:HOME}"}},
+    "a type of AllenNLP": {
+        "_target_": "portico.gradient_descent.experiment.GradientDescentExperiment",
+        "trainer": {"optimizer": {"type": "os.system"}},
+    },
+    "a file of AllenNLP": {
+        "_target_": "portico.gradient_descent.experiment.GradientDescentExperiment",
+        "allennlp_config": "FOLDER/theirs.jsonnet",
+    },
+    "a writer": {"callbacks/one": {"_target_": "portico.callbacks.ProfilerCallback", "folder": "CANARY"}},
+    "a logger": {"logger/one": {"_target_": "os.mkdir", "path": "CANARY"}},
+    "a path that is no name": {"callbacks/one": {"_target_": "../theirs"}},
+    "a number": {"callbacks/one": {"_target_": 5}},
+    "a list": {"callbacks/one": {"_target_": ["os.system"]}},
+    "a dataset of the hub": {"data/dataset_name": "FOLDER"},
+    "a dataset package": {"data/dataset_name": "pandas"},
+    "a model of the hub": {"model": {"_target_": "portico.tasks.models.SmallBert", "name_or_path": "theirs/model"}},
+    "an upload": {"args/push_to_hub": True, "args/hub_model_id": "theirs/model"},
+    "a tracker": {"args/report_to": ["wandb", "mlflow"]},
+    "a cache of pickles": {"args/onnx_cache_dir": "FOLDER"},
+}
+YAML_TEXTS: Mapping[str, str] = {
+    "a tag": "args: !!python/object/apply:os.system ['touch CANARY']\npaths: {}\n_target_: x\n",
+    "a tag of a name": "args: !!python/name:os.system\npaths: {}\n_target_: x\n",
+    "aliases": "a: &a [x]\nb: &b [*a, *a]\nargs: {}\npaths: {}\n_target_: x\nc: [*b, *b]\n",
+    "two documents": "args: {}\n---\nargs: {}\n",
+    "no mapping": "[]",
+    "bytes": "\x00\x01",
+    "depth": "[" * 3000,
+}
+
+
+def _named(folder: Path, changes: Mapping[str, Any]) -> None:
+    rewritten(folder, "config.yaml", json.loads(json.dumps(changes).replace("FOLDER", str(folder))))
+    torch.save(Touch(folder), folder / "theirs.pt")
+    for file in ("theirs.pkl", "data.pkl", "a.npy"):
+        (folder / file).write_bytes(pickle.dumps(Touch(folder)))
+    (folder / "theirs.jsonnet").write_text(json.dumps({"trainer": {"optimizer": {"type": "os.system"}}}))
+
+
+def _written(folder: Path, file: str, text: str) -> None:
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(text.replace("CANARY", str(canary_of(folder))))
+
+
+def _runs() -> list[Animal]:
+    found = []
+    for name, changes in TARGETS.items():
+        found.append(Animal("replay", name, ["replay"], with_script(partial(_named, changes=changes))))
+        # A report reads the group `data` alone, so there the entry stands in it.
+        entry = next(iter(changes.values()))
+        inside = {"data": entry} if isinstance(entry, dict) else changes
+        found.append(Animal("report", name, ["report"], with_script(partial(_named, changes=inside))))
+    for name, text in YAML_TEXTS.items():
+        written = partial(_written, file="config.yaml", text=text)
+        found += [Animal(command, name, [command], written) for command in ("replay", "report")]
+    for file in ("trainer_state.json", "eval_predictions.json", "report.json", "train_results.json"):
+        change = partial(pickled, name=file, by_torch=False, listed=False)
+        found += [Animal(command, f"{file}, pickle", [command], change) for command in ("replay", "report")]
+    found.append(Animal("replay", "a checkpoint that is a link", ["replay"], _linked))
+    found.append(Animal("replay", "shards in a checkpoint", ["replay"], _shards_to_replay))
+    return found
+
+
+def _linked(folder: Path) -> None:
+    """Replace a checkpoint by a link to a folder elsewhere, with pickles."""
+    other = folder.with_name("elsewhere")
+    shutil.move(folder / "checkpoint-2", other)
+    (folder / "checkpoint-2").symlink_to(other)
+    pickled(other, "optimizer.pt", by_torch=True, listed=True)
+
+
+def _shards_to_replay(folder: Path) -> None:
+    pickled(folder / "checkpoint-2", "optimizer_0/.metadata", by_torch=False, listed=True)
+
+
+MODEL_CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "auto_map of a configuration": (
+        "config.json",
+        {"auto_map": {"AutoConfig": "modeling_theirs.X"}, "model_type": "x"},
+    ),
+    "auto_map of a model": (
+        "config.json",
+        {"auto_map": {"AutoModelForSequenceClassification": "modeling_theirs.X", "AutoModel": "modeling_theirs.X"}},
+    ),
+    "auto_map of a tokenizer": (
+        "tokenizer_config.json",
+        {"auto_map": {"AutoTokenizer": ["modeling_theirs.X", None]}, "tokenizer_class": "X"},
+    ),
+    "architectures": ("config.json", {"architectures": ["os.system"]}),
+    "a tokenizer class": ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
+    "a kernel of the hub": ("config.json", {"attn_implementation": "theirs/kernel"}),
+    "task heads": ("config.json", {"task_heads": {"one": "os.system"}, "task_head": "one"}),
+}
+
+
+def _models() -> list[Animal]:
+    commands = ["evaluate", "predict", "demo"]
+    found = [
+        Animal("model", name, commands, with_script(partial(rewritten, file=file, changes=changes)))
+        for name, (file, changes) in MODEL_CHANGES.items()
+    ]
+    for file in ("pytorch_model.bin", "pytorch_model.pt", "tf_model.h5", "vocab.pkl"):
+        found.append(Animal("model", f"{file} alone", commands, partial(only_pickled_weights, file=file)))
+    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "calibration.json", "vocab.txt"):
+        change = partial(pickled, name=file, by_torch=False, listed=False)
+        found.append(Animal("model", f"{file}, pickle", commands, change))
+    return found
+
+
+CALLBACK_STATES: Mapping[str, Any] = {
+    "a class": {"attributes": {"__class__": "os.system"}},
+    "a dict": {"attributes": {"__dict__": {"on_step_end": "x"}}},
+    "unknown arguments": {"args": {"command": "touch CANARY"}},
+    "no mapping": ["x"],
+}
+TRIAL = {"storage": "CANARY.journal", "study": "x", "id": 0}
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "a pruner": {"trial": {**TRIAL, "pruner": {"_target_": "os.mkdir", "path": "CANARY"}}},
+    "a pruner inside a pruner": {
+        "trial": {
+            **TRIAL,
+            "pruner": {
+                "_target_": "optuna.pruners.PatientPruner",
+                "wrapped_pruner": {"_target_": "os.mkdir", "path": "CANARY"},
+                "patience": 1,
+            },
+        }
+    },
+    "an interpolated pruner": {
+        "trial": {**TRIAL, "pruner": {"_target_": "${.name}", "name": "os.mkdir", "path": "CANARY"}}
+    },
+}
+
+
+def _sweeps() -> list[Animal]:
+    job = {"number": 0, "overrides": [], "goals": {"eval_f1": "max"}}
+    found = [
+        Animal("sweep", name, ["sweep", "job"], partial(rewritten, file="0/job.json", changes={**job, **changes}))
+        for name, changes in JOBS.items()
+    ]
+    for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
+        change = partial(pickled, name=file, by_torch=False, listed=False)
+        found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
+    for name, text in YAML_TEXTS.items():
+        found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
+    return found
+
+
+def _callback_state(run: Path, state: Any) -> None:
+    rewritten(run / "checkpoint-2", "trainer_state.json", {"stateful_callbacks/LossSpike": state})
+    write_manifest(run / "checkpoint-2")
+
+
+def zoo() -> list[Animal]:
+    """Return all animals."""
+    states = [
+        Animal("callbacks", name, ["resume"], partial(_callback_state, state=state))
+        for name, state in CALLBACK_STATES.items()
+    ]
+    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps()]
+
+
+def table() -> str:
+    """Return the table of SECURITY.md."""
+    lines = ["| What | How | Can it run code? |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {row.what} | {row.how} | {row.answer} |" for row in ROWS.values())])
