@@ -11,6 +11,7 @@ WORDS: Mapping[type, str] = {
     float: "a number",
     str: "a string",
     list: "a list",
+    dict: "a mapping",
     NoneType: "null",
 }
 _PYTHON_WORDS = {**WORDS, bool: "True or False", NoneType: "None"}

@@ -23,14 +23,13 @@ from rich.syntax import Syntax
 from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
-    checked,
     complete_all_settings,
     config_dir,
     experiment_of,
     in_words_of_hydra,
     known_names,
     register_resolvers,
-    to_plain,
+    settings_to_run,
 )
 from portico.cli.errors import explained, in_words_of_the_command_line
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
@@ -116,13 +115,13 @@ def run(config: DictConfig) -> float | list[float] | None:
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
-            _trained(checked(to_plain(config)), folder)
+            _trained(settings_to_run(config), folder)
         return None  # only a sweep compares runs by their objective
     with job.recording():
         of_a_sweep = hydra_config.mode is RunMode.MULTIRUN
         if of_a_sweep:
             refuse_drawing_in_several_processes(hydra_config.sweeper["_target_"])
-        settings = checked(to_plain(config))
+        settings = settings_to_run(config)
         continued = job.continued(settings)
         if continued is not None and job.status in (FINISHED, PRUNED):
             log.info("Job %d is %s already: %s", job.number, job.status, folder)

@@ -179,11 +179,16 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
+    for name in OPEN_GROUPS:
+        # A group that an experiment does not use is null.
+        if not isinstance(settings.get(name), Mapping) and (name in _OWN_KEYS or settings.get(name) is not None):
+            raise InputError(
+                f"`{name}={settings.get(name)}` is not a group of settings; set its keys: {name}.<key>=<value>."
+            )
     goals_of(settings["objective"])
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    _check_packages(settings["logger"])
     from portico.cli.experiment import complete_settings
 
     schema = _schema_of(settings)
@@ -195,9 +200,11 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     return complete_settings(settings)
 
 
-def _check_packages(loggers: Mapping[str, Any]) -> None:
-    """Refuse the first logger of Lightning whose package is not installed."""
-    for name, entry in loggers.items():
+def settings_to_run(config: DictConfig) -> dict[str, Any]:
+    """Return checked settings of a configuration that will run; a logger whose package is missing is refused."""
+    settings = to_plain(config)
+    loggers = settings["logger"]
+    for name, entry in loggers.items() if isinstance(loggers, Mapping) else ():
         path = str(entry.get(TARGET)) if isinstance(entry, Mapping) else ""
         package = _PACKAGES_OF_LOGGERS.get(path.rpartition(".")[2])
         if package is not None and find_spec(package) is None:
@@ -205,6 +212,7 @@ def _check_packages(loggers: Mapping[str, Any]) -> None:
                 f"The entry `logger.{name}` needs {package}, which is not installed; install it with "
                 f"`pip install {package}`, or choose another entry."
             )
+    return checked(settings)
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":

@@ -255,7 +255,7 @@ class TrainerExperiment(Experiment):
         """Return the training arguments, some of them changed; refuse those that do not fit together."""
         try:
             return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
-        except (TypeError, ValueError, ImportError) as error:
+        except (TypeError, ValueError, OverflowError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
 
 

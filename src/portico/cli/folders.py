@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from portico.errors import InputError
-from portico.trust.files import plain_yaml
 from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
@@ -44,6 +43,8 @@ def recorded_settings(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: If the file cannot be read, or no run has written it.
     """
+    from portico.trust.files import plain_yaml  # imports torch, which a command that is refused does not need
+
     file = folder / CONFIG_FILE
     try:
         settings = plain_yaml(file.read_text(encoding="utf-8"))

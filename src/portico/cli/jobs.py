@@ -227,7 +227,9 @@ def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
     names, modes = (value if isinstance(value, list) else [value] for value in (metric, mode))
     if len(modes) == 1:
         modes = modes * len(names)
-    if len(modes) != len(names) or not set(modes) <= {"max", "min"}:
+    if not all(isinstance(name, str | None) for name in names):
+        raise InputError(f"`objective.metric={metric}` is not a name; set it to a metric of the run, or to several.")
+    if len(modes) != len(names) or not all(one in ("max", "min") for one in modes):
         each = "" if isinstance(metric, str | None) else f", or to a list with one for each of {', '.join(names)}"
         raise InputError(f"objective.mode={mode} is unknown; set it to max or min{each}.")
     return {name: one for name, one in zip(names, modes, strict=True) if name is not None}

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -55,6 +55,12 @@ def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False
 
 
 # ---- The settings of a class ----
+
+# Training arguments that may be other objects in Python; transformers opens a number as a file descriptor.
+_RULES_OF_ARGUMENTS = {
+    "accelerator_config": Rule((dict, str, NoneType)),
+    "metric_for_best_model": Rule((str, NoneType)),
+}
 
 NO_DEFAULT: Any = inspect.Parameter.empty
 
@@ -141,7 +147,7 @@ def _settings_of_arguments(target: type) -> GroupSchema:
     from portico.arguments import argument_rules
     from portico.deprecated import RENAMED
 
-    rules, docs = argument_rules(target), documentation(target)
+    rules, docs = argument_rules(target) | _RULES_OF_ARGUMENTS, documentation(target)
     known = {
         one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
     }

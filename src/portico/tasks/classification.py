@@ -100,6 +100,10 @@ class TextClassification(Task[Tokenizer]):
         unknown = [name for name in self.metrics or () if name not in _METRICS]
         if unknown:
             raise InputError(f"`task.metrics={self.metrics}` has {unknown[0]}; use any of {', '.join(_METRICS)}.")
+        if self.text_columns is not None and len(self.text_columns) not in (1, 2):
+            raise InputError(
+                f"`task.text_columns={self.text_columns}` cannot be used; set it to one or two keys of a record."
+            )
 
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         measured = "numbers" if self._is_regression else f"{len(self.labels)} classes"

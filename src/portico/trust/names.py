@@ -114,7 +114,7 @@ def import_target(name: str, path: object) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
-            "class, such as my_package.my_module.MyClass, in a package that Python finds (PYTHONPATH)."
+            "class, such as my_package.my_module.MyClass, in the working folder or on PYTHONPATH."
         ) from error
     if not callable(target):
         raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")

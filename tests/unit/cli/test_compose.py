@@ -1,6 +1,8 @@
 import ast
 import logging
 import re
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 import portico
 from fake_experiment import OVERRIDES
 from portico.cli import compose
-from portico.cli.composition import experiment_names, known_names
+from portico.cli.composition import checked, experiment_names, experiment_of, known_names
+from portico.cli.errors import EVERYWHERE, OPEN_GROUPS
 from portico.errors import InputError
 
 
@@ -206,6 +209,17 @@ def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, ans
         ("args.seed=${sed}", r"'args.seed' cannot be resolved \(Interpolation key 'sed' not found\); set it"),
         ("~args.seed", r"'~args.seed' removes nothing: no file sets 'args.seed', so that it has its default\. Leave"),
         ("~preprocess.vocab_size", r"'~preprocess.vocab_size' removes nothing: no file sets 'preprocess.vocab_size'"),
+        (
+            "objective=eval_f1",
+            r"`objective=eval_f1` is not a group of settings; set its keys: objective\.<key>=<value>",
+        ),
+        ("objective.metric={a: 1}", r"`objective.metric={'a': 1}` is not a name; set it to a metric of the run"),
+        ("objective.mode={a: 1}", r"objective.mode={'a': 1} is unknown; set it to max or min\."),
+        ("++args.metric_for_best_model=1", r"`args.metric_for_best_model=1` cannot be used; set it to a string"),
+        (
+            "++args.accelerator_config=1",
+            r"`args.accelerator_config=1` cannot be used; set it to a mapping, or a string",
+        ),
         ("mode=guess", r"mode=guess is not a mode of this experiment; set it to one of train, evaluate, predict\."),
         ("data.num_train=many", r"`data.num_train=many` cannot be used; set it to an integer of 1 or more\."),
     ],
@@ -214,6 +228,26 @@ def test_what_cannot_be_composed_is_explained_in_one_paragraph(override, message
     with pytest.raises(InputError, match=message) as caught:
         compose([*OVERRIDES, override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")  # of deprecated arguments
+@pytest.mark.parametrize("experiment", ["text_classification", "mrc"])
+def test_no_key_of_the_help_ends_in_a_traceback(experiment, tmp_path):
+    """Each key with each kind of value: it is taken, or refused in a sentence."""
+    settings = compose(["++args.use_cpu=true", "++args.report_to=none"], experiment=experiment)
+    kinds = ["x", 1.5, True, [1, "a"], {"a": 1}]
+    # The arguments of the two experiments are the same.
+    keys = [
+        key for key in known_names([f"experiment={experiment}", "lr=1"]) if experiment != "mrc" or "args" not in key
+    ]
+    for key, value in product(keys, kinds):
+        group, _, name = key.partition(".")
+        values = {name: value} if name else value
+        if isinstance(values, dict) and group in OPEN_GROUPS:  # as Hydra merges a mapping into a group
+            values = {**(settings.get(group) or {}), **values}
+        if group not in EVERYWHERE:
+            with suppress(InputError):
+                experiment_of(checked({**settings, group: values}), str(tmp_path)).training_arguments()
 
 
 @pytest.mark.parametrize(

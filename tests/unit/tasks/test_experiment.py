@@ -141,6 +141,10 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
             "for 'train' have no 'class'; they have sentence, label. Set `task.label_column` and `task.text_columns` "
             "to these names, perhaps task.label_column=label task.text_columns=.sentence.",
         ),
+        (
+            ["task.text_columns=[]"],
+            r"`task.text_columns=\[\]` cannot be used; set it to one or two keys of a record\.",
+        ),
         (["task.text_columns=[review]", "model.name_or_path=none"], "A record has no 'review' but .* `task.text_colu"),
         (
             ["task.metrics=[mse]"],
