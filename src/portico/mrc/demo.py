@@ -118,7 +118,12 @@ def _load(run: str, device: str) -> Reader:
     folder = Path(run)
     if folder.is_dir() and not (folder / "config.json").is_file():
         checkpoint = newest_complete(folder)
-        instead = f"name its last checkpoint, {checkpoint}" if checkpoint else "name the folder of a finished run"
+        if checkpoint is None:
+            instead = "name the folder of a finished run"
+        elif (checkpoint / "config.json").is_file():
+            instead = f"name its last checkpoint, {checkpoint}"
+        else:  # a plain `torch.nn.Module`, which only its class can load
+            instead = "the demo loads models of transformers only, and this run trained another one: name another run"
         raise InputError(
             f"`RUN={run}` contains no model (config.json, which a run writes last, is missing); {instead}."
         )

@@ -306,6 +306,10 @@ def test_an_answer_that_takes_too_long_is_ended(reader):
             ["EMPTY"],
             r"`RUN=EMPTY` contains no model \(config.json, which a run writes last, is missing\); name",
         ),
+        (
+            ["PLAIN"],
+            r"`RUN=PLAIN` contains no model .*; the demo loads models of transformers only, and this run trained another one",
+        ),
         (["/no/such/run"], "`RUN=/no/such/run` does not exist; set it to a folder written by `save_pretrained`"),
         (
             ["outputs/typo"],
@@ -322,7 +326,14 @@ def test_what_cannot_be_served_is_said_in_one_paragraph(
     (tmp_path / "outputs").mkdir()
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        names = {"EMPTY": tmp_path, "MODEL": model_folder, "TAKEN": taken.getsockname()[1]}
+        (tmp_path / "plain/checkpoint-1").mkdir(parents=True)
+        (tmp_path / "plain/checkpoint-1/trainer_state.json").write_text("{}")
+        names = {
+            "EMPTY": tmp_path,
+            "PLAIN": tmp_path / "plain",
+            "MODEL": model_folder,
+            "TAKEN": taken.getsockname()[1],
+        }
         with pytest.raises(SystemExit) as ended:
             main([str(names.get(one, one)) for one in ["--port", "0", *arguments]])
         assert ended.value.code == 1
