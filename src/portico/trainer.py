@@ -1389,6 +1389,9 @@ class Trainer:
             self._save_rng_state(str(folder))
             if self.module.run is not None:
                 self.module.run.save_stream_position(str(folder))
+                position = self.module.run.position()
+                if self.args.should_save and position is not None:
+                    resume.save_position(str(folder), position)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(folder / STATE_FILE))
@@ -1439,7 +1442,7 @@ class Trainer:
         return metrics[key]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        resume.save_rng_state(output_dir, self.args, self.module.run.position() if self.module.run else None)
+        resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))

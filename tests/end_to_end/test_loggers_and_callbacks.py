@@ -63,8 +63,8 @@ def test_a_logger_without_its_package_says_what_to_install(name, run, capsys):
         pytest.skip(f"{package} is installed")
     assert run(f"logger={name}") == 1
     message = capsys.readouterr().err
-    assert message.startswith(f"error: The entry `logger.{name}` needs a package that is not installed")
-    assert f"pip install -U '{package.replace('_', '-')}" in message
+    assert message.startswith(f"error: The entry `logger.{name}` needs {package}, which is not installed")
+    assert f"`pip install {package}`" in message
 
 
 def needs(package):

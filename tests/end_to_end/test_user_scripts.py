@@ -22,7 +22,7 @@ from transformers import (
 
 from models import tiny_tokenizer
 from parity.peers import TIMING_KEYS
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
 PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
@@ -132,7 +132,7 @@ def untimed(value):
 def assert_same_files(theirs, ours):
     names = {str(path.relative_to(theirs)) for path in theirs.rglob("*") if path.is_file()}
     # transformers reads again what a resumed stream has seen; portico stores where it was.
-    added = (MANIFEST_FILE, "stream_position.pt")
+    added = (*OWN_FILES, "stream_position.pt")
     written = {path for path in ours.rglob("*") if path.is_file() and path.name not in added}
     assert names == {str(path.relative_to(ours)) for path in written}
     # The arguments are an object of the library's own class.

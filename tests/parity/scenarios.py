@@ -46,7 +46,7 @@ from models import (
 from parity import switches
 from parity.peers import Outcome, run, untimed
 from parity.switches import ignoring, ignoring_part
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ add(
 
 def files_are_the_same(ours, theirs, folder):
     files = [
-        {str(path.relative_to(root)) for path in root.rglob("*") if path.name != MANIFEST_FILE}
+        {str(path.relative_to(root)) for path in root.rglob("*") if path.name not in OWN_FILES}
         for root in (folder / "same", folder / "theirs")
     ]
     assert files[0] == files[1]

@@ -18,7 +18,7 @@ from training_arguments import documented
 import portico
 from models import ToyDataset
 from parity.peers import assert_identical, run, untimed
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 from portico.validation import WITHOUT_EFFECT
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
@@ -211,7 +211,7 @@ def observe(library, folder, name, arguments):
     outcome.extra["files"] = sorted(
         str(file.relative_to(folder))
         for file in folder.rglob("*")
-        if "runs" not in file.parts and file.name != MANIFEST_FILE
+        if "runs" not in file.parts and file.name not in OWN_FILES
     )
     outcome.extra["scalars"] = scalars(folder)
     return outcome

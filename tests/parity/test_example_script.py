@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, set_seed
 import portico
 from models import ToyDataset, tiny_bert, tiny_tokenizer
 from parity.peers import untimed
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 COMMAND = (
     "--do_train --do_eval --do_predict --bf16 --use_cpu --max_steps 6 --gradient_accumulation_steps 2 --eval_steps 3 "
@@ -57,7 +57,7 @@ def test_same_files_and_predictions(precision, tmp_path, capsys):
     assert (predictions[0] == predictions[1]).all()
     theirs, ours = (tmp_path / library.__name__ for library in (transformers, portico))
     names = {str(file.relative_to(theirs)) for file in theirs.rglob("*")}
-    written = {file for file in ours.rglob("*") if file.name != MANIFEST_FILE}
+    written = {file for file in ours.rglob("*") if file.name not in OWN_FILES}
     assert {str(file.relative_to(ours)) for file in written} == names
     assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
     for name in ("all_results.json", "train_results.json", "eval_results.json"):

@@ -10,7 +10,7 @@ import transformers
 
 import portico
 from parity.peers import run
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 
 class FakeHub:
@@ -28,7 +28,7 @@ class FakeHub:
 
     def upload_folder(self, *, folder_path, **options):
         folder = Path(folder_path)
-        files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != MANIFEST_FILE)
+        files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES)
         self.calls.append(("upload_folder", str(folder.relative_to(self.root)), files, options))
         if not options["run_as_future"]:
             return "commit"

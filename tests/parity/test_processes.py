@@ -17,7 +17,7 @@ from fresh_process import environment
 from models import ToyDataset, ToyStream, tiny_bert
 from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
@@ -124,7 +124,7 @@ def test_same_checkpoint_files_in_two_processes(quick):
     ours, theirs = (quick / "saves" / f"{library}-run" for library in ("portico", "transformers"))
     for step in range(1, 5):
         mine, other = (folder / f"checkpoint-{step}" for folder in (ours, theirs))
-        assert {file.name for file in mine.iterdir()} - {MANIFEST_FILE} == {file.name for file in other.iterdir()}
+        assert {file.name for file in mine.iterdir()} - set(OWN_FILES) == {file.name for file in other.iterdir()}
         assert {f"rng_state_{rank}.pth" for rank in range(2)} < {file.name for file in mine.iterdir()}
         assert (mine / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
         for name in ("optimizer.pt", "scheduler.pt"):

@@ -15,7 +15,7 @@ import portico
 from models import ToyDataset
 from parity.peers import assert_identical, assert_same_checkpoint, assert_same_values, compare, load_trusted, run
 from parity.scenarios import REBALANCED, SHRINKING, out_of_memory_beyond
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {
@@ -166,6 +166,6 @@ def test_same_checkpoint_on_sigterm(tmp_path):
     assert ours.train_output.global_step == 4
     assert signal.getsignal(signal.SIGTERM) is before
     files = [{path.name for path in (tmp_path / name / "checkpoint-3").iterdir()} for name in ("same", "theirs")]
-    assert files[0] - {MANIFEST_FILE} == files[1]
+    assert files[0] - set(OWN_FILES) == files[1]
     for name in ("optimizer.pt", "scheduler.pt"):
         assert_same_values(*(torch.load(tmp_path / run / "checkpoint-3" / name) for run in ("same", "theirs")))

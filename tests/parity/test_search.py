@@ -12,7 +12,7 @@ import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import OWN_FIELDS, QUIET, Recorder, assert_same_values, untimed
 from parity.test_processes import launch
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -66,7 +66,7 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
         "args": {key: value for key, value in trainer.args.to_dict().items() if key not in ADDED},
         "left": (trainer.model is None, trainer.hp_search_backend),
         "files": sorted(
-            str(path.relative_to(output_dir)) for path in output_dir.rglob("*") if path.name != MANIFEST_FILE
+            str(path.relative_to(output_dir)) for path in output_dir.rglob("*") if path.name not in OWN_FILES
         ),
     }
 

@@ -14,7 +14,7 @@ from fresh_process import environment
 from models import ToyDataset, tiny_bert
 from parity.peers import assert_same_values, untimed
 from parity.search_services import SilentWandbCallback, Tune, Wandb
-from portico.checkpoint.manifest import MANIFEST_FILE
+from portico.checkpoint.manifest import OWN_FILES
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def ray_search(library, folder, *, resumed=(), direction="minimize", **arguments
         "files": sorted(
             str(path.relative_to(folder / library.__name__))
             for path in folder.rglob(f"{library.__name__}/**/*")
-            if path.name != MANIFEST_FILE
+            if path.name not in OWN_FILES
         ),
         "left": (trainer.model is None, trainer.hp_search_backend),
         "tracked": trainer._memory_tracker.skip_memory_metrics,

@@ -66,7 +66,8 @@ def given(tmp_path):
         texts = [text for record in parts[0] for text in texts_of(record)]
         tokenizer = family().new_processor(texts, fields, lowercase=False)
         tokenizer.model_max_length = 64
-        config = family.config_class(**{**fields, "vocab_size": len(tokenizer), **family().special_tokens(tokenizer)})
+        special = {name: getattr(tokenizer, token) for name, token in family.special_tokens.items()}
+        config = family.config_class(**{**fields, "vocab_size": len(tokenizer), **special})
         set_seed(1)
         transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
         tokenizer.save_pretrained(tmp_path / "model")

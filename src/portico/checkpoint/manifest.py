@@ -29,6 +29,9 @@ from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError
 from portico.trust.files import UnpicklingError
 
 MANIFEST_FILE = "portico_manifest.json"
+POSITION_FILE = "portico_position.json"
+# The files of a checkpoint that transformers does not write.
+OWN_FILES = (MANIFEST_FILE, POSITION_FILE)
 STATE_FILE = "trainer_state.json"
 _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.manifest import (
+    POSITION_FILE,
     STATE_FILE,
     has_file,
     newest_complete,
@@ -257,24 +258,26 @@ def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
         scaler.load_state_dict(torch.load(file, weights_only=True))
 
 
-def save_rng_state(folder: str, args: HFTrainingArguments, position: tuple[int, int] | None = None) -> None:
-    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``.
-
-    ``position``, the epoch and the number of its examples that all processes have seen, is in no file of transformers.
-    """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    seen = {} if position is None else {"position": position}
-    torch.save(present_rng_states(args) | seen, _rng_file(folder, args))
+def save_position(folder: str, position: tuple[int, int]) -> None:
+    """Write the current epoch, and how many of its examples all processes have seen; transformers counts batches."""
+    (Path(folder) / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
 
 
 def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
-    """Return the position that :func:`save_rng_state` wrote, if it did, and of how many processes."""
-    files = sorted(Path(folder).glob("rng_state*.pth"))
-    if not files:
-        return None, 0
-    with hf_compat.safe_globals(), reading(files[0]):
-        position = torch.load(files[0], weights_only=True).get("position")
-        return position and (int(position[0]), int(position[1])), len(files)
+    """Return the position that :func:`save_position` wrote, if it did, and of how many processes."""
+    num_processes = len(list(Path(folder).glob("rng_state*.pth")))
+    if not has_file(Path(folder), POSITION_FILE):
+        return None, num_processes
+    file = Path(folder) / POSITION_FILE
+    with reading(file):
+        epoch, num_examples = json.loads(file.read_text(encoding="utf-8"))
+        return (int(epoch), int(num_examples)), num_processes
+
+
+def save_rng_state(folder: str, args: HFTrainingArguments) -> None:
+    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.save(present_rng_states(args), _rng_file(folder, args))
 
 
 def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:

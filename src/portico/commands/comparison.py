@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from portico.checkpoint.manifest import OWN_FILES
 from portico.commands.record import AT_THE_SAME_TIME, RECORD_FILE, SUFFIX
 from portico.commands.recording import hash_of
 from portico.trust.files import load_own
 
 # What two runs of the same program never share.
 _TIMES = ("runtime", "per_second", "mem_", "_time")
-_UNCOMPARED_FILES = ("portico_manifest.json", "training_args.bin", "README.md", "events.out.tfevents")
+_UNCOMPARED_FILES = (*OWN_FILES, "stream_position", "training_args.bin", "README.md", "events.out.tfevents")
 # The quantities of a step in the order in which they are computed.
 QUANTITIES = {
     "batches": "batch",

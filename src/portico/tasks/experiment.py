@@ -75,6 +75,7 @@ class ScoresOfTask:
         return scores
 
 
+@data_only
 @dataclass(kw_only=True)
 class TaskExperiment(TrainerExperiment):
     """Trains, evaluates and predicts a task."""

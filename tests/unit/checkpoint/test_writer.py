@@ -19,6 +19,7 @@ FILES = {
     "trainer_state.json",
     "training_args.bin",
     "portico_manifest.json",
+    "portico_position.json",
 }
 
 
