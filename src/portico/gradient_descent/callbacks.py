@@ -390,9 +390,9 @@ class ConfidenceChecksCallback(TrainerCallback):
             if pairs:
                 raise ConfidenceCheckError(
                     f"The model has layers with a bias right before a normalization, which makes the bias "
-                    f"ineffective: {', '.join(dict.fromkeys(pairs))}. Construct the first of each with `bias=False`, "
-                    "remove the normalization, or switch this check off (`run_confidence_checks`, or "
-                    "'confidence_checks' in `callbacks`)."
+                    f"ineffective: {', '.join(dict.fromkeys(pairs))}; set `bias=False` in the first of each, remove the "
+                    "normalization, or switch this check off (`run_confidence_checks`, or 'confidence_checks' in "
+                    "`callbacks`)."
                 )
 
         hooks.append(trainer.model.register_forward_hook(check))

@@ -297,7 +297,7 @@ def test_confidence_checks_refuse_a_bias_before_a_normalization(options):
     names = options.pop("callbacks", [])
     options["callbacks"] = [from_params(TrainerCallback, name) for name in names]
     model = Normalized(bias=True)
-    with pytest.raises(ConfidenceCheckError, match=r"`outer.0` before `outer.1`. Construct the first .*`bias=False`"):
+    with pytest.raises(ConfidenceCheckError, match=r"`outer.0` before `outer.1`; set `bias=False` in the first"):
         make_trainer(model=model, **options).train()
     assert not any(module._forward_hooks for module in model.modules())
     assert make_trainer(model=Normalized(bias=False), num_epochs=1, **options).train()["epoch"] == 0
