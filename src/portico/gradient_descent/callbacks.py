@@ -390,8 +390,8 @@ class ConfidenceChecksCallback(TrainerCallback):
             if pairs:
                 raise ConfidenceCheckError(
                     f"The model has layers with a bias right before a normalization, which makes the bias "
-                    f"ineffective: {', '.join(dict.fromkeys(pairs))}; set `bias=False` in the first of each, remove the "
-                    "normalization, or switch this check off (`run_confidence_checks`, or 'confidence_checks' in "
+                    f"ineffective: {', '.join(dict.fromkeys(pairs))}; set `bias=False` in the first of each, remove "
+                    "the normalization, or switch this check off (`run_confidence_checks`, or 'confidence_checks' in "
                     "`callbacks`)."
                 )
 
