@@ -149,6 +149,30 @@ class TestToDict:
         assert found["gradient_accumulation"] == 1
 
 
+@pytest.mark.parametrize("spelling", [repr, "poptorch.{0.__class__.__name__}.{0.name}".format, "{0.name}".format])
+@pytest.mark.parametrize(
+    ("setter", "option", "member"),
+    [
+        ("connectionType", "connection_type", poptorch.ConnectionType.OnDemand),
+        ("syncPattern", "sync_pattern", poptorch.SyncPattern.SinglePipeline),
+        ("outputMode", "output_mode", poptorch.OutputMode.Sum),
+    ],
+)
+def test_members_may_be_given_as_strings(spelling, setter, option, member):
+    assert getattr(getattr(poptorch.Options(), setter)(spelling(member)), option) is member
+    with pytest.raises(AssertionError, match=f"{setter} must be of type {type(member).__name__}; 'Sometimes' is str"):
+        getattr(poptorch.Options(), setter)("Sometimes")
+
+
+def test_compiler_options_take_lists_by_name():
+    chosen = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    assert chosen._Popart.set("dotChecks", ["Fwd0", "Final"]).dotChecks == ["Fwd0", "Final"]
+    with pytest.raises(
+        AssertionError, match=r"_Popart.set: the name must be of type str or NoneType; \['a'\] is list"
+    ):
+        chosen._Popart.set(["a"], True)
+
+
 def test_unknown_options_are_refused():
     with pytest.raises(AttributeError, match="Options has no option 'speed'; it has anchored_tensors"):
         poptorch.Options().speed  # noqa: B018
