@@ -465,14 +465,28 @@ class Options(OptionsGroup):
         return self
 
     def anchorTensor(
-        self, short_name: str, long_name: str, output_mode: Any = None, output_return_period: int = 1
+        self, short_name: str, long_name: str, output_mode: OutputMode | None = None, output_return_period: int = 1
     ) -> Self:
-        """Refuse to return a tensor by its name.
+        """Keep a tensor of the last weight update, for ``PoplarExecutor.getAnchoredTensor``.
+
+        Args:
+            short_name: Name to get it by.
+            long_name: ``"Gradient___"`` or ``"UpdatedVar___"`` with the name of a parameter, for its gradient (reduced
+                and divided by the loss scaling) or its value after the update; or ``"finalLossScale"``, the loss
+                scaling of the update.
+            output_mode: ``Final``, which ``None`` means too.
+            output_return_period: Ignored.
 
         Raises:
-            Error: Always.
+            Error: For another output mode.
         """
-        raise Error("`anchorTensor` is not supported: the emulator names no tensors; return them from `forward`.")
+        if output_mode not in (None, OutputMode.Final):
+            raise Error(
+                f"anchorTensor({short_name!r}, {long_name!r}) asks for {output_mode!r}, but the emulator keeps "
+                "tensors of the last weight update only; use poptorch.OutputMode.Final, or return them from `forward`."
+            )
+        self.set(anchored_tensors={**self.anchored_tensors, short_name: long_name})
+        return self
 
     def disableModuleNamescope(self) -> Self:
         """Store that operations are not named after modules."""

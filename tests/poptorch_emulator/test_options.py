@@ -178,9 +178,33 @@ def test_unknown_options_are_refused():
         poptorch.Options().speed  # noqa: B018
 
 
-def test_anchored_tensors_are_refused():
-    with pytest.raises(poptorch.Error, match="`anchorTensor` is not supported: the emulator names no tensors"):
-        poptorch.Options().anchorTensor("hidden", "layer/output")
+def test_anchored_tensors():
+    model = Perceptron().half()
+    chosen = options(1, 1, 2)
+    chosen.Training.setAutomaticLossScaling(True)
+    chosen.anchorTensor("gradient", "Gradient___first.weight").anchorTensor("scale", "finalLossScale")
+    chosen.anchorTensor("weight", "UpdatedVar___first.weight", poptorch.OutputMode.Final)
+    executor = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=4.0))
+    before = model.first.weight.detach().clone()
+    batch = batches(1, 4, torch.float16)[0]
+    executor.compile(*batch)
+    assert "UpdatedVar___first.bias" in executor.getTensorNames()
+    with pytest.raises(poptorch.Error, match=r"no anchored tensor 'weight'; there are: none yet\."):
+        executor.getAnchoredTensor("weight")
+    executor(*batch)
+    assert executor.getAnchoredTensor("scale") == 4
+    assert torch.equal(executor.getAnchoredTensor("weight"), model.first.weight)
+    step = before.float() - model.first.weight.float()
+    torch.testing.assert_close(step, 0.1 * executor.getAnchoredTensor("gradient"), atol=1e-3, rtol=0)
+    assert executor.getAnchoredTensor("gradient").abs().max() > 0
+
+
+def test_unknown_anchors_are_refused():
+    with pytest.raises(poptorch.Error, match=r"asks for <OutputMode.All: 2>, but .*; use poptorch.OutputMode.Final"):
+        poptorch.Options().anchorTensor("a", "finalLossScale", poptorch.OutputMode.All)
+    model = poptorch.inferenceModel(Calls(lambda x: x), poptorch.Options().anchorTensor("a", "layer/output"))
+    with pytest.raises(poptorch.Error, match="unknown name 'layer/output'; this program has no tensors with names"):
+        model(torch.ones(1))
 
 
 class TestSetters:
