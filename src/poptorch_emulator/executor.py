@@ -110,6 +110,26 @@ class PoplarExecutor:
             self._program.memory.upload()
         return result
 
+    def getTensorNames(self) -> list[str]:
+        """Return the names that ``Options.anchorTensor`` takes."""
+        return self.compiled.tensor_names
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """Return a tensor of the last weight update, which ``Options.anchorTensor`` names.
+
+        With several groups of replicas, their values are stacked.
+
+        Raises:
+            Error: If there is none of this name, before the first call or without a gradient.
+        """
+        anchored = self.compiled.anchored
+        if short_name not in anchored:
+            raise Error(
+                f"There is no anchored tensor {short_name!r}; there are: {', '.join(anchored) or 'none yet'}. Name it "
+                "with `Options.anchorTensor`, and call the model first."
+            )
+        return anchored[short_name]
+
     # ---- Compiling and calling ----
 
     def isCompiled(self) -> bool:

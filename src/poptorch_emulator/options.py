@@ -14,8 +14,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -78,6 +80,8 @@ class Option:
         return set_option
 
     def _checked(self, value: Any) -> Any:
+        if isinstance(self.check, type) and issubclass(self.check, Enum):
+            value = _member(self.check, value)
         if self.takes_each:
             value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         for one in value if self.takes_each else [value]:
@@ -160,22 +164,28 @@ class OptionsGroup:
 # ---- Checks ----
 
 
-def _require_reduction(value: object, name: str) -> None:
-    require_type(value, ReductionType, name)
-    if value is ReductionType.NoReduction:
-        raise ValueError(
-            f"{name} cannot be ReductionType.NoReduction, because the gradients of several micro-batches have to be "
-            "combined; use ReductionType.Mean or ReductionType.Sum."
-        )
+def _member(kind: type[Enum], value: Any) -> Any:
+    """Return the member that a string names, bare or as ``repr`` prints it; anything else unchanged."""
+    named = re.fullmatch(rf"<?(?:poptorch\.)?(?:{kind.__name__}\.)?(\w+)(?:: .*>)?", str(value))
+    return kind.__members__.get(named[1], value) if named and isinstance(value, str) else value
 
 
-def _require_downcast(value: Any, name: str) -> None:
-    require_type(value, HalfFloatCastingBehavior, name)
-    if value is not HalfFloatCastingBehavior.FloatDowncastToHalf:
+def _combining(reduction: ReductionType) -> ReductionType:
+    if reduction is ReductionType.NoReduction:
         raise ValueError(
-            f"{name} does not support {value.name}; convert tensors with `.float()` where half and single precision "
-            "meet."
+            "accumulationAndReplicationReductionType cannot be ReductionType.NoReduction, because the gradients of "
+            "several micro-batches have to be combined; use ReductionType.Mean or ReductionType.Sum."
         )
+    return reduction
+
+
+def _downcasting(behavior: HalfFloatCastingBehavior) -> HalfFloatCastingBehavior:
+    if behavior is not HalfFloatCastingBehavior.FloatDowncastToHalf:
+        raise ValueError(
+            f"halfFloatCasting does not support {behavior.name}; convert tensors with `.float()` where half and "
+            "single precision meet."
+        )
+    return behavior
 
 
 def _require_partials_type(value: object, name: str) -> None:
@@ -206,9 +216,10 @@ class TrainingOptions(OptionsGroup):
     # How the gradients of micro-batches and replicas are combined.
     accumulationAndReplicationReductionType = Option(
         "accumulation_and_replication_reduction_type",
-        _require_reduction,
+        ReductionType,
         ReductionType.Mean,
         parameter="reduction_type",
+        convert=_combining,
     )
     # Whether a mean gradient is updated while accumulating, or divided at the end.
     setMeanAccumulationAndReplicationReductionStrategy = Option(
@@ -227,7 +238,12 @@ class PrecisionOptions(OptionsGroup):
     """Number formats, which are only stored; reached as ``options.Precision``."""
 
     runningStatisticsAlwaysFloat = Option("running_statistics_always_float", bool, True, parameter="value")
-    halfFloatCasting = Option("half_float_casting", _require_downcast, HalfFloatCastingBehavior.FloatDowncastToHalf)
+    halfFloatCasting = Option(
+        "half_float_casting",
+        HalfFloatCastingBehavior,
+        HalfFloatCastingBehavior.FloatDowncastToHalf,
+        convert=_downcasting,
+    )
     setPartialsType = Option("partials_type", _require_partials_type, torch.float32, parameter="dtype")
     enableStochasticRounding = Option("stochastic_rounding", bool, None, parameter="enabled")
     enableFloatingPointExceptions = Option("floating_point_exceptions", bool, False, parameter="exceptions")
@@ -320,7 +336,8 @@ class PopartOptions(OptionsGroup):
         super().__init__(patterns={}, patterns_level=2)
 
     def set(self, key: str | None = None, value: Any = None, **values: Any) -> Self:  # type: ignore[override]
-        """Set a compiler option by its name, or several."""
+        """Set a compiler option by its name, or several; values may be lists and dicts."""
+        require_type(key, (str, NoneType), "_Popart.set: the name")
         super().set(**({key: value} if key is not None else values))
         return self
 
@@ -404,6 +421,7 @@ class Options(OptionsGroup):
             output_return_period: For ``EveryN``, the number of device iterations from one result to the next, of which
                 the device iterations must be a multiple; ignored for other modes.
         """
+        output_mode = _member(OutputMode, output_mode)
         require_type(output_mode, OutputMode, "outputMode")
         if output_mode is OutputMode.EveryN:
             require_count(output_return_period, "EveryN output_return_period")
@@ -447,14 +465,28 @@ class Options(OptionsGroup):
         return self
 
     def anchorTensor(
-        self, short_name: str, long_name: str, output_mode: Any = None, output_return_period: int = 1
+        self, short_name: str, long_name: str, output_mode: OutputMode | None = None, output_return_period: int = 1
     ) -> Self:
-        """Refuse to return a tensor by its name.
+        """Keep a tensor of the last weight update, for ``PoplarExecutor.getAnchoredTensor``.
+
+        Args:
+            short_name: Name to get it by.
+            long_name: ``"Gradient___"`` or ``"UpdatedVar___"`` with the name of a parameter, for its gradient (reduced
+                and divided by the loss scaling) or its value after the update; or ``"finalLossScale"``, the loss
+                scaling of the update.
+            output_mode: ``Final``, which ``None`` means too.
+            output_return_period: Ignored.
 
         Raises:
-            Error: Always.
+            Error: For another output mode.
         """
-        raise Error("`anchorTensor` is not supported: the emulator names no tensors; return them from `forward`.")
+        if output_mode not in (None, OutputMode.Final):
+            raise Error(
+                f"anchorTensor({short_name!r}, {long_name!r}) asks for {output_mode!r}, but the emulator keeps "
+                "tensors of the last weight update only; use poptorch.OutputMode.Final, or return them from `forward`."
+            )
+        self.set(anchored_tensors={**self.anchored_tensors, short_name: long_name})
+        return self
 
     def disableModuleNamescope(self) -> Self:
         """Store that operations are not named after modules."""

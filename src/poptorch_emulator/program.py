@@ -29,7 +29,12 @@ from poptorch_emulator.machine import MAX_IPUS, running, settings
 from poptorch_emulator.memory import CompiledStructure, DeviceMemory
 from poptorch_emulator.options import Options
 from poptorch_emulator.tracing import ProgramTrace, refuse_data_dependence
-from poptorch_emulator.weight_updates import DeviceOptimizer, GradientAccumulator
+from poptorch_emulator.weight_updates import DeviceOptimizer, GradientAccumulator, Gradients
+
+# How PopART names tensors.
+_GRADIENT = "Gradient___"
+_UPDATED = "UpdatedVar___"
+_LOSS_SCALE = "finalLossScale"
 
 _pre_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
 _post_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
@@ -106,6 +111,9 @@ class CompiledProgram:
             self.optimizer = DeviceOptimizer(
                 optimizer, module.named_parameters(), scales_automatically=options.Training.auto_loss_scaling
             )
+        # By the names that the user chose.
+        self.anchored: dict[str, Tensor] = {}
+        self._check_anchors()
 
     # ---- Compilation ----
 
@@ -144,6 +152,30 @@ class CompiledProgram:
         # Keys that lead to the loss among the outputs; `None` if it is not among them.
         self._loss_path = _path_to(trace.losses.final_loss(), outputs) if training else None
 
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names of the tensors that ``Options.anchorTensor`` takes; none without training."""
+        if self.optimizer is None:
+            return []
+        return [prefix + name for prefix in (_GRADIENT, _UPDATED) for name in self.memory.parameters] + [_LOSS_SCALE]
+
+    def _check_anchors(self) -> None:
+        unknown = [name for name in self._options.anchored_tensors.values() if name not in self.tensor_names]
+        if unknown:
+            raise Error(
+                f"anchorTensor was given the unknown name {unknown[0]!r}; this program has "
+                f"{', '.join(self.tensor_names) or 'no tensors with names, because it does not train'}."
+            )
+
+    def _keep_anchored(self, gradients: Gradients, loss_scaling: float) -> None:
+        named = {_LOSS_SCALE: [torch.tensor(loss_scaling)]}
+        named |= {_GRADIENT + name: values for name, values in gradients.items()}
+        named |= {_UPDATED + name: values for name, values in self.memory.values.items()}
+        for short_name, name in self._options.anchored_tensors.items():
+            values = named.get(name, [])
+            if values:
+                self.anchored[short_name] = torch.stack(values) if len(values) > 1 else values[0].clone()
+
     # ---- Calls ----
 
     def infer(self, arguments: Arguments) -> Any:
@@ -173,7 +205,9 @@ class CompiledProgram:
                         optimizer.scaling.observe(loss, gradients)
                     collector.add(micro_batch, outputs)
                 with torch.no_grad():
-                    optimizer.update(self.memory.values, accumulator.reduced(scale))
+                    gradients_of_update = accumulator.reduced(scale)
+                    optimizer.update(self.memory.values, gradients_of_update)
+                    self._keep_anchored(gradients_of_update, scale)
         return collector.result()
 
     @contextmanager

@@ -149,14 +149,62 @@ class TestToDict:
         assert found["gradient_accumulation"] == 1
 
 
+@pytest.mark.parametrize("spelling", [repr, "poptorch.{0.__class__.__name__}.{0.name}".format, "{0.name}".format])
+@pytest.mark.parametrize(
+    ("setter", "option", "member"),
+    [
+        ("connectionType", "connection_type", poptorch.ConnectionType.OnDemand),
+        ("syncPattern", "sync_pattern", poptorch.SyncPattern.SinglePipeline),
+        ("outputMode", "output_mode", poptorch.OutputMode.Sum),
+    ],
+)
+def test_members_may_be_given_as_strings(spelling, setter, option, member):
+    assert getattr(getattr(poptorch.Options(), setter)(spelling(member)), option) is member
+    with pytest.raises(AssertionError, match=f"{setter} must be of type {type(member).__name__}; 'Sometimes' is str"):
+        getattr(poptorch.Options(), setter)("Sometimes")
+
+
+def test_compiler_options_take_lists_by_name():
+    chosen = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    assert chosen._Popart.set("dotChecks", ["Fwd0", "Final"]).dotChecks == ["Fwd0", "Final"]
+    with pytest.raises(
+        AssertionError, match=r"_Popart.set: the name must be of type str or NoneType; \['a'\] is list"
+    ):
+        chosen._Popart.set(["a"], True)
+
+
 def test_unknown_options_are_refused():
     with pytest.raises(AttributeError, match="Options has no option 'speed'; it has anchored_tensors"):
         poptorch.Options().speed  # noqa: B018
 
 
-def test_anchored_tensors_are_refused():
-    with pytest.raises(poptorch.Error, match="`anchorTensor` is not supported: the emulator names no tensors"):
-        poptorch.Options().anchorTensor("hidden", "layer/output")
+def test_anchored_tensors():
+    model = Perceptron().half()
+    chosen = options(1, 1, 2)
+    chosen.Training.setAutomaticLossScaling(True)
+    chosen.anchorTensor("gradient", "Gradient___first.weight").anchorTensor("scale", "finalLossScale")
+    chosen.anchorTensor("weight", "UpdatedVar___first.weight", poptorch.OutputMode.Final)
+    executor = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=4.0))
+    before = model.first.weight.detach().clone()
+    batch = batches(1, 4, torch.float16)[0]
+    executor.compile(*batch)
+    assert "UpdatedVar___first.bias" in executor.getTensorNames()
+    with pytest.raises(poptorch.Error, match=r"no anchored tensor 'weight'; there are: none yet\."):
+        executor.getAnchoredTensor("weight")
+    executor(*batch)
+    assert executor.getAnchoredTensor("scale") == 4
+    assert torch.equal(executor.getAnchoredTensor("weight"), model.first.weight)
+    step = before.float() - model.first.weight.float()
+    torch.testing.assert_close(step, 0.1 * executor.getAnchoredTensor("gradient"), atol=1e-3, rtol=0)
+    assert executor.getAnchoredTensor("gradient").abs().max() > 0
+
+
+def test_unknown_anchors_are_refused():
+    with pytest.raises(poptorch.Error, match=r"asks for <OutputMode.All: 2>, but .*; use poptorch.OutputMode.Final"):
+        poptorch.Options().anchorTensor("a", "finalLossScale", poptorch.OutputMode.All)
+    model = poptorch.inferenceModel(Calls(lambda x: x), poptorch.Options().anchorTensor("a", "layer/output"))
+    with pytest.raises(poptorch.Error, match="unknown name 'layer/output'; this program has no tensors with names"):
+        model(torch.ones(1))
 
 
 class TestSetters:

@@ -1,11 +1,18 @@
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
+from portico.gradient_descent.callbacks import ConfidenceCheckError as ConfidenceCheckError
+from portico.gradient_descent.callbacks import ConfidenceChecksCallback as ConfidenceChecksCallback
+from portico.gradient_descent.callbacks import ConsoleLoggerCallback as ConsoleLoggerCallback
 from portico.gradient_descent.callbacks import EndCallback as EndCallback
 from portico.gradient_descent.callbacks import EpochCallback as EpochCallback
+from portico.gradient_descent.callbacks import OnBackwardException as OnBackwardException
+from portico.gradient_descent.callbacks import ShouldValidateCallback as ShouldValidateCallback
 from portico.gradient_descent.callbacks import TensoboardBatchMemoryUsage as TensoboardBatchMemoryUsage
 from portico.gradient_descent.callbacks import TensorboardBatchMemoryUsage as TensorboardBatchMemoryUsage
+from portico.gradient_descent.callbacks import TensorBoardCallback as TensorBoardCallback
 from portico.gradient_descent.callbacks import TrackEpochCallback as TrackEpochCallback
 from portico.gradient_descent.callbacks import TrainerCallback as TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
+from portico.gradient_descent.checkpointer import TrainerCheckpoint as TrainerCheckpoint
 from portico.gradient_descent.construction import ConfigurationError as ConfigurationError
 from portico.gradient_descent.construction import Lazy as Lazy
 from portico.gradient_descent.construction import Registrable as Registrable
@@ -14,8 +21,31 @@ from portico.gradient_descent.metrics import MetricTracker as MetricTracker
 from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
 from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
 from portico.gradient_descent.optimizers import Optimizer as Optimizer
+from portico.gradient_descent.schedulers import CombinedLearningRateScheduler as CombinedLearningRateScheduler
+from portico.gradient_descent.schedulers import ConstantLearningRateScheduler as ConstantLearningRateScheduler
+from portico.gradient_descent.schedulers import (
+    ConstantWithWarmupLearningRateScheduler as ConstantWithWarmupLearningRateScheduler,
+)
+from portico.gradient_descent.schedulers import (
+    CosineHardRestartsWithWarmupLearningRateScheduler as CosineHardRestartsWithWarmupLearningRateScheduler,
+)
+from portico.gradient_descent.schedulers import CosineWithRestarts as CosineWithRestarts
+from portico.gradient_descent.schedulers import (
+    CosineWithWarmupLearningRateScheduler as CosineWithWarmupLearningRateScheduler,
+)
+from portico.gradient_descent.schedulers import ExponentialLearningRateScheduler as ExponentialLearningRateScheduler
+from portico.gradient_descent.schedulers import InvertedTriangular as InvertedTriangular
 from portico.gradient_descent.schedulers import LearningRateScheduler as LearningRateScheduler
+from portico.gradient_descent.schedulers import LinearWithWarmup as LinearWithWarmup
 from portico.gradient_descent.schedulers import MomentumScheduler as MomentumScheduler
+from portico.gradient_descent.schedulers import MultiStepLearningRateScheduler as MultiStepLearningRateScheduler
+from portico.gradient_descent.schedulers import NoamLR as NoamLR
+from portico.gradient_descent.schedulers import PolynomialDecay as PolynomialDecay
+from portico.gradient_descent.schedulers import (
+    ReduceOnPlateauLearningRateScheduler as ReduceOnPlateauLearningRateScheduler,
+)
+from portico.gradient_descent.schedulers import SlantedTriangular as SlantedTriangular
+from portico.gradient_descent.schedulers import StepLearningRateScheduler as StepLearningRateScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter as TensorboardWriter
 from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
 from portico.gradient_descent.trainer import NoOpTrainer as NoOpTrainer

@@ -7,11 +7,13 @@ name ``is_master``.
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import transformers
+from torch import nn
 from typing_extensions import override
 
 from portico.gradient_descent.construction import ConfigurationError, Registrable, convert, parameters_of, takes_any
@@ -236,7 +238,8 @@ class TrackEpochTrainerCallback(TrainerCallback):
 class ShouldValidateCallback(TrainerCallback):
     """Skips validation in some epochs; these neither count towards the patience nor can be the best.
 
-    The first validation is in epoch ``validation_start``, from 0, the next ``validation_interval`` epochs later.
+    As in AllenNLP, epochs from ``validation_start`` on are validated, counted from 0, whose number is a multiple of
+    ``validation_interval``.
     """
 
     def __init__(
@@ -271,7 +274,7 @@ class ShouldValidateCallback(TrainerCallback):
         trainer.should_validate_this_epoch = self._is_due(epoch + 1)
 
     def _is_due(self, epoch: int) -> bool:
-        return epoch >= self._start and (epoch - self._start) % self._interval == 0
+        return epoch >= self._start and epoch % self._interval == 0
 
 
 @TrainerCallback.register("tensorboard")
@@ -341,6 +344,58 @@ class ConsoleLoggerCallback(TrainerCallback):
             values = [metrics.get(f"{kind}_{name}") for kind in ("training", "validation")]
             columns = [f"{value:.4g}" if isinstance(value, int | float) else value or "N/A" for value in values]
             logger.info("%-20s | %10s | %10s", name, *columns)
+
+
+class ConfidenceCheckError(ConfigurationError):
+    """A model has failed a check of :class:`ConfidenceChecksCallback`."""
+
+
+@TrainerCallback.register("confidence_checks")
+class ConfidenceChecksCallback(TrainerCallback):
+    """Refuses a model in which a layer with a trained bias runs right before a normalization layer.
+
+    The normalization makes the bias ineffective, which can make training unstable. The first forward pass shows which
+    layers run one after the other.
+
+    Raises:
+        ConfidenceCheckError: In the first forward pass, if there are such layers.
+
+    Source: ``NormalizationBiasVerification`` of AllenNLP 2.
+    """
+
+    _normalizations = (
+        nn.modules.batchnorm._BatchNorm,
+        nn.modules.instancenorm._InstanceNorm,
+        nn.GroupNorm,
+        nn.LayerNorm,
+    )
+
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: object) -> None:
+        super().on_start(trainer, is_primary, **kwargs)
+        names = {module: name for name, module in trainer.model.named_modules()}
+        ran: list[nn.Module] = []
+        hooks = [module.register_forward_hook(lambda module, *_: ran.append(module)) for module in names]
+
+        def check(*_: object) -> None:
+            for hook in hooks:
+                hook.remove()
+            pairs = [
+                f"`{names[module]}` before `{names[following]}`"
+                for module, following in pairwise(ran)
+                if isinstance(following, self._normalizations)
+                and following.training
+                and getattr(getattr(module, "bias", None), "requires_grad", False)
+            ]
+            if pairs:
+                raise ConfidenceCheckError(
+                    f"The model has layers with a bias right before a normalization, which makes the bias "
+                    f"ineffective: {', '.join(dict.fromkeys(pairs))}; set `bias=False` in the first of each, remove "
+                    "the normalization, or switch this check off (`run_confidence_checks`, or 'confidence_checks' in "
+                    "`callbacks`)."
+                )
+
+        hooks.append(trainer.model.register_forward_hook(check))
 
 
 # ---- The arguments of the trainer that take callbacks ----

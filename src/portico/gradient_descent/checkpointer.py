@@ -9,10 +9,10 @@ import re
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from torch import nn
 from portico.compat.transformers import safe_globals
 from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.trust.files import UnpicklingError
+
+if TYPE_CHECKING:
+    from portico.gradient_descent.run import Progress
 
 # What `torch.load` raises for damaged files.
 _DAMAGE = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, OSError, EOFError, UnpicklingError)
@@ -40,21 +43,28 @@ _UNSET: Any = object()
 
 
 class TrainerCheckpoint(NamedTuple):
-    """The content of a checkpoint: the weights (or their moving averages), and everything else needed to resume."""
+    """The content of a checkpoint: the weights (or their moving averages), and everything else needed to resume.
+
+    AllenNLP 2's checkpointers take the tuple; AllenNLP 1's enter it as a context, which yields the tuple.
+    """
 
     model_state: dict[str, Any]
     trainer_state: dict[str, Any]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 class CheckpointSource(Protocol):
     """What the checkpointer needs of a trainer."""
 
-    @property
-    def is_primary(self) -> bool:
-        """Whether this is the first process."""
+    progress: "Progress"
 
-    def get_checkpoint_state(self) -> AbstractContextManager[TrainerCheckpoint]:
-        """Return a context in which the states of model and training can be saved."""
+    def get_checkpoint_state(self) -> TrainerCheckpoint | None:
+        """Return what to save, ``None`` in processes that do not save."""
 
 
 @dataclass(eq=False, repr=False)
@@ -140,14 +150,15 @@ class Checkpointer(Registrable):
 
     def save_checkpoint(self, trainer: CheckpointSource) -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
-        with trainer.get_checkpoint_state() as (model_state, trainer_state):
-            point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
-            if self.serialization_dir is not None and trainer.is_primary:
-                # The training state last: without it a checkpoint does not count.
-                for path, state in zip(self._paths(point), (model_state, trainer_state), strict=True):
-                    with replace_file(path) as staging:
-                        torch.save(state, staging)
-                self._remove_expired()
+        # Processes that do not save take part in collecting the states, and count the steps too.
+        states = trainer.get_checkpoint_state()
+        point = (trainer.progress.epochs_completed, trainer.progress.batches_in_epoch_completed)
+        if self.serialization_dir is not None and states is not None:
+            # The training state last: without it a checkpoint does not count.
+            for path, state in zip(self._paths(point), states, strict=True):
+                with replace_file(path) as staging:
+                    torch.save(state, staging)
+            self._remove_expired()
         self._last_save_time = time.time()
         self._last_save = point
 

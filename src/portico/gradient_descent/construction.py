@@ -79,7 +79,7 @@ class Registrable:
     @classmethod
     def resolve_class_name(cls, name: str) -> tuple[Any, str | None]:
         """Return the implementation called ``name`` and the name of the class method that builds it, if any."""
-        registered = Registrable._registry[cls]
+        registered = Registrable._registry.get(cls, {})
         if name in registered:
             return registered[name]
         if "." in name:
@@ -99,14 +99,14 @@ class Registrable:
         meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
         raise ConfigurationError(
             f"'{name}' is not a registered name for {role_of(cls)}{meant} The registered names are: "
-            f"{', '.join(available)}. To use your own class, import its module first, or use its dotted path as the "
-            "type: 'my_package.my_module.MyClass'."
+            f"{', '.join(available) or 'there is none yet'}. To use your own class, import its "
+            "module first, or use its dotted path as the type: 'my_package.my_module.MyClass'."
         )
 
     @classmethod
     def list_available(cls) -> list[str]:
         """Return the registered names, the default first."""
-        names = list(Registrable._registry[cls])
+        names = list(Registrable._registry.get(cls, ()))
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
 
@@ -120,7 +120,7 @@ def check_kind(base: type[Registrable], found: object, name: object) -> None:
     made = get_origin(made) or made
     # By inheritance: an abstract class such as `Iterable` would accept every class with its methods, such as a file.
     is_kind = inspect.isclass(made) and any(kind in made.__mro__ for kind in kinds)
-    if not is_kind and not any(found is known for known, _ in Registrable._registry[base].values()):
+    if not is_kind and not any(found is known for known, _ in Registrable._registry.get(base, {}).values()):
         raise ConfigurationError(
             f"'{name}' is not a valid type for {role_of(base)}; name a class that derives from "
             f"{' or '.join(kind.__qualname__ for kind in kinds)}, a function whose return annotation is such a class, "
@@ -332,13 +332,20 @@ def _constructor_of(base: Callable[..., Any], params: object) -> tuple[Callable[
     arguments = dict(params)
     if not (inspect.isclass(base) and issubclass(base, Registrable)):
         return base, arguments
+    # As in AllenNLP, a class under which nothing is registered is what to build, unless it is a base class itself.
+    if "type" not in arguments and base not in Registrable._registry and Registrable not in base.__bases__:
+        return base, arguments
     name = arguments.pop("type", base.default_implementation)
     if name is None:
         raise ConfigurationError(
-            f"The configuration of a {role_of(base)} has no 'type'; set it to one of: "
-            f"{', '.join(base.list_available())}."
+            f"The configuration of a {role_of(base)} has no 'type'; set it to {_one_of_the_names(base)}."
         )
     return base.by_name(name), arguments
+
+
+def _one_of_the_names(base: type[Registrable]) -> str:
+    names = ", ".join(base.list_available())
+    return f"one of: {names}" if names else "the dotted path of a class (no name is registered)"
 
 
 def _arguments(

@@ -4,11 +4,9 @@ Schedulers of torch and transformers are wrapped, and step after each epoch. The
 set the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
 """
 
-import functools
 import itertools
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,7 +81,7 @@ class LearningRateScheduler(Scheduler, Registrable):
     _accepted = (LRScheduler,)
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
-        _refuse_own_rates(optimizer)
+        _with_rates(optimizer)
         super().__init__(optimizer, "lr", last_epoch)
 
 
@@ -94,12 +92,14 @@ class MomentumScheduler(Scheduler, Registrable):
         super().__init__(optimizer, "momentum", last_epoch)
 
 
-def _refuse_own_rates(optimizer: torch.optim.Optimizer) -> None:
+def _with_rates(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return ``optimizer`` unless it computes its own learning rates, which raises ``ConfigurationError``."""
     if any("lr" in group and group["lr"] is None for group in optimizer.param_groups):
         raise ConfigurationError(
             f"`lr=None` of {type(optimizer).__name__} means that it computes its own learning rates, which no "
             "scheduler can change; set `lr` and, for Adafactor, `relative_step=False`, or leave the scheduler out."
         )
+    return optimizer
 
 
 # ---- Schedulers of torch and transformers ----
@@ -110,7 +110,7 @@ class TorchScheduler(LearningRateScheduler):
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
         # Not `super().__init__`: torch has set `initial_lr` and made the first step.
-        _refuse_own_rates(lr_scheduler.optimizer)
+        _with_rates(lr_scheduler.optimizer)
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
@@ -144,43 +144,90 @@ def as_learning_rate_scheduler(scheduler: object) -> Any:
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
 
-# torch's own signatures are not used: their annotations cannot be resolved at run time.
-def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> StepLR:
-    if step_size < 1:
-        raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
-    return StepLR(optimizer, step_size, gamma, last_epoch)
+# The arguments are written out because torch's annotations cannot be resolved at run time.
 
 
-def multi_step_lr(
-    optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
-) -> MultiStepLR:
-    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
+@LearningRateScheduler.register("step")
+class StepLearningRateScheduler(TorchScheduler):
+    """Multiplies the learning rate by ``gamma`` after each ``step_size`` epochs."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        if step_size < 1:
+            raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
+        super().__init__(StepLR(optimizer, step_size, gamma, last_epoch))
 
 
-def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> ExponentialLR:
-    return ExponentialLR(optimizer, gamma, last_epoch)
+@LearningRateScheduler.register("multi_step")
+class MultiStepLearningRateScheduler(TorchScheduler):
+    """Multiplies the learning rate by ``gamma`` after each of the epochs ``milestones``."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        super().__init__(MultiStepLR(optimizer, milestones, gamma, last_epoch))
 
 
-def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
-    @LearningRateScheduler.register(name)
-    @functools.wraps(make_schedule)
-    def make(optimizer: torch.optim.Optimizer, *args: object, **options: object) -> TorchScheduler:
-        _refuse_own_rates(optimizer)
-        return TorchScheduler(make_schedule(optimizer, *args, **options))
+@LearningRateScheduler.register("exponential")
+class ExponentialLearningRateScheduler(TorchScheduler):
+    """Multiplies the learning rate by ``gamma`` after each epoch."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        super().__init__(ExponentialLR(optimizer, gamma, last_epoch))
 
 
-# As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
-_SCHEDULES: dict[str, Callable[..., LRScheduler]] = {
-    "step": step_lr,
-    "multi_step": multi_step_lr,
-    "exponential": exponential_lr,
-    "constant": get_constant_schedule,
-    "constant_with_warmup": get_constant_schedule_with_warmup,
-    "cosine_with_warmup": get_cosine_schedule_with_warmup,
-    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
-}
-for _name, _make_schedule in _SCHEDULES.items():
-    _register(_name, _make_schedule)
+# As in AllenNLP the schedules of transformers step after each epoch, so their "steps" (`num_warmup_steps`, ...) are
+# epochs.
+
+
+@LearningRateScheduler.register("constant")
+class ConstantLearningRateScheduler(TorchScheduler):
+    """Keeps the learning rate."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        super().__init__(get_constant_schedule(_with_rates(optimizer), last_epoch))
+
+
+@LearningRateScheduler.register("constant_with_warmup")
+class ConstantWithWarmupLearningRateScheduler(TorchScheduler):
+    """Rises linearly over the epochs ``num_warmup_steps``, then keeps the learning rate."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> None:
+        super().__init__(get_constant_schedule_with_warmup(_with_rates(optimizer), num_warmup_steps, last_epoch))
+
+
+@LearningRateScheduler.register("cosine_with_warmup")
+class CosineWithWarmupLearningRateScheduler(TorchScheduler):
+    """Rises linearly over the epochs ``num_warmup_steps``, then falls along ``num_cycles`` of a cosine."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_warmup_steps: int,
+        num_training_steps: int,
+        num_cycles: float = 0.5,
+        last_epoch: int = -1,
+    ) -> None:
+        steps = (num_warmup_steps, num_training_steps)
+        super().__init__(get_cosine_schedule_with_warmup(_with_rates(optimizer), *steps, num_cycles, last_epoch))
+
+
+@LearningRateScheduler.register("cosine_hard_restarts_with_warmup")
+class CosineHardRestartsWithWarmupLearningRateScheduler(TorchScheduler):
+    """Rises linearly over the epochs ``num_warmup_steps``, then falls along a cosine ``num_cycles`` times."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_warmup_steps: int,
+        num_training_steps: int,
+        num_cycles: int = 1,
+        last_epoch: int = -1,
+    ) -> None:
+        steps = (num_warmup_steps, num_training_steps)
+        make_schedule = get_cosine_with_hard_restarts_schedule_with_warmup
+        super().__init__(make_schedule(_with_rates(optimizer), *steps, num_cycles, last_epoch))
 
 
 @LearningRateScheduler.register("reduce_on_plateau")

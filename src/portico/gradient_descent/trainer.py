@@ -5,8 +5,8 @@ import shutil
 import tempfile
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -27,6 +27,7 @@ from portico.gradient_descent.arguments import (
 from portico.gradient_descent.callbacks import (
     BatchCallback,
     CallbackList,
+    ConfidenceChecksCallback,
     ConsoleLoggerCallback,
     EndCallback,
     EpochCallback,
@@ -61,8 +62,11 @@ class RegistrableTrainer(Registrable):
         """Train, and return the metrics."""
 
     @abstractmethod
-    def get_checkpoint_state(self) -> AbstractContextManager[TrainerCheckpoint]:
-        """Return a context in which the states of model and training can be saved."""
+    def get_checkpoint_state(self) -> TrainerCheckpoint | None:
+        """Return the states of model and training to save, ``None`` in processes that do not save.
+
+        Every process must call it.
+        """
 
     @abstractmethod
     def batch_outputs(self, batch: Mapping[str, Any], for_training: bool) -> dict[str, Any]:
@@ -123,7 +127,9 @@ class GradientDescentTrainer(RegistrableTrainer):
         precision: Lightning precision.
         grad_scaling: Must be true with ``use_amp``; Lightning's mixed precision always scales the loss.
         enable_default_callbacks: Log a table of metrics after each epoch, as ``"console_logger"`` does. Off by
-            default; AllenNLP's other default callback, the confidence checks, is not included.
+            default.
+        run_confidence_checks: Refuse a model that fails :class:`~portico.gradient_descent.ConfidenceChecksCallback`.
+            Off by default; AllenNLP 2 checks.
 
     Attributes:
         loop: The Hugging Face trainer underneath.
@@ -180,6 +186,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         precision: str | None = None,
         grad_scaling: bool = True,
         enable_default_callbacks: bool = False,
+        run_confidence_checks: bool = False,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -201,7 +208,11 @@ class GradientDescentTrainer(RegistrableTrainer):
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
         placement = lightning_placement(cuda_device, distributed, world_size, chosen)
         placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
-        others = [*(callbacks or ()), ConsoleLoggerCallback()] if enable_default_callbacks else callbacks or ()
+        others = list(callbacks or ())
+        if enable_default_callbacks:
+            others.append(ConsoleLoggerCallback())
+        if run_confidence_checks:
+            others.append(ConfidenceChecksCallback())
         parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, others)
         self._set_loop(serialization_dir, placement, loggers=list(loggers or ()), plugins=list(plugins or ()), **parts)
 
@@ -298,7 +309,8 @@ class GradientDescentTrainer(RegistrableTrainer):
             ValueError: If a loss is NaN.
         """
         checkpoint = self.checkpointer.load_checkpoint()
-        if checkpoint is not None:
+        # AllenNLP 2.0's checkpointers return two empty dicts if there is none.
+        if checkpoint is not None and any(checkpoint):
             restore_training(self, checkpoint)
             logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
         else:
@@ -426,11 +438,19 @@ class GradientDescentTrainer(RegistrableTrainer):
 
     # ---- Checkpoints ----
 
-    @contextmanager
-    def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
-        """Return a context with both states, in which the model holds the averages; every process must enter it."""
+    def get_checkpoint_state(self) -> TrainerCheckpoint | None:
+        """Return the states of model and training, ``None`` except in the first process; every process must call it.
+
+        With a moving average the state of the model holds the averages.
+        """
         with self.averaged_weights():
-            yield TrainerCheckpoint(self.model.state_dict(), training_state(self))
+            model_state = self.model.state_dict()
+            if self.moving_average is not None and self.is_primary:
+                # The model gets its trained weights back when this context ends.
+                for name, value in model_state.items():
+                    model_state[name] = value.to("cpu", copy=True) if torch.is_tensor(value) else value
+            state = training_state(self)
+        return TrainerCheckpoint(model_state, state) if self.is_primary else None
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model holds the moving averages, if there are any."""
@@ -548,6 +568,7 @@ class NoOpTrainer(RegistrableTrainer):
     tensorboard_writer = None
 
     def __init__(self, serialization_dir: str | Path, model: nn.Module) -> None:
+        self.progress = Progress()
         self.serialization_dir = Path(serialization_dir)
         self.model = model
 
@@ -565,9 +586,9 @@ class NoOpTrainer(RegistrableTrainer):
         BestWeights(self.serialization_dir).save(self.model, is_primary=self.is_primary)
         return {}
 
-    @contextmanager
-    def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
-        yield TrainerCheckpoint(self.model.state_dict(), {"epochs_completed": 0, "batches_in_epoch_completed": 0})
+    def get_checkpoint_state(self) -> TrainerCheckpoint | None:
+        state = {"epochs_completed": 0, "batches_in_epoch_completed": 0}
+        return TrainerCheckpoint(self.model.state_dict(), state) if self.is_primary else None
 
     def batch_outputs(self, batch: Mapping[str, Any], for_training: bool) -> dict[str, Any]:
         with torch.set_grad_enabled(for_training):

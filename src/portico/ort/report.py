@@ -39,8 +39,10 @@ class GraphRecord:
 
 @dataclass
 class Fallback:
-    """An operator that runs in torch because it has no lowering."""
+    """An operator that runs in torch."""
 
+    reason: str
+    """Why it does not run in ONNX Runtime."""
     num_nodes: int = 0
     """Nodes in the graphs."""
     num_calls: int = 0
@@ -105,9 +107,9 @@ class Report:
             self._operator_seconds += seconds
         return dict(self._operator_seconds.most_common())
 
-    def fallback(self, operator: str) -> Fallback:
-        """Return the record of an operator that runs in torch; the first call creates it."""
-        return self.fallbacks.setdefault(operator, Fallback())
+    def fallback(self, operator: str, reason: str) -> Fallback:
+        """Return the record of an operator that runs in torch; the first call creates it, with ``reason``."""
+        return self.fallbacks.setdefault(operator, Fallback(reason))
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, with the peak memory of the process in bytes."""
@@ -130,7 +132,8 @@ class Report:
             f"sessions built, the others from the cache, in {seconds:.1f} s"
         ]
         lines += [
-            f"In torch: {name}, {fallback.num_nodes} nodes, {fallback.num_calls} calls, {fallback.seconds:.3f} s"
+            f"In torch: {name} ({fallback.reason}), {fallback.num_nodes} nodes, {fallback.num_calls} calls, "
+            f"{fallback.seconds:.3f} s"
             for name, fallback in sorted(self.fallbacks.items())
         ]
         lines += [f"Graph break, {count} times: {cause}" for cause, count in self.graph_breaks.items()]

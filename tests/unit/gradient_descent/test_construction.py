@@ -6,6 +6,7 @@ import torch
 from portico.gradient_descent import (
     Checkpointer,
     ConfigurationError,
+    ConsoleLoggerCallback,
     EpochCallback,
     GradientDescentTrainer,
     Lazy,
@@ -83,8 +84,20 @@ def test_registered_names_are_allennlps():
     assert TensorboardWriter.list_available() == ["default"]
     assert set(BatchCallback.list_available()) == {"tensorboard-memory-usage", "null"}
     assert set(EpochCallback.list_available()) == {"track_epoch_callback", "null"}
-    names = ["console_logger", "null", "should_validate_callback", "tensorboard", "track_epoch_callback"]
-    assert sorted(TrainerCallback.list_available()) == names
+    names = "confidence_checks console_logger null should_validate_callback tensorboard track_epoch_callback"
+    assert sorted(TrainerCallback.list_available()) == names.split()
+
+
+def test_class_without_registered_names_is_built_itself():
+    assert isinstance(from_params(ConsoleLoggerCallback, {"should_log_inputs": True}), ConsoleLoggerCallback)
+
+    class Unused(Registrable):
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"set it to the dotted path of a class \(no name is registered\)"):
+        from_params(Unused, {})
+    with pytest.raises(ConfigurationError, match=r"The registered names are: there is none yet\."):
+        from_params(Unused, "unused")
 
 
 def test_dotted_path_as_name():

@@ -13,6 +13,7 @@ from transformers.optimization import (
     get_cosine_with_hard_restarts_schedule_with_warmup,
 )
 
+from portico import gradient_descent
 from portico.gradient_descent import ConfigurationError, LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.construction import as_lazy, from_params
 from portico.gradient_descent.schedulers import as_learning_rate_scheduler
@@ -153,6 +154,26 @@ def test_polynomial_decay(params, expected):
     rates = rates_of(params)
     assert rates == by_step(lambda step: polynomial(step, **expected))
     assert rates[-1] == expected.get("end", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("step", {"step_size": 1}),
+        ("multi_step", {"milestones": [1]}),
+        ("exponential", {}),
+        ("constant", {}),
+        ("constant_with_warmup", {"num_warmup_steps": 1}),
+        ("cosine_with_warmup", {"num_warmup_steps": 1, "num_training_steps": 2}),
+        ("cosine_hard_restarts_with_warmup", {"num_warmup_steps": 1, "num_training_steps": 2}),
+        ("reduce_on_plateau", {}),
+    ],
+)
+def test_wrapped_schedulers_have_allennlps_class_names(name, options):
+    words = name.title().replace("_", "")
+    scheduler = getattr(gradient_descent, f"{words}LearningRateScheduler")
+    assert LearningRateScheduler.by_name(name) is scheduler
+    assert isinstance(scheduler(make_optimizer(), **options), LearningRateScheduler)
 
 
 def test_what_a_scheduler_needs_is_required():

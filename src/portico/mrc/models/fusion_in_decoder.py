@@ -74,7 +74,8 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         """
         if encoder_outputs is None and input_ids is not None and input_ids.dim() == 3:
             encoder_outputs = self.encode_passages(input_ids, attention_mask)
-            input_ids = None
+            # Without labels BART makes the decoder's tokens from these.
+            input_ids = input_ids.flatten(1)
         return super().forward(
             input_ids=input_ids,
             attention_mask=_joined_mask(attention_mask),

@@ -41,9 +41,12 @@ _STAGE_NODES = 120
 # Between convolutions, which run in torch, a call of a session costs more than it gains for fewer operators: ONNX
 # Runtime computes sums and ReLUs one by one, as torch does.
 _FEWEST_OPERATORS = 5
+# A gelu takes several of them per number.
+_GELU = {torch.ops.aten.gelu.default, torch.ops.aten.gelu_backward.default}
 _LEFT_IN_TORCH = "portico_left_in_torch"
 # Stands in for unknown sizes where tensors are compared, so that the cut does not depend on the first batch.
 _NOMINAL_SIZE = 64
+_NO_LOWERING = "no lowering to ONNX for these tensors"
 _FATAL = 4
 # A whole model in one of these gets an error that names the dtype, instead of running in torch operator by operator.
 _REFUSED = {torch.float64, torch.bfloat16}
@@ -76,7 +79,7 @@ def _without_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
     kept = []
     for part in parts:
         operators = [node.target for node in part.nodes if node.target not in FREE_VIEWS]
-        if len(operators) < _FEWEST_OPERATORS and all(_is_pointwise(target) for target in operators):
+        if len(operators) < _FEWEST_OPERATORS and all(_is_cheap(target) for target in operators):
             for node in part.nodes:
                 node.meta[_LEFT_IN_TORCH] = True
         else:
@@ -84,8 +87,9 @@ def _without_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
     return kept
 
 
-def _is_pointwise(target: object) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+def _is_cheap(target: object) -> bool:
+    is_pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return is_pointwise and target not in _GELU
 
 
 def _view_outputs_outside(graph: fx.Graph) -> None:
@@ -266,9 +270,16 @@ def _nominal(dim: Dim) -> int:
 
 def without_lowering(module: fx.GraphModule) -> list[str]:
     """Return the names of the operators that stayed in torch because they have no lowering for their tensors."""
-    return sorted(
-        {str(node.target) for node in _left(module) if not (_is_faster_in_torch(node) or _LEFT_IN_TORCH in node.meta)}
-    )
+    return sorted({str(node.target) for node in _left(module) if _reason(node) == _NO_LOWERING})
+
+
+def _reason(node: fx.Node) -> str:
+    """Return why an operator stays in torch."""
+    if _is_faster_in_torch(node):
+        return "faster there"
+    if _LEFT_IN_TORCH in node.meta:
+        return "too little between operators that are faster there"
+    return _NO_LOWERING
 
 
 def run_in_torch(module: fx.GraphModule, unknown: Sequence[str], *, strict: bool, report: Report) -> None:
@@ -288,7 +299,7 @@ def run_in_torch(module: fx.GraphModule, unknown: Sequence[str], *, strict: bool
     for index, node in enumerate(_left(module)):
         target = node.target
         assert callable(target), "only operators are left"
-        fallback = report.fallback(str(target))
+        fallback = report.fallback(str(target), _reason(node))
         fallback.num_nodes += 1
         name = f"fallback_{index}"
         # Not as a submodule, whose hooks take longer to look for than some of these operators take.

@@ -54,6 +54,17 @@ def test_with_one_passage_it_equals_the_plain_model(model, tmp_path):
     torch.testing.assert_close(model(**flat, labels=LABELS).logits, plain(**flat, labels=LABELS).logits)
 
 
+# T5 needs decoder tokens or labels, with or without passages.
+@pytest.mark.parametrize("model", ["Bart"], indirect=True)
+def test_without_labels_bart_decodes_from_its_input(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    one = {name: value[:, :1] for name, value in passages().items()}
+    flat = {name: value[:, 0] for name, value in one.items()}
+    torch.testing.assert_close(model(**one).logits, plain(**flat).logits)
+    assert model(**passages()).logits.shape == (2, 3 * 7, 40)
+
+
 def test_passages_are_encoded_separately_and_decoded_together(model):
     inputs = passages()
     encoder = model.get_encoder()

@@ -84,6 +84,7 @@ def test_what_has_no_kernels_for_bytes_runs_in_torch(caplog):
     assert torch.equal(model(x), expected)
     assert "aten.neg.default has no lowering to ONNX for these tensors; it runs in torch." in caplog.text
     assert "aten.gt.Scalar" not in compiled_call(model).report.fallbacks
+    assert "aten.neg.default (no lowering to ONNX for these tensors)" in str(compiled_call(model).report)
 
 
 def test_strict_names_what_has_no_kernels():
@@ -96,17 +97,31 @@ def test_gradients_of_convolutions_and_batch_norms_run_in_torch_which_is_faster(
     # A single ReLU is not worth a session, but a product is.
     model.append(nn.Linear(12, 1))
     portico.ort.compile(model, strict=True)(torch.randn(2, 2, 6, 6)).sum().backward()
-    found = {
-        name.split(".")[1]: fallback.num_calls for name, fallback in compiled_call(model).report.fallbacks.items()
-    }
-    assert found == {
-        "_native_batch_norm_legit_functional": 1,
-        "convolution": 1,
-        "convolution_backward": 1,
-        "max_pool2d_with_indices": 1,
-        "max_pool2d_with_indices_backward": 1,
-        "native_batch_norm_backward": 1,
-        "relu": 1,
-        "threshold_backward": 1,
+    fallbacks = compiled_call(model).report.fallbacks
+    assert {fallback.num_calls for fallback in fallbacks.values()} == {1}
+    assert {name.split(".")[1]: fallback.reason for name, fallback in fallbacks.items()} == {
+        "_native_batch_norm_legit_functional": "faster there",
+        "convolution": "faster there",
+        "convolution_backward": "faster there",
+        "max_pool2d_with_indices": "faster there",
+        "max_pool2d_with_indices_backward": "faster there",
+        "native_batch_norm_backward": "faster there",
+        "relu": "too little between operators that are faster there",
+        "threshold_backward": "faster there",
     }
     assert "has no lowering" not in caplog.text
+
+
+def test_a_gelu_between_convolutions_runs_in_onnxruntime():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.GELU(), nn.Conv1d(3, 2, 3))
+    x = torch.randn(2, 2, 9)
+    expected = torch.autograd.grad(model(x).square().sum(), tuple(model.parameters()))
+    compiled = portico.ort.compile(model, strict=True)
+    found = torch.autograd.grad(compiled(x).square().sum(), tuple(model.parameters()))
+    torch.testing.assert_close(found, expected)
+    assert compiled_call(compiled).report.fallbacks.keys() == {
+        "aten.convolution.default",
+        "aten.convolution_backward.default",
+    }
+    assert "In torch: aten.convolution.default (faster there), 2 nodes" in str(compiled_call(compiled).report)
