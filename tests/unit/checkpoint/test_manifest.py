@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from traceback import StackSummary
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import safetensors.torch
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 
 import portico
 from models import toy_arguments, toy_trainer
@@ -542,8 +544,9 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
         RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
         OSError(errno.ENOSPC, "No space left on device"),
+        CheckpointException("write", {1: (OSError(errno.ENOSPC, "No space left on device"), StackSummary())}),
     ],
-    ids=["torch", "stream", "safetensors", "python"],
+    ids=["torch", "stream", "safetensors", "python", "shards"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)
@@ -558,3 +561,13 @@ def test_full_disk_is_named(tmp_path, monkeypatch, error):
         trainer.train()
     assert raised.value.errno == errno.ENOSPC
     assert not any(tmp_path.glob("*checkpoint*"))
+
+
+def test_full_disk_at_the_manifest_leaves_nothing(tmp_path, monkeypatch):
+    def full(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "write_manifest", full)
+    with pytest.raises(OSError, match=r"No space left on device.*checkpoint-2"):
+        toy_trainer(tmp_path, **SAVED).train()
+    assert not list(tmp_path.iterdir())
