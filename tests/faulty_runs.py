@@ -22,14 +22,16 @@ from typing import Any
 
 import psutil
 import torch
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from fresh_process import environment
 from models import Sequences, pad_everything, tiny_gpt2, toy_arguments, toy_trainer
 from portico import MRCTrainer, Trainer
+from portico.cli import main
 from portico.distributed.model_parallel import full_tensor
 from unit.gradient_descent.plain_training import trainer_with_everything
-from unit.mrc.small_readers import featurized, make_trainer, reader, source
+from unit.mrc.small_readers import SHAPE, featurized, make_trainer, reader, source
 
 CALLS = ("open", "write", "fsync", "rename", "unlink")
 ACTIONS = ("count", "kill", "fill")
@@ -93,6 +95,22 @@ def descent(folder: Path) -> dict[str, torch.Tensor]:
     return dict(trainer.model.state_dict())
 
 
+def sweep(folder: Path) -> dict[str, torch.Tensor]:
+    """Run a command that resumes a sweep if it finds one; return the weights of its two jobs."""
+    small = [f"model.{name}={size}" for name, size in SHAPE.items()]
+    steps = ["args.max_steps=4", "args.save_strategy=steps", "args.save_steps=2", "args.use_cpu=true"]
+    fixed = ["+experiment=mrc", "debug=default", *small, *steps, f"hydra.sweep.dir={folder}"]
+    sys.argv = ["portico-train", "-m", "args.seed=7,8", *fixed]
+    os.chdir(folder.parent)
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"exit code {end.code}") from end
+    files = sorted(folder.glob("*/model.safetensors"))
+    return {f"{file.parent.name}.{name}": tensor for file in files for name, tensor in load_file(file).items()}
+
+
 def cycles(folder: Path, seconds: float) -> None:
     """Train, evaluate, save and resume over and over; write down what the process holds after each."""
     process = psutil.Process()
@@ -123,6 +141,7 @@ RUNS = {
     "mrc": reading,
     "descent": descent,
     "fsdp": sharded,
+    "sweep": sweep,
 }
 PROCESSES = {"fsdp": 2}
 

@@ -43,18 +43,19 @@ def undisturbed(server, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undisturbed, tmp_path, record_property):
+def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undisturbed, tmp_path):
     whole, num_killed = undisturbed(kind), 0
     for seed in range(max(2, round(KILLS * SHARE / len(RUNS)))):
         fault, folder = kill_of(kind, seed, whole), tmp_path / str(seed) / "run"
         num_killed += server(kind, folder, **fault)["killed"]
         assert_resumes(server, kind, folder, whole, fault)
     assert num_killed
-    record_property("kills", num_killed)
+    print(kind, "kills:", num_killed)
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_full_disk_is_named_and_loses_nothing(kind, server, undisturbed, tmp_path, record_property):
+# The jobs of a sweep write the checkpoints of "mrc"; what else it writes, Hydra writes.
+@pytest.mark.parametrize("kind", [kind for kind in RUNS if kind != "sweep"])
+def test_a_full_disk_is_named_and_loses_nothing(kind, server, undisturbed, tmp_path):
     whole = undisturbed(kind)
     writes = whole["calls"]["write"]
     numbers = sorted({round(at) for at in np.linspace(1, writes, max(3, min(writes, round(writes * SHARE))))})
@@ -71,10 +72,10 @@ def test_a_full_disk_is_named_and_loses_nothing(kind, server, undisturbed, tmp_p
         if kind not in PROCESSES:  # another process may still write
             assert not [path for path in folder.rglob("*") if "partial" in path.name], fault
         assert_resumes(server, kind, folder, whole, fault)
-    record_property("full disks", len(numbers))
+    print(kind, "full disks:", len(numbers))
 
 
-def test_cycles_in_one_process_hold_nothing(server, tmp_path, record_property):
+def test_cycles_in_one_process_hold_nothing(server, tmp_path):
     server("cycles", tmp_path / "run", seconds=SECONDS * SHARE)
     held = np.array(json.loads((tmp_path / "held.json").read_text()))
     settled = held[len(held) // 4 :]
@@ -82,8 +83,7 @@ def test_cycles_in_one_process_hold_nothing(server, tmp_path, record_property):
         name: np.polyfit(np.arange(len(settled)), values, 1)[0] * 100
         for name, values in zip(("bytes", "descriptors", "threads", "files"), settled.T, strict=True)
     }
-    record_property("cycles", len(held))
-    record_property("growth in 100 cycles", growth)
+    print("cycles:", len(held), "growth in 100 cycles:", growth)
     assert growth["bytes"] < 1 << 20, growth
     assert (settled[:, 1:] == settled[0, 1:]).all(), growth
 
@@ -105,7 +105,7 @@ def assert_resumes(server, kind, folder, whole, fault):
     saved = [int(line.split()[1]) for line in lines(steps) if line.startswith("saved")]
     again = server(kind, folder)
     assert again.get("weights") == whole["weights"], (fault, again, output(folder))
-    if kind != "descent":
+    if kind not in ("descent", "sweep"):
         # Under `async_save` the last one may not be complete.
         safe = [0, *sorted(set(saved))][-1 if kind != "async_save" or not saved else -2]
         began = [int(line.split()[1]) for line in lines(steps) if line.startswith("began")][-1]

@@ -164,6 +164,10 @@ def edited(change):
             lambda folder: flip_a_bit(folder / "rng_state.pth"),
             r"rng_state.pth has .* and cannot be read \(.*differs\)",
         ),
+        (
+            edited(lambda listed: {name.replace("scheduler", "scheduled"): entry for name, entry in listed.items()}),
+            f"{MANIFEST_FILE} does not list scheduler.pt, although it is not newer than the manifest",
+        ),
         (edited(lambda listed: {}), f"{MANIFEST_FILE} does not list trainer_state.json, which every checkpoint has"),
         (
             edited(lambda listed: {name: one for name, one in listed.items() if name != "model.safetensors"}),
