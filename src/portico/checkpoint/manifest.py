@@ -33,8 +33,10 @@ POSITION_FILE = "portico_position.json"
 # The files of a checkpoint that transformers does not write.
 OWN_FILES = (MANIFEST_FILE, POSITION_FILE)
 STATE_FILE = "trainer_state.json"
+_NOT_NEWER = ", although it is not newer than the manifest"
 _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
+_STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt")
 _CHECKSUMS = "xxh3:"
 # What readers of JSON, pickles and safetensors raise for damaged content.
 _DAMAGE = (
@@ -89,6 +91,7 @@ def examine(folder: Path) -> Examination:
     differs, and is as old as the manifest or cannot be read                    damaged
     holds weights, is not listed, was written after the manifest, reads well    changed on purpose
     holds weights, is not listed, and is as old or cannot be read               damaged
+    holds the optimizer or the schedule, is not listed, and is as old           damaged
     held weights and is gone, but its folder has weights in another form        changed on purpose
     held weights and is gone, and there are no others                           damaged
     is gone from a sub-folder that has other files, such as shards              damaged
@@ -114,6 +117,9 @@ def examine(folder: Path) -> Examination:
                 if objection := _objection(folder / name, manifest):
                     return Examination(damage=f"{name} {wrong}{objection}")
                 changes.append(f"{name} was written again")
+        for name in _STATES if listed else ():
+            if name not in listed and (folder / name).is_file() and not _is_newer(folder / name, manifest):
+                return Examination(damage=f"{MANIFEST_FILE} does not list {name}{_NOT_NEWER}")
         for file in weight_files(folder) if listed else []:
             if file.name not in listed:
                 if objection := _objection(file, manifest):
@@ -164,10 +170,14 @@ def _difference(file: Path, size: int, checksum: str) -> str | None:
     return None if checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
 
 
+def _is_newer(file: Path, manifest: Path) -> bool:
+    return file.stat().st_mtime_ns > manifest.stat().st_mtime_ns
+
+
 def _objection(file: Path, manifest: Path) -> str | None:
     """Return why ``file`` has not been changed on purpose, as the end of a sentence."""
-    if file.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
-        return ", although it is not newer than the manifest"
+    if not _is_newer(file, manifest):
+        return _NOT_NEWER
     try:
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt"):
@@ -256,6 +266,8 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
         raise
     except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        # A damaged file may hold any character.
+        reason = "".join(one if one.isprintable() else "\ufffd" for one in reason)
         raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error
 
 

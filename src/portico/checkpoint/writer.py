@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
@@ -83,12 +84,8 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
     accelerator.wait_for_everyone()
     if parts.async_save:
         background.collect()
-    try:
+    with _cleaning_up(final, background):
         yield staging
-    except BaseException as error:
-        background.discard()
-        _clean_up(error, partial, final)
-        raise
     accelerator.wait_for_everyone()
     if background.copies:
         uses_collectives = is_sharded(parts.model)
@@ -103,7 +100,8 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
         background.start(final, finish, uses_collectives=uses_collectives, timeout=timeout)
         return
     if args.should_save:
-        _complete(staging, final)
+        with _cleaning_up(final, background):
+            _complete(staging, final)
     accelerator.wait_for_everyone()
     _collect_from_other_machine(final, accelerator)
 
@@ -112,11 +110,8 @@ def finish_checkpoint(parts: CheckpointParts) -> None:
     """Wait for the checkpoint that is being written in the background; all processes call this."""
     final = parts.background.folder
     assert final is not None
-    try:
+    with _cleaning_up(final, parts.background):
         parts.background.wait()
-    except BaseException as error:
-        _clean_up(error, final.with_name(_PARTIAL), final)
-        raise
     parts.accelerator.wait_for_everyone()
     _collect_from_other_machine(final, parts.accelerator)
 
@@ -264,12 +259,27 @@ def _refuse_link(partial: Path) -> None:
         )
 
 
-def _clean_up(error: BaseException, partial: Path, final: Path) -> None:
-    """Remove what a failed write has left; raise ``OSError`` instead of ``error`` if the disk is full."""
-    is_full = _is_out_of_space(error, partial)
-    shutil.rmtree(partial, ignore_errors=True)
-    if is_full:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
+@contextmanager
+def _cleaning_up(final: Path, background: BackgroundWriter) -> Iterator[None]:
+    """Remove what a failed write of the checkpoint ``final`` has left, and name a full disk."""
+    try:
+        with naming_full_disk(final):
+            yield
+    except BaseException:
+        background.discard()
+        shutil.rmtree(final.with_name(_PARTIAL), ignore_errors=True)
+        raise
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Raise ``OSError`` that names ``path`` if writing it fails because the disk is full."""
+    try:
+        yield
+    except BaseException as error:
+        if _is_out_of_space(error, path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
 
 
 def _complete(staging: Path, final: Path) -> None:
@@ -300,6 +310,8 @@ def _collect_from_other_machine(final: Path, accelerator: Accelerator) -> None:
 
 def _is_out_of_space(error: BaseException, folder: Path) -> bool:
     """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
+    if isinstance(error, CheckpointException):
+        return any(_is_out_of_space(failure, folder) for failure, _ in error.failures.values())
     if isinstance(error, OSError):
         return error.errno == errno.ENOSPC
     # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".

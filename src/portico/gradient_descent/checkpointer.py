@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
+from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
 from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.trust.files import UnpicklingError
@@ -264,7 +265,8 @@ def replace_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}.partial")
     try:
-        yield staging
+        with naming_full_disk(path):
+            yield staging
         staging.replace(path)
     finally:
         staging.unlink(missing_ok=True)

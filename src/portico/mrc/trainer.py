@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
 from transformers import EvalPrediction
 
+from portico.checkpoint.writer import naming_full_disk
 from portico.compat.annotations import Batch, DataCollator, EvalExamples, Loader, Nested
 from portico.compat.annotations import Examples as Features
 from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_length
@@ -88,7 +89,8 @@ class AnswerSession(EvaluationSession):
             answered = self.post_process_function(self.examples, self.features, output, *stages)
         self.on_answered(answered)
         if self.trainer.args.should_save:
-            self._write(answered, stage)
+            with naming_full_disk(Path(self.trainer.args.output_dir)):
+                self._write(answered, stage)
         compute_metrics: Any = self.trainer.compute_metrics
         is_labelled = getattr(answered, "is_labelled", None)
         if is_labelled is None:

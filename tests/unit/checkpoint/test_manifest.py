@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+from random import Random
+from traceback import StackSummary
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ import safetensors.torch
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 
 import portico
+from damage import damaged_bytes, damaged_file
 from models import toy_arguments, toy_trainer
 from parity.peers import assert_same_values
 from portico.checkpoint import writer
@@ -22,8 +26,11 @@ from portico.checkpoint.manifest import MANIFEST_FILE, Examination, examine, new
 from portico.errors import InputError
 
 SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100  # of the figures of a release
+slow = pytest.mark.slow
 # Files that a resume reads; the arguments in training_args.bin are not among them.
 READ = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+FUZZED = [(name, is_listed) for name in READ for is_listed in (True, False)] + [(MANIFEST_FILE, True)]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,39 @@ def refuses_and_passes_over(run, caplog, spoil, what):
     assert "checkpoint-6 is damaged and passed over" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_files", [20, pytest.param(round(100_000 * SHARE / len(FUZZED)), marks=slow)])
+@pytest.mark.parametrize(("name", "is_listed"), FUZZED)
+def test_any_damage_is_refused_or_harmless(run, name, is_listed, num_files):
+    """Damage that the manifest does not list may be a change of the weights, but ends in no other error."""
+    (run / "checkpoint-6" / "model.safetensors").rename(run / "expected")
+    shutil.rmtree(run / "checkpoint-6")
+    checkpoint = run / "checkpoint-4"
+    if not is_listed:
+        (checkpoint / MANIFEST_FILE).unlink()
+    content = (checkpoint / name).read_bytes() if (checkpoint / name).exists() else b"{}"
+    for seed in range(num_files):
+        rng = Random(f"{name} {seed}")
+        spoiled = damaged_file(rng, content.decode()) if name.endswith("json") and seed % 2 else None
+        spoil(checkpoint / name, spoiled or damaged_bytes(rng, content))
+        refusal = ""
+        try:
+            trainer = toy_trainer(run / "resumed", **{**SAVED, "save_strategy": "no"})
+            trainer.train(resume_from_checkpoint=str(checkpoint))
+        except InputError as error:
+            refusal = str(error)
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+        else:
+            expected = safetensors.torch.load_file(run / "expected")["linear.weight"]
+            assert not is_listed or torch.equal(trainer.model.linear.weight, expected), seed
+        assert refusal.isprintable(), seed
+
+
+def spoil(file, content):
+    keep_the_time(lambda file: file.write_bytes(content))(file)
+
+
 def lose_weights(folder):
     (folder / "model.safetensors").unlink()
 
@@ -123,6 +163,10 @@ def edited(change):
         (
             lambda folder: flip_a_bit(folder / "rng_state.pth"),
             r"rng_state.pth has .* and cannot be read \(.*differs\)",
+        ),
+        (
+            edited(lambda listed: {name.replace("scheduler", "scheduled"): entry for name, entry in listed.items()}),
+            f"{MANIFEST_FILE} does not list scheduler.pt, although it is not newer than the manifest",
         ),
         (edited(lambda listed: {}), f"{MANIFEST_FILE} does not list trainer_state.json, which every checkpoint has"),
         (
@@ -542,8 +586,9 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
         RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
         OSError(errno.ENOSPC, "No space left on device"),
+        CheckpointException("write", {1: (OSError(errno.ENOSPC, "No space left on device"), StackSummary())}),
     ],
-    ids=["torch", "stream", "safetensors", "python"],
+    ids=["torch", "stream", "safetensors", "python", "shards"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)
@@ -558,3 +603,13 @@ def test_full_disk_is_named(tmp_path, monkeypatch, error):
         trainer.train()
     assert raised.value.errno == errno.ENOSPC
     assert not any(tmp_path.glob("*checkpoint*"))
+
+
+def test_full_disk_at_the_manifest_leaves_nothing(tmp_path, monkeypatch):
+    def full(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "write_manifest", full)
+    with pytest.raises(OSError, match=r"No space left on device.*checkpoint-2"):
+        toy_trainer(tmp_path, **SAVED).train()
+    assert not list(tmp_path.iterdir())
