@@ -472,8 +472,7 @@ class Options(OptionsGroup):
         Args:
             short_name: Name to get it by.
             long_name: ``"Gradient___"`` or ``"UpdatedVar___"`` with the name of a parameter, for its gradient (reduced
-                and divided by the loss scaling) or its value after the update; or ``"finalLossScale"``, the loss
-                scaling of the update.
+                and divided by the loss scaling) or its value after the update.
             output_mode: ``Final``, which ``None`` means too.
             output_return_period: Ignored.
 

@@ -34,7 +34,6 @@ from poptorch_emulator.weight_updates import DeviceOptimizer, GradientAccumulato
 # How PopART names tensors.
 _GRADIENT = "Gradient___"
 _UPDATED = "UpdatedVar___"
-_LOSS_SCALE = "finalLossScale"
 
 _pre_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
 _post_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
@@ -157,7 +156,7 @@ class CompiledProgram:
         """Names of the tensors that ``Options.anchorTensor`` takes; none without training."""
         if self.optimizer is None:
             return []
-        return [prefix + name for prefix in (_GRADIENT, _UPDATED) for name in self.memory.parameters] + [_LOSS_SCALE]
+        return [prefix + name for prefix in (_GRADIENT, _UPDATED) for name in self.memory.parameters]
 
     def _check_anchors(self) -> None:
         unknown = [name for name in self._options.anchored_tensors.values() if name not in self.tensor_names]
@@ -167,9 +166,8 @@ class CompiledProgram:
                 f"{', '.join(self.tensor_names) or 'no tensors with names, because it does not train'}."
             )
 
-    def _keep_anchored(self, gradients: Gradients, loss_scaling: float) -> None:
-        named = {_LOSS_SCALE: [torch.tensor(loss_scaling)]}
-        named |= {_GRADIENT + name: values for name, values in gradients.items()}
+    def _keep_anchored(self, gradients: Gradients) -> None:
+        named = {_GRADIENT + name: values for name, values in gradients.items()}
         named |= {_UPDATED + name: values for name, values in self.memory.values.items()}
         for short_name, name in self._options.anchored_tensors.items():
             values = named.get(name, [])
@@ -207,7 +205,7 @@ class CompiledProgram:
                 with torch.no_grad():
                     gradients_of_update = accumulator.reduced(scale)
                     optimizer.update(self.memory.values, gradients_of_update)
-                    self._keep_anchored(gradients_of_update, scale)
+                    self._keep_anchored(gradients_of_update)
         return collector.result()
 
     @contextmanager

@@ -355,7 +355,8 @@ def test_a_missing_server_is_named_before_the_model_is_loaded(monkeypatch, capsy
 
 def test_a_run_that_was_stopped_names_its_checkpoint(tmp_path, capsys):
     (tmp_path / "checkpoint-8").mkdir()
-    (tmp_path / "checkpoint-8" / "trainer_state.json").write_text("{}")
+    for name in ("trainer_state.json", "config.json"):
+        (tmp_path / "checkpoint-8" / name).write_text("{}")
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--port", "0"])
     assert "name its last checkpoint, " in capsys.readouterr().err
