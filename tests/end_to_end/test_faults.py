@@ -104,6 +104,10 @@ def assert_resumes(server, kind, folder, whole, fault):
     steps = folder.with_name("steps")
     saved = [int(line.split()[1]) for line in lines(steps) if line.startswith("saved")]
     again = server(kind, folder)
+    if kind == "descent" and not list(folder.glob("training_state_*")):
+        # As AllenNLP: a folder without a complete checkpoint is not overwritten.
+        assert "but no checkpoint that training can resume from" in again["error"], (fault, again)
+        return
     assert again.get("weights") == whole["weights"], (fault, again, output(folder))
     if kind not in ("descent", "sweep"):
         # Under `async_save` the last one may not be complete.

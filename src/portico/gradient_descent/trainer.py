@@ -418,10 +418,11 @@ class GradientDescentTrainer(RegistrableTrainer):
             scheduler.step(self.metric_tracker.scheduler_metric(validation_metrics) if validation_metrics else None)
         self.epoch_callbacks(metrics=self.report.metrics, epoch=epoch)
         self.progress.complete_epoch()
-        self.maybe_save_checkpoint()
+        # Before the checkpoint: a run that was killed in between would resume after this epoch, without its weights.
         if self.metric_tracker.is_best_so_far():
             with self.averaged_weights():
                 self.best_weights.save(self.model, is_primary=self.is_primary)
+        self.maybe_save_checkpoint()
         self.accelerator.wait_for_everyone()
 
     def _validate(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from damage import damaged_bytes
 from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
+from portico.gradient_descent.checkpointer import BestWeights
 from portico.gradient_descent.schedulers import SlantedTriangular
 from unit.gradient_descent.plain_training import (
     Interruption,
@@ -460,6 +461,25 @@ def test_damage_is_named_and_nothing_is_executed(tmp_path):
     with pytest.raises(ConfigurationError, match="one of its files is damaged"):
         Checkpointer(str(tmp_path)).load_checkpoint()
     assert not hasattr(builtins, "executed")
+
+
+def test_recovery_of_a_run_killed_while_the_best_weights_are_written(tmp_path, monkeypatch):
+    whole = trainer_with_everything(tmp_path / "whole")
+    whole.train()
+
+    def killed(self, model, *, is_primary):
+        if (tmp_path / "stopped" / "metrics_epoch_1.json").exists():
+            raise Interruption
+        save(self, model, is_primary=is_primary)
+
+    save = BestWeights.save
+    with monkeypatch.context() as patched:
+        patched.setattr(BestWeights, "save", killed)
+        with pytest.raises(Interruption):
+            trainer_with_everything(tmp_path / "stopped").train()
+    resumed = trainer_with_everything(tmp_path / "stopped")
+    resumed.train()
+    assert_same_weights(weights(resumed.model), weights(whole.model))
 
 
 def test_recovery_of_callback_states_and_numpy_metrics(tmp_path):
