@@ -126,7 +126,7 @@ class Verification:
         if difference is None:
             return []
         if second.exit_code:
-            refused = second.error.removeprefix("portico.errors.").rstrip(".")
+            refused = second.error.removeprefix("error: ").rstrip(".")
             what = "an override that is never called" if "never called" in refused else "portico stops the script"
             return [f"{what}: {refused}"]
         return likely_causes(difference, first, second, again)
