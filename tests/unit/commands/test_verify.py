@@ -1,7 +1,10 @@
 """`portico verify`, with recorded runs in place of processes."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from portico.commands import verify
 from portico.commands.comparison import RecordedRun
 from portico.commands.script import Script
 from portico.commands.verification import Verification
@@ -33,6 +36,8 @@ def verified(tmp_path, monkeypatch, capsys):
             return RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))], operators=["put_"])
 
         monkeypatch.setattr(Verification, "_recorded", recorded)
+        # One core: what follows where two runs at the same time are not identical.
+        monkeypatch.setattr(Verification, "_side_by_side", lambda self: (None, None))
         ended = Verification(Script("script.py"), tmp_path, None)
         code = ended.run(tmp_path / "page.html", **{"is_once": False, **options})
         return code, labels, capsys.readouterr().out
@@ -68,3 +73,34 @@ def test_a_difference_of_portico_is_not_the_script_s(verified):
 def test_once_runs_transformers_again_only_on_a_difference(verified):
     assert verified(0.5, 0.5, is_once=True)[:2] == (0, ["transformers", "portico"])
     assert verified(0.5, 0.25, 0.5, is_once=True)[:2] == (1, ["transformers", "portico", "transformers again"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "labels"),
+    [
+        ([0.5, 0.5], ["transformers", "portico"]),
+        ([0.5, 0.7, 0.5, 0.5, 0.5], ["transformers", "portico", "transformers", "transformers again", "portico"]),
+    ],
+    ids=["identical", "repeated"],
+)
+def test_runs_side_by_side_are_repeated_alone_unless_identical(tmp_path, monkeypatch, losses, labels):
+    started, waiting = [], list(losses)
+
+    def start(self, label, settings):
+        started.append(label)
+        run = RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))])
+        return SimpleNamespace(finished=lambda: run)
+
+    monkeypatch.setattr(Verification, "_start", start)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    assert Verification(Script("script.py"), tmp_path, None).run(None, is_once=False) == 0
+    assert started == labels
+
+
+def test_missing_accelerate_is_named_before_anything_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "script.py").write_text("")
+    monkeypatch.setattr(verify, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        verify.main([str(tmp_path / "script.py")])
+    assert ended.value.code == 2
+    assert "which needs accelerate; install it with `pip install 'portico[verify]'`" in capsys.readouterr().err
