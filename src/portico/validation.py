@@ -284,7 +284,7 @@ def check_examples(argument: str, data: object) -> None:
         reader = _READERS.get(Path(path).suffix)
         load = f"'{reader}', data_files={path!r}, split='train'" if reader else f"{path!r}, split='train'"
         raise InputTypeError(
-            f"`{argument}={path!r}` is text and not data; load it, for example with `datasets.load_dataset({load})`."
+            f"`{argument}={path!r}` is a string, not data; load it, for example with `datasets.load_dataset({load})`."
         )
     if isinstance(data, Mapping) and 0 not in data:
         names = [str(name) for name in data] or ["nothing"]

@@ -159,8 +159,8 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"model": "bert"}, r"`model` is 'bert', and not a model; load it, .*from_pretrained\('bert'\)"),
         ({"loggers": "wandb"}, "`loggers` is 'wandb'; give a list of loggers"),
         ({"processing_class": "bert"}, "`processing_class` is 'bert'; give an object"),
-        ({"train_dataset": "train.csv"}, r"text and not data; load it.*load_dataset\('csv', data_files='train.csv'"),
-        ({"train_dataset": "imdb"}, r"text and not data; load it.*load_dataset\('imdb', split='train'\)"),
+        ({"train_dataset": "train.csv"}, r"a string, not data; load it.*load_dataset\('csv', data_files='train.csv'"),
+        ({"train_dataset": "imdb"}, r"a string, not data; load it.*load_dataset\('imdb', split='train'\)"),
         ({"train_dataset": {"train": Points(2), "test": Points(2)}}, r"a dict of train, test; .*dataset\['train'\]"),
         ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
         ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
@@ -273,6 +273,7 @@ def test_batch_eval_metrics_needs_compute_result(tmp_path):
     [
         (True, "holds no complete `checkpoint-N`"),
         ("nowhere", "`resume_from_checkpoint=nowhere`"),
+        ("True", "`resume_from_checkpoint='True'` is a string, .*let the script pass `True` without quotes"),
         (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
     ],
 )

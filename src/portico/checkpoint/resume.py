@@ -66,8 +66,8 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     if not Path(resume_from_checkpoint).is_dir():
         if str(resume_from_checkpoint).lower() in ("true", "false"):
             raise InputError(
-                f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is text, as a command line gives it, and "
-                "there is no folder of that name; name a `checkpoint-N` folder, or let the script pass "
+                f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is a string, as a command line passes "
+                "it, and there is no folder of that name; name a `checkpoint-N` folder, or let the script pass "
                 f"`{str(resume_from_checkpoint).capitalize()}` without quotes to `train()`."
             )
         raise InputError(

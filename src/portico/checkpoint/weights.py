@@ -14,7 +14,7 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import has_file, of_another_model, reading
+from portico.checkpoint.manifest import has_file, of_another_model, reading, steps_of_checkpoints
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     accepting_full_tensors,
@@ -152,9 +152,9 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
     if has_file(path, SAFE_WEIGHTS_INDEX_NAME) or has_file(path, WEIGHTS_INDEX_NAME):
         with reading(path, into_model=True), _fitting(model, path):
             return load_sharded_checkpoint(model, folder, strict=False)
-    checkpoints = sorted(path.glob("checkpoint-*"))
-    known = f", for example {str(checkpoints[-1])!r}" if checkpoints else ""
-    what = "it holds no" if path.is_dir() else "there is no such folder with"
+    steps = steps_of_checkpoints(path)
+    known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""
+    what = "it holds no" if path.is_dir() else "there is no such folder, and so no"
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
         f"`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run{known}, or leave it out."

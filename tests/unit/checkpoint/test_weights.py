@@ -82,6 +82,13 @@ def test_folder_without_weights_is_rejected(folder, found, tmp_path):
         load_weights(Line(), str(tmp_path / folder))
 
 
+def test_folder_of_a_run_names_its_newest_checkpoint(tmp_path):
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    with pytest.raises(InputError, match=r"for example '.*checkpoint-10'"):
+        load_weights(Line(), str(tmp_path))
+
+
 class Adapted(nn.Module):
     """A fake of PEFT's model, which is not a dependency; it records the calls."""
 
