@@ -54,15 +54,24 @@ def stop_between_batches(pl_trainer: pl.Trainer, on_sigterm: Callable[[], object
 
 
 @contextmanager
-def exit_on_sigterm(pl_trainer: pl.Trainer) -> Iterator[None]:
-    """Exit with the code of SIGTERM if it arrived while a loop of ``pl_trainer`` ran.
+def ending_plainly(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Let SIGTERM or an interrupt during a loop of ``pl_trainer`` end the block as it would end a plain script.
 
-    Lightning only notes the signal, checks for it between two batches (not after the last one) and then exits with
-    code 0, so a scheduler would take the run for finished. Public: none.
+    Lightning only notes SIGTERM, checks for it between two batches (not after the last one) and then exits with code
+    0, so a scheduler would take the run for finished. It turns an interrupt into an exit, which notebooks and callers
+    that clean up cannot catch. Public: none.
+
+    Raises:
+        SystemExit: If SIGTERM arrived, with the code of the signal.
+        KeyboardInterrupt: If the user interrupted the loop.
     """
     try:
         yield
     except SIGTERMException as exit_:
         raise SystemExit(128 + signal.SIGTERM) from exit_
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from exit_
+        raise
     if pl_trainer.received_sigterm:
         raise SystemExit(128 + signal.SIGTERM)

@@ -18,7 +18,7 @@ from portico.compat.lightning import (
 from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
-from portico.distributed.signals import exit_on_sigterm
+from portico.distributed.signals import ending_plainly
 from portico.errors import InputTypeError
 from portico.loop.corrections import EvaluationLoss
 from portico.loop.datamodule import EvaluationFeed
@@ -299,7 +299,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """Run ``session`` and return its output.
 
     It can be called at any point of a fit (from any callback or hook), inside another evaluation, and outside a fit.
-    SIGTERM ends it with ``SystemExit``.
+    SIGTERM ends it with ``SystemExit``, and an interrupt with ``KeyboardInterrupt``.
     """
     trainer = session.trainer
     pl_trainer, module = trainer.lightning_trainer, trainer.module
@@ -321,7 +321,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             with (
                 kill_children_on_error(),
                 quiet_lightning(),
-                exit_on_sigterm(pl_trainer),
+                ending_plainly(pl_trainer),
                 module.staying_on_device(),
             ):
                 begin_call(pl_trainer.strategy, "predict" if predicts else "evaluate")

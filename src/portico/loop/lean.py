@@ -376,13 +376,13 @@ def _do_nothing() -> None:
 
 
 def use_lean_loops(pl_trainer: pl.Trainer) -> None:
-    """Make ``pl_trainer`` use the lean loops, and save only the handlers of signals that it sets itself.
+    """Make ``pl_trainer`` use the lean loops, and restore only the handlers of signals that Lightning may set.
 
-    Public: none.
+    Lightning ignores SIGINT once it has handled an interrupt, until the end of its run. Public: none.
     """
     if not USES_SHORTCUTS:
         return
-    signals = {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
+    signals = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}
     requeue = getattr(pl_trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
     if requeue is not None:
         signals.add(requeue)

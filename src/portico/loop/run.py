@@ -102,7 +102,7 @@ from portico.distributed.loaders import (
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
-from portico.distributed.signals import disable_sigterm_handler, exit_on_sigterm, stop_between_batches
+from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
 from portico.loop.lean import NullProfiler, use_lean_loops
 from portico.loop.module import BackwardPass
@@ -611,17 +611,11 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
         SystemExit: If the process receives SIGTERM.
     """
     strategy = pl_trainer.strategy
-    try:
-        with (
-            kill_children_on_error(),
-            lightning_compat.quiet_lightning(),
-            autocast_forward(module.model, strategy),
-            exit_on_sigterm(pl_trainer),
-        ):
-            begin_call(strategy, "train")
-            pl_trainer.fit(module, datamodule=datamodule)
-    except SystemExit as exit_:
-        # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
-        if isinstance(exit_.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from exit_
-        raise
+    with (
+        kill_children_on_error(),
+        lightning_compat.quiet_lightning(),
+        autocast_forward(module.model, strategy),
+        ending_plainly(pl_trainer),
+    ):
+        begin_call(strategy, "train")
+        pl_trainer.fit(module, datamodule=datamodule)

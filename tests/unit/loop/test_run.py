@@ -111,6 +111,14 @@ def test_trainer_can_train_again_after_interrupt(tmp_path):
     assert torch.equal(trainer.model.linear.weight, whole.model.linear.weight)
 
 
+@pytest.mark.parametrize(("method", "event"), [("train", "on_step_begin"), ("evaluate", "on_prediction_step")])
+def test_interrupt_can_be_caught_and_the_next_one_is_not_ignored(method, event, tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [RaiseAt(event, 0, KeyboardInterrupt())]})
+    with pytest.raises(KeyboardInterrupt):
+        getattr(trainer, method)()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("disk full")])
 @pytest.mark.parametrize("method", ["save_model", "_save"])
 def test_interrupted_save_leaves_no_checkpoint(method, error, tmp_path):
