@@ -18,7 +18,7 @@ from portico.compat.tree import map_tensors
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.pipelining.serialization import Piece, remove_serialization
+from portico.ipu.pipelining.serialization import Piece, remove_serialization, restore_class
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def remove_placement(model: nn.Module) -> None:
             if hook is _mark_recomputation_checkpoint:
                 del module._forward_hooks[number]
         if _READS_COPIES in vars(type(module)):
-            module.__class__ = type(module).__bases__[0]
+            restore_class(module)
     remove_serialization(model)
 
 

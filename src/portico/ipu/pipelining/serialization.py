@@ -46,8 +46,12 @@ def remove_serialization(model: nn.Module) -> None:
             del module.num_pieces
         else:
             continue
-        # The plain class is the last base of all these classes.
-        module.__class__ = type(module).__bases__[-1]
+        restore_class(module)
+
+
+def restore_class(module: nn.Module) -> None:
+    """Give ``module`` the class that it had before; the classes made for pipelining have it as their last base."""
+    module.__class__ = type(module).__bases__[-1]
 
 
 # ---- Serialized on one IPU ----
