@@ -221,6 +221,7 @@ class TaskExperiment(TrainerExperiment):
                 Section("Examples", harmless_markup(self._examples())),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
+            kicker="Report of a run",
         )
 
     def _examples(self) -> str:
