@@ -430,5 +430,5 @@ def print_summary(
     scores = {}
     for name, value in scores_of(metrics, *first).items():
         row = _ROWS.get(name, _Row(name, "{:.4g}"))
-        scores[row.label] = row.form.format(row.factor * value)
+        scores[name if row.label in scores else row.label] = row.form.format(row.factor * value)
     print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)

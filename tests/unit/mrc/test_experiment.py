@@ -487,6 +487,7 @@ def printed(capsys, **metrics):
     ("metrics", "rows"),
     [
         ({"exact_match": 50.0, "f1": 62.25}, ["F1 62.2", "Exact match 50.0"]),
+        ({"exact": 1.0, "exact_match": 2.0}, ["Exact match 1.0 exact_match 2.0"]),
         (
             {"exact": 1.0, "NoAns_exact": 2.0, "total": 1234},
             ["Exact match 1.0", "there is none 2.0", "Questions 1,234"],
