@@ -74,7 +74,7 @@ TOPICS = (
     Topic("Hyperparameter search and uploads", "", ("portico/hp_search.py", "portico/hub.py")),
     Topic(
         "Command line and configuration",
-        "`python train.py ... --help` lists the keys of an experiment. The command line prints one paragraph and no "
+        "`portico train ... --help` lists the keys of an experiment. The command line prints one paragraph and no "
         "traceback; `HYDRA_FULL_ERROR=1` shows one.",
         (
             "portico/__main__.py",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import diagrams
+from mkdocs.structure.files import File
 
 _ROLE = re.compile(r":(?:class|meth|func|mod|data|attr|exc):<code>(~?)([\w.]+)</code>")
 _LONG_CODE = re.compile(r"(?<!</span><code>)(?<=<code>)[^<\n]{12,}(?=</code>)")  # not in a block
@@ -18,6 +19,13 @@ _LONG_TEXT = 60  # characters in a cell
 DOCS = Path(__file__).parent
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """Add the notebooks, which pages link to."""
+    for path in sorted((DOCS.parent / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.name}", abs_src_path=str(path)))
+    return files
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put in drawings and the changelog, and name files of the repository that the site does not have."""
     folder = (DOCS / page.file.src_uri).parent
@@ -27,6 +35,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found.groups("")
         path = (folder / target).resolve()
+        if path.suffix == ".ipynb":
+            path = DOCS / "notebooks" / path.name
         if path.is_relative_to(DOCS) or not path.exists():
             inside = os.path.relpath(path, (DOCS / page.file.src_uri).parent)
             return f"[{text}]({inside}{anchor})"

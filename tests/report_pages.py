@@ -121,6 +121,7 @@ def job(number, score, **changes):
         "values": {"args.learning_rate": 10.0 ** (number - 4), "model": "ab"[number % 2]},
         "objective": {"eval_f1": score},
         "evaluations": evaluations,
+        "command": f"portico train +experiment=mrc args.learning_rate=1e-{4 - number}",
         **changes,
     }
 
@@ -130,9 +131,16 @@ def summary(**changes):
         "name": "found",
         "goals": {"eval_f1": "max"},
         "parameters": ["args.learning_rate", "model"],
+        "space": [
+            {"name": "args.learning_rate", "kind": "float", "range": "0.0001 to 0.01", "log": True},
+            {"name": "model", "kind": "choice", "range": "a, b", "log": False},
+        ],
+        "method": {"sampler": "TPESampler(seed=1)", "pruner": "none", "trials": "4"},
+        "fixed": ["+experiment=mrc", "args.seed=3"],
         "best": [2],
         "baselines": {},
         "importances": {"eval_f1": {"args.learning_rate": 0.75, "model": 0.25}},
+        "without_importances": {},
         "jobs": [
             job(0, 60.0, values={"args.learning_rate": 1e-4, "model": "a"}),
             job(1, 40.0, status="pruned", values={"args.learning_rate": 1e-2, "model": "a"}),

@@ -247,3 +247,7 @@ def test_site_builds(tmp_path):
     assert 'id="portico.Trainer.prediction_step"' in trainers
     assert not re.search(r":(?:class|meth|func|mod|data):", trainers), "roles of Sphinx are shown as they stand"
     assert "<svg" in pages["concepts/batch/index.html"]
+    assert 'href="../notebooks/sweep.ipynb"' in pages["sweeps/index.html"]
+    assert (tmp_path / "notebooks/sweep.ipynb").is_file()
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", pages["comparison/index.html"])
+    assert heads[:2] == ["", "portico"], "seen on a phone without scrolling"

@@ -187,9 +187,15 @@ def train(tmp_path, monkeypatch, command_line):
     return train
 
 
-def test_a_metric(train):
-    code, results = train("metric._target_=towns.Lengths", "metric.k=3")
+def test_a_metric(train, tmp_path, capsys):
+    code, results = train("metric._target_=towns.Lengths", "metric.k=3", "objective.metric=eval_questions")
     assert code == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert rows[:2] == [["questions", "32"], ["F1", f"{results['eval_f1']:.1f}"]]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "<dt>questions</dt><dd>32" in page
+    assert "<td>questions</td><td>32</td>" in page
     assert results["eval_questions"] == 32
     assert 0 <= results["eval_f1"] <= 3
 
@@ -236,7 +242,8 @@ def test_task_data_model_and_metric(train, tmp_path, capsys, metric, score):
     code, results = train(*TASK, *metric, shape=(), experiment="text_classification")
     assert code == 0
     assert results["eval_samples"] == 6
-    assert score.removeprefix("eval_").lower() in capsys.readouterr().out.lower()
+    rows = [line for line in capsys.readouterr().out.lower().splitlines() if line.startswith("│")]
+    assert score.removeprefix("eval_").lower() in rows[0]
     assert results[score] >= 0
     assert "DAY 0" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert load_file(tmp_path / "run" / "model.safetensors")["scores.weight"].shape[1] == 2

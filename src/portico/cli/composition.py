@@ -220,6 +220,7 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     from portico.cli.experiment import build_experiment
 
     groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
+    groups["objective"] = goals_of(settings["objective"]) if settings.get("objective") else {}
     for name in _OBJECT_GROUPS:
         entries = settings.get(name, {}).items()
         # An entry that is set to null is left out.

@@ -152,6 +152,8 @@ class Experiment(ABC):
     """Callbacks of Hugging Face or Lightning."""
     logger: Sequence[Any] = ()
     """Loggers of Lightning."""
+    objective: Mapping[str, str] = field(default_factory=dict)
+    """"max" or "min" for each metric that a sweep compares; tables and reports show these metrics first."""
     output_dir: str
     """Folder of the run."""
 
@@ -273,15 +275,21 @@ def load_model(source: Any, *arguments: object) -> tuple[Any, Any]:
     return loaded
 
 
+# As many rows fit on a screen; metrics of several languages have hundreds.
+_MOST_SCORES = 30
+
+
 def print_scores(
     title: str, heading: str, scores: Mapping[str, str], *, files: Mapping[str, str], seconds: float
 ) -> None:
-    """Print scores by name, the time of the whole run and where its files are."""
+    """Print scores by name, the time of the whole run and where its files are; of very many scores the first."""
     table = Table(title=title, title_justify="left")
     table.add_column(heading)
     table.add_column("", justify="right")
-    for name, value in scores.items():
+    for name, value in list(scores.items())[:_MOST_SCORES]:
         table.add_row(name, value)
+    if len(scores) > _MOST_SCORES:
+        table.add_row(f"{len(scores) - _MOST_SCORES} more in all_results.json", "")
     table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
     console = Console()
     console.print(table)

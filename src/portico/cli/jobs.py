@@ -296,6 +296,11 @@ def has_several_processes(settings: Mapping[str, Any]) -> bool:
     return not (is_single and nodes in (None, 1)) and {"RANK", "LOCAL_RANK", "NODE_RANK"}.isdisjoint(os.environ)
 
 
+def without_words_of_a_sweep(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of Hydra's own settings that concern one run."""
+    return [one for one in overrides if not _OF_A_SWEEP.match(one)]
+
+
 def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     """Return the command that runs one job of a sweep by itself.
 
@@ -309,7 +314,7 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
     if "command-line" in folders:
         flags += ["--config-dir", folders["command-line"]]
-    own = [one for one in hydra_config.overrides.hydra if not _OF_A_SWEEP.match(one)]
+    own = without_words_of_a_sweep(hydra_config.overrides.hydra)
     job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
     pruner = chosen_pruner(hydra_config)
     job += [f"+hydra.job.env_set.{_PRUNER_VARIABLE}='{pruner}'"] if pruner else []

@@ -1,6 +1,7 @@
 """The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
 import json
+import shlex
 import signal
 import time
 import warnings
@@ -13,20 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
-from portico.cli.jobs import FAILED, FINISHED, JOB_FILE, KILLED, SweepJob, is_first_process
+from portico.cli.jobs import (
+    FAILED,
+    FINISHED,
+    GRID_SWEEPER,
+    JOB_FILE,
+    KILLED,
+    SweepJob,
+    is_first_process,
+    without_words_of_a_sweep,
+)
 from portico.errors import InputError
 from portico.report.page import REPORT_PAGE, write_text
 from portico.report.sweep_page import sweep_page
+from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
 RECORD_FILE = "report.json"
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
+# Hydra's configuration of a sweep, which every sweeper writes before its first job.
+CONFIG_OF_SWEEP = "multirun.yaml"
 # Below, an importance would be noise.
 _FEWEST_JOBS = 4
 
@@ -53,8 +69,10 @@ def read_jobs(folder: Path) -> list[SweepJob]:
 
 
 def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
-    """Return what a sweep's jobs have in common and what each reached, as JSON values."""
-    values = varying_values(jobs)
+    """Return how a sweep searched, what its jobs have in common and what each reached, as JSON values."""
+    search = search_of(folder)
+    searched = [one["name"] for one in search["space"]]
+    values, fixed = split_overrides(jobs, searched)
     goals = next((job.goals for job in reversed(jobs) if job.goals), {})
     rows = []
     for job, chosen in zip(jobs, values, strict=True):
@@ -64,15 +82,19 @@ def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
         values_of_goals = {name: job.objective.get(name) for name in goals}
         rows.append(
             {**row, "folder": place, "report": report, "values": chosen, "objective": values_of_goals}
-            | {"evaluations": job.evaluations}
+            | {"evaluations": job.evaluations, "command": shlex.join([*search["command"], *job.overrides])}
         )
     return {
         "name": folder.absolute().name,
         "goals": goals,
-        "parameters": list(dict.fromkeys(name for chosen in values for name in chosen)),
+        "parameters": list(dict.fromkeys([*searched, *(name for chosen in values for name in chosen)])),
+        "space": search["space"],
+        "method": search["method"],
+        "fixed": fixed,
         "best": (best := best_jobs(rows, goals)),
         "baselines": _baselines([job.folder for job in jobs if job.number in best], goals),
         "importances": {name: importances(rows, name) for name in goals},
+        "without_importances": {name: reason for name in goals if (reason := without_importances(rows, name))},
         "jobs": rows,
     }
 
@@ -90,12 +112,17 @@ def _baselines(folders: Sequence[Path], goals: Mapping[str, str]) -> dict[str, d
     return {}
 
 
-def varying_values(jobs: Sequence[SweepJob]) -> list[dict[str, Any]]:
-    """Return for each job the overrides that are not the same in all, by key."""
-    chosen = [dict(one.partition("=")[::2] for one in job.overrides) for job in jobs]
+def split_overrides(jobs: Sequence[SweepJob], searched: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return each job's values by key, of the searched keys and of others that vary, and what all jobs share."""
+    chosen = [{_key(one): one for one in job.overrides} for job in jobs]
     names = dict.fromkeys(name for one in chosen for name in one)
-    varying = [name for name in names if len({one.get(name) for one in chosen}) > 1]
-    return [{name.lstrip("+"): _plain(one[name]) for name in varying if name in one} for one in chosen]
+    shown = [name for name in names if name in searched or len({one.get(name) for one in chosen}) > 1]
+    values = [{name: _plain(one[name].partition("=")[2]) for name in shown if name in one} for one in chosen]
+    return values, [chosen[0][name] for name in names if name not in shown]
+
+
+def _key(one: str) -> str:
+    return one.partition("=")[0].lstrip("+")
 
 
 def _plain(text: str) -> Any:
@@ -137,11 +164,9 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
 
     By fANOVA, or by PED-ANOVA where scikit-learn is not installed; empty without Optuna and for fewer than 4 jobs.
     """
-    rows = [row for row in rows if _is_measured(row)]
-    names = [name for name in (rows[0]["values"] if rows else ()) if all(name in row["values"] for row in rows)]
-    names = [name for name in names if len({row["values"][name] for row in rows}) > 1]
-    if find_spec("optuna") is None or len(rows) < _FEWEST_JOBS or len({row["objective"][goal] for row in rows}) == 1:
+    if without_importances(rows, goal):
         return {}
+    rows, names = _comparable(rows)
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
 
@@ -175,6 +200,25 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
     return {name: float(share) for name, share in found_shares.items()}
 
 
+def without_importances(rows: Sequence[Mapping[str, Any]], goal: str) -> str:
+    """Return why the importances of an objective are unknown; ``""`` if :func:`importances` returns them."""
+    rows, names = _comparable(rows)
+    if len(rows) < _FEWEST_JOBS:
+        return f"it needs {_FEWEST_JOBS} finished runs with a score, and there are {len(rows)}"
+    if len({row["objective"][goal] for row in rows}) == 1:
+        return f"all finished runs have the same {goal}"
+    if not names:
+        return "no setting has more than one value in the finished runs"
+    return "" if find_spec("optuna") else "Optuna is not installed; install it with `pip install 'portico[optuna]'`"
+
+
+def _comparable(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the finished rows with all objectives, and the parameters that all of them have and that vary."""
+    rows = [row for row in rows if _is_measured(row)]
+    names = [name for name in (rows[0]["values"] if rows else ()) if all(name in row["values"] for row in rows)]
+    return rows, [name for name in names if len({row["values"][name] for row in rows}) > 1]
+
+
 def _table(summary: Mapping[str, Any]) -> Table:
     table = Table(title=f"Sweep {summary['name']}", title_justify="left")
     parameters, goals = summary["parameters"], summary["goals"]
@@ -195,7 +239,92 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-# -------------------------------------------------------------------------------------------- a sweep of this process
+# ---- What was searched, and how
+
+
+def search_of(folder: Path) -> dict[str, Any]:
+    """Return how a sweep chose its values, as far as ``multirun.yaml`` in its folder can be read.
+
+    Returns:
+        ``space``, a mapping of ``name``, ``kind``, ``range`` and ``log`` for each searched key; ``method``, the
+        settings of the search by name; ``command``, the words that begin the command of each of its runs.
+    """
+    from portico.trust.files import plain_yaml  # imports torch
+
+    search: dict[str, Any] = {"space": [], "method": {}, "command": ["portico", "train"]}
+    unreadable = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+    with suppress(*unreadable, yaml.YAMLError, HydraException):
+        config = plain_yaml((folder / CONFIG_OF_SWEEP).read_text(encoding="utf-8"))["hydra"]
+        sweeper = config["sweeper"]
+        search["space"] = _space(sweeper, config["overrides"]["task"])
+        search["method"] = _method(sweeper)
+        sources = {one["provider"]: one["path"] for one in config["runtime"]["config_sources"]}
+        flags = ["--config-dir", str(sources["command-line"])] if "command-line" in sources else []
+        own = without_words_of_a_sweep(config["overrides"]["hydra"])
+        # A file of this group makes every command a sweep.
+        mode = ["hydra.mode=RUN"] if config["runtime"]["choices"].get("sweep") else []
+        search["command"] += [*flags, *own, *mode]
+    return search
+
+
+def _space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[str, Any]]:
+    space = {
+        str(name): {"kind": str(one["type"]), "range": _range_of(one), "log": bool(one.get("log"))}
+        for name, one in (sweeper.get("search_space") or {}).items()
+    }
+    params = [f"{name}={value}" for name, value in (sweeper.get("params") or {}).items()]
+    for one in OverridesParser.create().parse_overrides([*params, *arguments]):
+        name = one.get_key_element().lstrip("+")
+        space.pop(name, None)  # the command line takes precedence
+        if one.is_sweep_override():
+            space[name] = _searched(one, is_grid=sweeper[TARGET] == GRID_SWEEPER)
+    return [{"name": name, **one} for name, one in space.items()]
+
+
+def _searched(one: Override, *, is_grid: bool) -> dict[str, Any]:
+    value: Any = one.value()
+    is_log = "log" in getattr(value, "tags", ())
+    if one.is_interval_sweep():
+        kind = "int" if isinstance(value.start, int) and isinstance(value.end, int) else "float"
+        return {"kind": kind, "range": f"{value.start} to {value.end}", "log": is_log}
+    if one.is_range_sweep() and not is_grid:  # a grid leaves out the end of a range, a search includes it
+        kind = "int" if isinstance(value.start, int) and isinstance(value.step, int) else "float"
+        return {"kind": kind, "range": f"{value.start} to {value.stop}, step {value.step}", "log": is_log}
+    return {"kind": "choice", "range": ", ".join(one.sweep_string_iterator()), "log": False}
+
+
+def _range_of(described: Mapping[str, Any]) -> str:
+    if "choices" in described:
+        return ", ".join(map(str, described["choices"]))
+    step = f", step {described['step']}" if described.get("step") is not None else ""
+    return f"{described['low']} to {described['high']}{step}"
+
+
+def _method(sweeper: Mapping[str, Any]) -> dict[str, str]:
+    if sweeper[TARGET] == GRID_SWEEPER:
+        return {"sampler": "every combination"}
+    method = {name: _described(sweeper[name]) for name in ("sampler", "pruner") if name in sweeper}
+    method["sampler"] = method.get("sampler") or ("TPESampler" if "sampler" in sweeper else sweeper[TARGET])
+    if "pruner" in method:
+        method["pruner"] = method["pruner"] or "none"
+    others = {"trials": "n_trials", "values drawn by": "custom_search_space", "constraints": "constraints"}
+    return method | {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, key in others.items()
+        if (value := sweeper.get(key))
+    }
+
+
+def _described(configured: Any) -> str:
+    """Return the class that a configuration names, without its module, and its arguments."""
+    if not configured:
+        return ""
+    arguments = [f"{name}={value}" for name, value in configured.items() if name != TARGET and value is not None]
+    name = str(configured.get(TARGET, "TPESampler")).rpartition(".")[2]
+    return f"{name}({', '.join(arguments)})" if arguments else name
+
+
+# ---- A sweep of this process
 
 
 @dataclass

@@ -52,6 +52,7 @@ from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
 from portico.mrc.trainer import MRCTrainer
+from portico.report.page import scores_of
 from portico.trainer import Trainer
 from portico.trust.names import data_only
 
@@ -163,9 +164,10 @@ class MRCExperiment(TrainerExperiment):
     def report(self, trainer: Trainer, metrics: Mapping[str, float], *, seconds: float) -> None:
         """Write a page for each source of spans, and print the headline scores and the paths of the files."""
         folder = Path(trainer.args.output_dir)
+        first = [*self.objective] or [f"eval_{self.headline}"]
         if not self._gives_spans:
             files = {"Everything": str(folder)}
-            print_summary(metrics, self.headline, title="Generated answers", files=files, seconds=seconds)
+            print_summary(metrics, first, title="Generated answers", files=files, seconds=seconds)
             return
         assert isinstance(trainer, MRCTrainer), "only its answers are spans"
         title = "Machine reading comprehension"
@@ -175,7 +177,7 @@ class MRCExperiment(TrainerExperiment):
                 title=title,
                 results=question_results(source.validation, one.answers),
                 metrics=metrics,
-                headline=self.headline,
+                headline=first[0].removeprefix("eval_"),
                 baselines={
                     DECLINING: self._baseline(source),
                     ANSWERING: self._baseline(source, one.answers.best_texts),
@@ -194,7 +196,7 @@ class MRCExperiment(TrainerExperiment):
                 page.parent.mkdir(exist_ok=True)
                 write_report(page, record)
         files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
-        print_summary(metrics, self.headline, title=title, files=files, seconds=seconds)
+        print_summary(metrics, first, title=title, files=files, seconds=seconds)
         if not any(result.predicted_text for record in records for result in record.results):
             print(_NOTHING_ANSWERED)
 
@@ -394,45 +396,39 @@ def prepared_metric(
 
 class _Row(NamedTuple):
     label: str
-    names: tuple[str, ...]
     form: str = "{:.1f}"
     factor: float = 1.0
 
 
-# The headline scores of our metrics, all shown in 0..100.
-_ROWS = (
-    _Row("F1", ("f1",)),
-    _Row("Exact match", ("exact", "exact_match")),
-    _Row("F1 where there is an answer", ("HasAns_f1",)),
-    _Row("Accuracy where there is none", ("NoAns_exact",)),
-    _Row("F1 at the best threshold", ("best_f1",)),
-    _Row("Average precision of F1", ("pr_f1_ap",)),
-    _Row("Passage F1, mean of languages", ("avg_passage_f1",), factor=100.0),
-    _Row("Minimal answer F1, mean of languages", ("avg_minimal_f1",), factor=100.0),
-    _Row("Long answer F1 at the best threshold", ("long_answer_best_f1",), factor=100.0),
-    _Row("Short answer F1 at the best threshold", ("short_answer_best_f1",), factor=100.0),
-    _Row("ROUGE-1", ("rouge1",)),
-    _Row("ROUGE-2", ("rouge2",)),
-    _Row("ROUGE-L", ("rougeL",)),
-    _Row("ROUGE-L of sentences", ("rougeLsum",)),
-    _Row("ROUGE-L as KILT counts", ("kilt_rougeL",)),
-    _Row("Questions", ("total", "num_questions", "long_answer_n"), "{:,.0f}"),
-    _Row("Loss", ("loss",), "{:.3f}"),
-)
+# How scores of our metrics are shown: in 0..100, and by a longer name.
+_ROWS = {
+    "f1": _Row("F1"),
+    "exact": _Row("Exact match"),
+    "exact_match": _Row("Exact match"),
+    "HasAns_f1": _Row("F1 where there is an answer"),
+    "NoAns_exact": _Row("Accuracy where there is none"),
+    "best_f1": _Row("F1 at the best threshold"),
+    "pr_f1_ap": _Row("Average precision of F1"),
+    "avg_passage_f1": _Row("Passage F1, mean of languages", factor=100.0),
+    "avg_minimal_f1": _Row("Minimal answer F1, mean of languages", factor=100.0),
+    "long_answer_best_f1": _Row("Long answer F1 at the best threshold", factor=100.0),
+    "short_answer_best_f1": _Row("Short answer F1 at the best threshold", factor=100.0),
+    "rouge1": _Row("ROUGE-1"),
+    "rouge2": _Row("ROUGE-2"),
+    "rougeL": _Row("ROUGE-L"),
+    "rougeLsum": _Row("ROUGE-L of sentences"),
+    "kilt_rougeL": _Row("ROUGE-L as KILT counts"),
+    **dict.fromkeys(("total", "num_questions", "long_answer_n"), _Row("Questions", "{:,.0f}")),
+    "loss": _Row("Loss", "{:.3f}"),
+}
 
 
 def print_summary(
-    metrics: Mapping[str, float], headline: str, *, title: str, files: Mapping[str, str], seconds: float
+    metrics: Mapping[str, float], first: Sequence[str], *, title: str, files: Mapping[str, str], seconds: float
 ) -> None:
-    """Print the headline scores of an evaluation (``eval_...``), the time of the run and the paths of its files.
-
-    A headline that is not in our list, such as a score of the user's own metric, is the first row.
-    """
+    """Print all scores of an evaluation (``eval_...``), ``first`` ones on top, the time of the run and its files."""
     scores = {}
-    if f"eval_{headline}" in metrics and all(headline not in row.names for row in _ROWS):
-        scores[headline] = f"{metrics[f'eval_{headline}']:.4g}"
-    for row in _ROWS:
-        value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)
-        if value is not None:
-            scores[row.label] = row.form.format(row.factor * value)
+    for name, value in scores_of(metrics, *first).items():
+        row = _ROWS.get(name, _Row(name, "{:.4g}"))
+        scores[name if row.label in scores else row.label] = row.form.format(row.factor * value)
     print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)

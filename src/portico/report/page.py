@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ _STYLES = (
     "print.css",
 )
 _SCRIPTS = ("charts.js", "copy.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js", "sweep.js")
+
+# What the trainer adds to the scores of an evaluation.
+_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "model_preparation_time")
 
 # HTML allows no control characters but tab, newline and carriage return.
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
@@ -161,6 +165,21 @@ def panels(*contents: Markup, small: bool = False) -> Markup:
 
 def styles() -> str:
     return "".join(map(asset, _STYLES))
+
+
+def scores_of(metrics: Mapping[str, float], *first: str, further: Collection[str] = ()) -> dict[str, float]:
+    """Return all scores of an evaluation by name, without the prefix ``eval_``.
+
+    Args:
+        metrics: The metrics of a run; those of its training, and the speed of the evaluation, are left out.
+        first: Names of ``metrics`` that come first, of whatever kind; the loss is last, the others keep their order.
+        further: Names of ``metrics`` that are scores although they lack the prefix.
+    """
+    scores = [name for name in metrics if name in further or name.startswith("eval_")]
+    scores = [name for name in scores if name.removeprefix("eval_") not in _NO_SCORES]
+    scores.sort(key=lambda name: name == "eval_loss")
+    names = dict.fromkeys([*first, *scores])
+    return {name.removeprefix("eval_"): metrics[name] for name in names if isinstance(metrics.get(name), Real)}
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from portico.report.charts import Frame, ticks
-from portico.report.page import Section, macros, panels, render_page
+from portico.report.page import Section, macros, panels, render_page, settings_panels
 
 # An axis with at most this many values labels each of them, other axes only the ends.
 _FEW = 5
@@ -45,17 +45,17 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
 
     Args:
         summary: The contents of ``sweep.json``: ``name``; ``goals``, "max" or "min" by objective; ``parameters``;
-            ``best``, numbers of jobs; ``baselines``, scores of trivial answers by objective; ``importances``, shares
-            of parameters by objective; and ``jobs``, each with
+            ``space``, the searched parameters, each with ``name``, ``kind``, ``range`` and ``log``; ``method``,
+            settings of the search by name; ``fixed``, the overrides that all jobs share; ``best``, numbers of jobs;
+            ``baselines``, scores of trivial answers by objective; ``importances``, shares
+            of parameters by objective; ``without_importances``, why an objective has none; and ``jobs``, each with
             ``number``, ``status``, ``seconds``, ``error``, ``is_feasible``, ``folder``, ``report``, ``values``,
-            ``objective`` and ``evaluations``.
+            ``objective``, ``evaluations`` and ``command``.
     """
     jobs = summary["jobs"]
     goals = summary["goals"]
     templates = macros("sweep.html.j2")
     best = [job for job in jobs if job["number"] in summary["best"]]
-    charts = Markup().join(_objective_chart(summary, name) for name in goals) + _curves(summary)
-    tradeoffs = Markup().join(_tradeoff_chart(summary, *pair) for pair in combinations(goals, 2))
     shares = Markup().join(
         templates.importances(name, found) for name, found in summary["importances"].items() if found
     )
@@ -64,10 +64,11 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
         _lead(summary, best),
         templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
-            Section("Objectives against each other", panels(tradeoffs), "Objectives"),
+            Section("What was searched", _search(summary), "Search"),
+            Section("Objectives against each other", _tradeoffs(summary), "Objectives"),
             Section("Values and objective", _parallel(summary), "Values"),
-            Section("Progress of the search", panels(charts), "Progress"),
-            Section("Importance of the values", panels(shares), "Importance"),
+            Section("Progress of the search", _progress(summary), "Progress"),
+            Section("Importance of the values", panels(shares) + _importance_reasons(summary), "Importance"),
             Section("All runs", templates.table(summary, _shown, _duration), "Runs"),
             Section("How to read this page", templates.methods(goals, bool(shares)), "Methods"),
         ],
@@ -100,16 +101,45 @@ def _reached(
     return sentence
 
 
+def _search(summary: Mapping[str, Any]) -> Markup:
+    """Return the searched parameters, the settings of the search and the settings that all runs share."""
+    space: Markup = macros("sweep.html.j2").space(summary["space"])
+    fixed = dict(one.partition("=")[::2] for one in summary["fixed"])
+    return space + settings_panels({"Search": summary["method"], "The same in all runs": fixed})
+
+
+# ---- Reasons for missing charts
+
+
+def _without(what: str, reason: str) -> Markup:
+    return Markup('<p class="absent">No {}: {}.</p>').format(what, reason)
+
+
+def _unmeasured(summary: Mapping[str, Any]) -> str:
+    """Return why no run has a score."""
+    if not summary["goals"]:
+        return "the sweep has no objective, which objective.metric sets"
+    return "no run has a score" + (" yet" if any(job["status"] == "running" for job in summary["jobs"]) else "")
+
+
+def _importance_reasons(summary: Mapping[str, Any]) -> Markup:
+    if not summary["goals"]:
+        return _without("importances", _unmeasured(summary))
+    reasons = summary["without_importances"].items()
+    return Markup().join(_without(f"importance for {name}", reason) for name, reason in reasons)
+
+
 # ---- Parallel coordinates
 
 
 def _parallel(summary: Mapping[str, Any]) -> Markup:
     jobs = [job for job in summary["jobs"] if _measured(job, summary["goals"])]
+    if not jobs:
+        return _without("chart", _unmeasured(summary))
+    if not summary["parameters"]:
+        return _without("chart", "no setting differs between the runs")
     axes = [_axis(name, [job["values"].get(name) for job in jobs]) for name in summary["parameters"]]
     axes += [_axis(name, [job["objective"][name] for job in jobs], is_goal=True) for name in summary["goals"]]
-    axes = [axis for axis in axes if axis.places]
-    if len(axes) < 2:
-        return Markup()
     lines = []
     for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
         row = {**job["values"], **job["objective"]}
@@ -151,6 +181,24 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
 
 
 # ---- Charts over the runs and over the steps
+
+
+def _progress(summary: Mapping[str, Any]) -> Markup:
+    charts = Markup().join(_objective_chart(summary, name) for name in summary["goals"])
+    curves = _curves(summary)
+    if not charts and not curves:
+        return _without("chart", _unmeasured(summary))
+    absent = Markup() if curves else _without("learning curves", "no run was evaluated during training")
+    return panels(charts + curves) + absent
+
+
+def _tradeoffs(summary: Mapping[str, Any]) -> Markup:
+    """Return a chart of each pair of objectives; empty for one objective."""
+    goals = summary["goals"]
+    if len(goals) < 2:
+        return Markup()
+    charts = Markup().join(_tradeoff_chart(summary, *pair) for pair in combinations(goals, 2))
+    return panels(charts) or _without("chart", "no run has a value of two objectives")
 
 
 def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:

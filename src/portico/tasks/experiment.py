@@ -42,6 +42,7 @@ from portico.report.page import (
     harmless_markup,
     macros,
     render_page,
+    scores_of,
     settings_panels,
     write_text,
 )
@@ -56,8 +57,6 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_ROWS = 100  # records that the report shows
 _SHOWN_CHARACTERS = 300  # longest value of a record that the report shows
-# Metrics that the report leaves out.
-_NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "model_preparation_time")
 _FRACTIONS = ("accuracy", "precision", "recall", "f1")
 
 
@@ -192,11 +191,14 @@ class TaskExperiment(TrainerExperiment):
         title = type(self.task).__name__
         write_text(folder / REPORT_PAGE, self._page(title, trainer, metrics))
         files = {"Report": str(folder / REPORT_PAGE), "Everything else": str(folder)}
-        scores = {_label(name): f"{value:.4g}" for name, value in _scores_in(metrics).items()}
+        scores = {_label(name): f"{value:.4g}" for name, value in self._shown_scores(metrics).items()}
         print_scores(title, "Held-out records", scores, files=files, seconds=seconds)
 
+    def _shown_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return scores_of(metrics, *self.objective, further=self.task.further_scores(metrics))
+
     def _page(self, title: str, trainer: Trainer, metrics: Mapping[str, float]) -> str:
-        scores = _scores_in(metrics)
+        scores = self._shown_scores(metrics)
         percents = {name: 100 * value for name, value in scores.items() if name.endswith(_FRACTIONS)}
         tiles = [
             Tile(_label(name), f"{percents[name]:.1f}" if name in percents else f"{value:.4g}", percents.get(name))
@@ -219,6 +221,7 @@ class TaskExperiment(TrainerExperiment):
                 Section("Examples", harmless_markup(self._examples())),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
+            kicker="Report of a run",
         )
 
     def _examples(self) -> str:
@@ -242,14 +245,6 @@ class TaskExperiment(TrainerExperiment):
 
 def _escaped(text: str) -> str:
     return html.escape(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...", quote=False)
-
-
-def _scores_in(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores of an evaluation by name, with the loss last."""
-    found = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-    if "perplexity" in metrics:
-        found["perplexity"] = metrics["perplexity"]
-    return {name: found[name] for name in sorted(found, key=lambda name: name == "loss") if name not in _NO_SCORES}
 
 
 def _label(name: str) -> str:

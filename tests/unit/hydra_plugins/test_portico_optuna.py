@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from types import SimpleNamespace
 
 import optuna
@@ -67,6 +68,9 @@ def test_search_finds_good_values_and_reports_them(search, found, tmp_path, caps
     assert summary["best"] == [best["number"]]
     assert summary["importances"]["eval_f1"] == {"args.learning_rate": 1.0}
     assert [step for step, _ in best["evaluations"]] == [10, 20, 30, 40]
+    assert summary["space"] == [{"name": "args.learning_rate", "kind": "float", "range": "1e-05 to 0.1", "log": True}]
+    assert summary["method"] == {"sampler": "TPESampler(seed=1)", "pruner": "none", "trials": "12"}
+    assert summary["fixed"] == ["_target_=fake_experiment.SearchedExperiment", "+experiment=mrc"]
     results = yaml.safe_load((tmp_path / "found/optimization_results.yaml").read_text())
     assert results["best_value"] == best["objective"]["eval_f1"]
     assert results["best_params"]["args.learning_rate"] == pytest.approx(best["values"]["args.learning_rate"])
@@ -77,11 +81,21 @@ def test_search_finds_good_values_and_reports_them(search, found, tmp_path, caps
         assert received["args"]["learning_rate"] == trial.params["args.learning_rate"]
 
 
+def test_command_of_a_run_trains_it_again(search, found, tmp_path, command_line):
+    assert search("tags=['a b']", "hydra.sweeper.n_trials=1") == 0
+    (job,) = found()
+    words = shlex.split(job["command"])
+    assert words[:2] == ["portico", "train"]
+    assert command_line(*words[2:], "paths.output_dir=again") == 0
+    first, again = (json.loads((tmp_path / run / "all_results.json").read_text()) for run in ("found/0", "again"))
+    assert "tags=['a b']" in words
+    assert (again["args"], again["data"]) == (first["args"], first["data"])
+
+
 def test_values_of_the_command_line_go_before_those_of_the_files(search, found):
     space = ["+hydra.sweeper.params={args.learning_rate: 'choice(1e-4)', args.seed: 'choice(1, 2)'}", "args.seed=5"]
     assert search(*space, "hydra.sweeper.n_trials=2", values="args.warmup_steps=1,2") == 0
-    overrides = [job["values"] for job in found()]
-    assert all(set(one) <= {"args.warmup_steps"} for one in overrides)
+    assert {name for job in found() for name in job["values"]} == {"args.learning_rate", "args.warmup_steps"}
 
 
 def test_failed_and_diverged_trials_do_not_end_the_search(search, found, tmp_path, capsys):

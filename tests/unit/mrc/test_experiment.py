@@ -479,7 +479,7 @@ def test_null_odds_are_the_scores_of_spans():
 
 def printed(capsys, **metrics):
     metrics = {f"eval_{name}": value for name, value in metrics.items()}
-    print_summary(metrics, "mine", title="Run", files={"Report": "report.html"}, seconds=61.0)
+    print_summary(metrics, ["eval_mine"], title="Run", files={"Report": "report.html"}, seconds=61.0)
     return " ".join(capsys.readouterr().out.replace("│", " ").replace("┃", " ").split())
 
 
@@ -487,6 +487,7 @@ def printed(capsys, **metrics):
     ("metrics", "rows"),
     [
         ({"exact_match": 50.0, "f1": 62.25}, ["F1 62.2", "Exact match 50.0"]),
+        ({"exact": 1.0, "exact_match": 2.0}, ["Exact match 1.0 exact_match 2.0"]),
         (
             {"exact": 1.0, "NoAns_exact": 2.0, "total": 1234},
             ["Exact match 1.0", "there is none 2.0", "Questions 1,234"],
@@ -498,7 +499,9 @@ def printed(capsys, **metrics):
             ["threshold 75.0", "threshold 50.0"],
         ),
         ({"rouge1": 30.0, "kilt_rougeL": 20.0}, ["ROUGE-1 30.0", "ROUGE-L as KILT counts 20.0"]),
-        ({"f1": 1.0, "mine": 0.12345}, ["mine 0.1235 F1 1.0"]),
+        ({"f1": 1.0, "mine": 0.12345, "other": 3}, ["mine 0.1235 F1 1.0 other 3 "]),
+        ({"loss": 0.5, "runtime": 7.0, "mine": 1.0}, ["mine 1 Loss 0.500 Time of"]),
+        ({f"score_{number}": 1.0 for number in range(33)}, ["score_29 1 3 more in all_results.json Time of"]),
         ({"loss": 0.5}, ["Loss 0.500", "Time of the whole run 1 min 1 s", "Report: report.html"]),
     ],
 )

@@ -93,4 +93,4 @@ def test_shapes_can_be_told_from_what_is_below_them(shape, background, scheme):
 def test_every_colour_that_is_used_is_given():
     used = set(re.findall(r"var\(--([\w-]+)\)", styles()))
     # Fonts, and sizes that elements set themselves.
-    assert used - COLOURS.keys() == {"serif", "sans", "tone", "side", "share", "axes"}
+    assert used - COLOURS.keys() == {"serif", "sans", "tone", "side", "head", "share", "axes"}

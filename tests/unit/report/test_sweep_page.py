@@ -3,7 +3,7 @@ import re
 import pytest
 
 from portico.report.sweep_page import _front, sweep_page
-from report_pages import job, summary
+from report_pages import Page, job, summary
 
 
 def test_page_needs_nothing_else_and_links_to_the_runs():
@@ -13,6 +13,42 @@ def test_page_needs_nothing_else_and_links_to_the_runs():
     assert 'href="3/"' in page, "a run without a report leads to its folder"
     assert "4 runs: 2 finished, 1 pruned, 1 failed. Run 2 reaches eval_f1 81.5." in page
     assert "Report of a sweep" in page
+
+
+def test_what_was_searched_and_how_stands_on_the_page():
+    page = Page(sweep_page(summary()))
+    shown = "|".join(text.strip() for text in page.text if text.strip())
+    assert "args.learning_|rate|float|0.0001 to 0.01|log|model|choice|a, b|" in shown
+    assert "sampler|TPESampler(seed=1)|pruner|none|trials|4|" in shown
+    assert "The same in all runs|+experiment|mrc|args.seed|3|" in shown
+    assert "Train run 2 again|portico train +experiment=mrc args.learning_rate=1e-2|" in shown
+    heads = [text for text in page.text if text in ("run", "state", "time")]
+    assert heads[-3:] == ["run", "state", "time"], "on a phone, the first columns are seen"
+
+
+ONE = {"jobs": [job(0, 5.0, evaluations=[])], "best": [0], "importances": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, []),
+        ({"jobs": [job(0, None, status="running")]}, ["No chart: no run has a score yet."]),
+        ({"jobs": [job(0, None, status="failed")]}, ["No chart: no run has a score."]),
+        ({"goals": {}}, ["No importances: the sweep has no objective, which objective.metric sets."]),
+        ({"parameters": []}, ["No chart: no setting differs between the runs."]),
+        (ONE, ["No learning curves: no run was evaluated during training."]),
+        ({"without_importances": {"eval_f1": "too few"}}, ["No importance for eval_f1: too few."]),
+        ({"goals": {"a": "max", "b": "min"}, "best": []}, ["No chart: no run has a value of two objectives."]),
+    ],
+)
+def test_a_missing_chart_has_a_reason(changes, reasons):
+    if "jobs" in changes:
+        changes = {"best": [], **changes}
+    page = sweep_page(summary(**{"importances": {}, **changes}))
+    found = re.findall('<p class="absent">(.*?)</p>', page)
+    assert all(reason in found for reason in reasons)
+    assert bool(found) == bool(reasons)
 
 
 def test_objective_may_have_dots_in_its_name():

@@ -327,6 +327,7 @@ def test_few_different_records_are_repeated():
 def test_the_report_shows_what_was_predicted(tmp_path):
     run("text_classification", tmp_path / "run", *BERT)
     page = Path(tmp_path / "run/report.html").read_text()
+    assert '<p class="kicker">Report of a run</p>' in page
     assert "6 held-out records." in page
     assert '<th scope="col">expected</th>' in page
 

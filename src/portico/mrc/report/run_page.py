@@ -19,10 +19,12 @@ from portico.report.page import (
     Tile,
     duration,
     harmless_markup,
+    html_table,
     macros,
     panels,
     render,
     render_page,
+    scores_of,
     settings_panels,
     write_text,
 )
@@ -99,7 +101,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     """Return the report of a run as one HTML page; for the arguments see ``write_report``."""
     results = record.results
     ways = groupings(results)
-    headline = tiles(results, record.metrics, record.log_history, baselines(record))
+    headline = tiles(results, record.metrics, record.log_history, baselines(record), first=record.headline)
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
@@ -126,10 +128,17 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
             Section("Training history", _learning(record.log_history), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
             Section("Individual questions", explorer.html(), "Questions"),
+            Section("All scores", _all_scores(record), "Scores"),
             Section("Settings", settings_panels(record.settings)),
             Section("How to read these figures", render("methods.html.j2") if results else Markup(), "Methods"),
         ],
     )
+
+
+def _all_scores(record: RunRecord) -> Markup:
+    scores = scores_of(record.metrics, f"eval_{record.headline}")
+    rows = [(name, f"{value:.4g}") for name, value in scores.items()]
+    return html_table(["score", "value"], rows) if rows else Markup()
 
 
 def lead(results: Sequence[QuestionResult]) -> str:
@@ -184,8 +193,12 @@ def tiles(
     metrics: Mapping[str, float],
     log_history: Sequence[Mapping[str, Any]],
     baselines: Mapping[str, Mapping[str, float]],
+    *,
+    first: str = "",
 ) -> list[Tile]:
-    """Return the tiles of the headline; scores come from ``metrics`` (with any prefix) or else from ``results``.
+    """Return the tiles of the headline, the score ``first`` before the others.
+
+    Scores come from ``metrics`` (with any prefix) or else from ``results``.
 
     A score that is not the mean over the questions, for example by the rules of another dataset, has no interval.
     """
@@ -201,6 +214,7 @@ def tiles(
             ("F1, has answer", answerable, "f1", ("HasAns_f1",)),
             ("Accuracy, no answer", unanswerable, "exact", ("NoAns_exact",)),
         ]
+    wanted.sort(key=lambda one: first not in one[3])
     scores = []
     for label, scored, name, names in wanted:
         group = score(label, scored) if scored else None

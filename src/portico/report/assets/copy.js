@@ -1,4 +1,4 @@
-// "Copy as CSV": on every table, and on the questions of the explorer.
+// "Copy as CSV": on every table, and on the questions of the explorer. "Copy": on commands.
 // A spreadsheet would run a text that begins like a formula, and the texts come from anywhere.
 const csvField = (value) => {
   const text = String(value ?? "");
@@ -45,22 +45,25 @@ const copyText = async (text) => {
   }
 };
 
-const makeCopyButton = (csv) => {
+const makeCopyButton = (text, label) => {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";
-  button.textContent = "Copy as CSV";
+  button.textContent = label;
   button.addEventListener("click", async () => {
-    await copyText(csv());
+    await copyText(text());
     button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy as CSV"; }, 2000);
+    setTimeout(() => { button.textContent = label; }, 2000);
   });
   return button;
 };
 
 for (const table of document.querySelectorAll("table")) {
   const heading = table.closest(".panel")?.querySelector("h3");
-  const button = makeCopyButton(() => tableToCsv(table));
+  const button = makeCopyButton(() => tableToCsv(table), "Copy as CSV");
   if (heading) heading.after(button);
   else (table.closest(".wide") ?? table).after(button);
+}
+for (const command of document.querySelectorAll(".command pre")) {
+  command.after(makeCopyButton(() => command.textContent, "Copy"));
 }

@@ -82,7 +82,7 @@ const startExplorer = (explorer) => {
     event.preventDefault();
   });
 
-  find(".state").append(makeCopyButton(() => toCsv(questionRows(data, found))));
+  find(".state").append(makeCopyButton(() => toCsv(questionRows(data, found)), "Copy as CSV"));
   explorer.hidden = false;
   refresh();
   followAddress("instant");

@@ -354,6 +354,25 @@ def test_every_control_is_reachable_by_the_tab_key(browse):
     assert browse(run_page(record(log_history=HISTORY)), script) == [[], [], "skip"]
 
 
+def test_runs_of_a_sweep_are_sorted_and_chosen(browse):
+    script = """
+    const runs = () => all(".jobs tbody tr").filter((row) => !row.hidden).map((row) => row.dataset.run).join("");
+    const click = (column) => all(".jobs thead button")[column].click();
+    const seen = [runs()];
+    click(2); seen.push(runs());
+    click(2); seen.push(runs());
+    click(4); seen.push(runs());
+    click(1); seen.push(runs());
+    choose("#runs select", "pruned"); tell("#runs .fields", "input"); seen.push(runs(), count());
+    choose("#runs select", ""); type("INPUTERROR"); tell("#runs .fields", "input"); seen.push(runs());
+    return [...seen, all("[aria-sort]").map((head) => head.textContent), one(".command .copy").textContent];
+    """
+    # By score, ascending and descending with the failed run last; by model; by state; the pruned; by a text.
+    assert browse(sweep_page(summary()), script) == [
+        *("0123", "1023", "2013", "0123", "3021", "1", "1 of 4 runs", "3", ["state"], "Copy"),
+    ]
+
+
 def test_pointing_at_a_run_follows_it_through_the_page_of_a_sweep(browse):
     script = """
     const chosen = () => all(".chosen").map((part) => part.localName + part.dataset.run);
