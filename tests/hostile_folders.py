@@ -43,7 +43,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "shards": Row(
         "shards of a model or an optimizer (`optimizer_0/`, `pytorch_model_fsdp_0/`)",
-        "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values",
+        "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values; a "
+        "run whose model is not sharded reads only shards that the manifest lists",
     ),
     "training_args": Row("`training_args.bin`", "written as transformers does, never read"),
     "callbacks": Row("states of callbacks in `trainer_state.json`", "JSON; the classes are those of your callbacks"),
