@@ -77,8 +77,14 @@ ROWS: Mapping[str, Row] = {
     ),
     "sweep": Row(
         "a sweep's folder in `portico sweep`, or resumed",
-        "JSON and YAML; the jobs run with the settings of your command, and a pruner is one of Optuna's or the one "
-        "that your command names",
+        "JSON and YAML; the jobs run with the settings of your command and values that it chooses from; the storage "
+        "is a file of the sweep and the pruner one of Optuna's, unless your command names them; "
+        "`--experimental-rerun` is refused",
+    ),
+    "study": Row(
+        "a sweep resumed with `hydra/sweeper/sampler=cmaes` or `hydra.sweeper.custom_search_space`",
+        "Optuna unpickles the state of `CmaEsSampler` in the study; what a function of yours suggests is not known",
+        "**yes**",
     ),
     "pages": Row(
         "`report.html` and other pages",
@@ -409,7 +415,15 @@ CALLBACK_STATES: Mapping[str, Any] = {
     "unknown arguments": {"args": {"command": "touch CANARY"}},
     "no mapping": ["x"],
 }
-TRIAL = {"storage": "CANARY.journal", "study": "x", "id": 0}
+TRIAL = {"storage": "sweep.journal", "study": "x", "id": 0, "pruner": None}
+STORAGES: Mapping[str, str] = {
+    "a journal elsewhere": "CANARY",
+    "a journal in the folder of the job": "0/../../canary",
+    "a journal by a link": "link.journal",
+    "a database elsewhere": "sqlite:///CANARY",
+    "a database with options": "sqlite:///file:CANARY?mode=rwc&uri=true",
+    "a database with another driver": "sqlite+pysqlite:///CANARY",
+}
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "a pruner": {"trial": {**TRIAL, "pruner": {"_target_": "os.mkdir", "path": "CANARY"}}},
     "a pruner inside a pruner": {
@@ -434,12 +448,23 @@ def _sweeps() -> list[Animal]:
         Animal("sweep", name, ["sweep", "job"], partial(rewritten, file="0/job.json", changes={**job, **changes}))
         for name, changes in JOBS.items()
     ]
+    for name, storage in STORAGES.items():
+        trial = {**TRIAL, "storage": storage}
+        change = partial(_storage, changes={**job, "trial": trial})
+        found.append(Animal("sweep", name, ["sweep", "job"], change))
     for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
+    rerun = partial(pickled, name=".hydra/config.pickle", by_torch=False, listed=False)
+    found.append(Animal("sweep", "a pickled configuration to run", ["rerun"], rerun))
     for name, text in YAML_TEXTS.items():
         found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
     return found
+
+
+def _storage(folder: Path, changes: Mapping[str, Any]) -> None:
+    (folder / "link.journal").symlink_to(canary_of(folder))
+    rewritten(folder, "0/job.json", changes)
 
 
 def _callback_state(run: Path, state: Any) -> None:

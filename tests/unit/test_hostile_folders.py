@@ -74,7 +74,7 @@ def commands(tmp_path, command_line):
 
     def job(folder):
         experiment = f"{SearchedExperiment.__module__}.{SearchedExperiment.__qualname__}"
-        command_line(
+        return command_line(
             "+experiment=mrc", f"_target_={experiment}", f"paths.output_dir={folder / '0'}", "objective.metric=eval_f1"
         )
 
@@ -83,6 +83,7 @@ def commands(tmp_path, command_line):
         "report": lambda folder: report.main([str(folder)]),
         "sweep": lambda folder: sweep.main([str(folder)]),
         "job": job,
+        "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
         "resume": resume,
         "evaluate": lambda folder: classification("evaluate", f"model.name_or_path={folder}"),
         "predict": lambda folder: classification("predict", f"model.name_or_path={folder}"),
@@ -142,6 +143,17 @@ def test_what_a_folder_names_is_refused_with_a_sentence(command, name, why, harm
     error = capsys.readouterr().err
     assert re.search(why, error)
     assert "if you trust the run, allow it with --trust-config" in error
+
+
+@pytest.mark.parametrize("name", list(hostile_folders.STORAGES))
+def test_a_storage_elsewhere_is_refused_with_a_sentence(name, harmless, commands, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    monkeypatch.chdir(folder)
+    (animal,) = (one for one in ZOO if (one.row, one.name) == ("sweep", name))
+    animal.change(folder)
+    assert commands["job"](folder) == 1
+    assert "outside of the sweep, which would be opened; name it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("state", list(hostile_folders.CALLBACK_STATES))
