@@ -328,6 +328,23 @@ YAML_TEXTS: Mapping[str, str] = {
     "no mapping": "[]",
     "bytes": "\x00\x01",
     "depth": "[" * 3000,
+    "a number of many digits": f"args: {'9' * 100_000}\npaths: {{}}\n_target_: x\n",
+}
+# Contents of JSON files that take memory, time or depth.
+SIZES: Mapping[str, str] = {
+    "JSON of great depth": "[" * 200_000,
+    "objects of great depth": '{"a":' * 200_000,
+    "a number of many digits": f'{{"number": {"9" * 100_000}}}',
+    "a number beyond floats": '{"number": 1e400, "global_step": 1e400, "model_type": 1e400}',
+}
+READ_BY: Mapping[str, Sequence[str]] = {
+    "0/job.json": ["sweep", "job"],
+    "checkpoint-2/trainer_state.json": ["resume", "replay"],
+    "checkpoint-2/portico_manifest.json": ["resume", "replay"],
+    "eval_predictions.json": ["report"],
+    "report.json": ["report"],
+    "config.json": ["evaluate", "demo"],
+    "model.safetensors": ["evaluate", "demo"],
 }
 
 
@@ -467,6 +484,22 @@ def _storage(folder: Path, changes: Mapping[str, Any]) -> None:
     rewritten(folder, "0/job.json", changes)
 
 
+def _sizes() -> list[Animal]:
+    found = []
+    for file, commands in READ_BY.items():
+        for name, text in SIZES.items():
+            written = partial(_written, file=file, text=text)
+            found.append(Animal("sizes", f"{file}, {name}", commands, written))
+    for size in (2**63, 10**9, 50_000_000):  # of the header, which precedes it
+        change = partial(_claiming, size=size)
+        found.append(Animal("sizes", f"model.safetensors, a header of {size} bytes", ["evaluate", "demo"], change))
+    return found
+
+
+def _claiming(folder: Path, size: int) -> None:
+    (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
+
+
 def _callback_state(run: Path, state: Any) -> None:
     rewritten(run / "checkpoint-2", "trainer_state.json", {"stateful_callbacks/LossSpike": state})
     write_manifest(run / "checkpoint-2")
@@ -478,7 +511,7 @@ def zoo() -> list[Animal]:
         Animal("callbacks", name, ["resume"], partial(_callback_state, state=state))
         for name, state in CALLBACK_STATES.items()
     ]
-    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps()]
+    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps(), *_sizes()]
 
 
 def table() -> str:
