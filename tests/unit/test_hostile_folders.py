@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import yaml
 import hostile_folders
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
+from hydra_plugins.portico_launchers import logged
 from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
@@ -103,6 +106,20 @@ def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path,
     with suppress(InputError, SystemExit):
         commands[command](folder)
     assert not canary_of(folder).exists()
+
+
+@pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
+def test_names_with_characters_of_a_shell_are_only_names(name, harmless, commands, tmp_path, monkeypatch):
+    folder = tmp_path / name
+    shutil.copytree(harmless, folder)
+    with_answers(folder)
+    monkeypatch.chdir(folder)
+    for command in ("report", "sweep", "replay", "job", "evaluate"):
+        with suppress(InputError, SystemExit):
+            commands[command](folder)
+    subprocess.run(logged([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
+    assert (folder / f"{name}.log").is_file()
+    assert not [*tmp_path.glob("canary"), *folder.rglob("canary"), *Path().glob("canary")]
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
