@@ -334,7 +334,7 @@ def chosen_storage(hydra_config: DictConfig) -> str | None:
 
 def digest_of_address(address: str) -> str:
     """Return what identifies an address that may hold a password; commands of jobs are shown to all users."""
-    return sha256(address.encode()).hexdigest()
+    return sha256(address.encode(errors="surrogatepass")).hexdigest()
 
 
 def environment_of_job() -> dict[str, str]:
