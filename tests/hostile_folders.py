@@ -43,7 +43,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "shards": Row(
         "shards of a model or an optimizer (`optimizer_0/`, `pytorch_model_fsdp_0/`)",
-        "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values",
+        "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values; a "
+        "run whose model is not sharded reads only shards that the manifest lists",
     ),
     "training_args": Row("`training_args.bin`", "written as transformers does, never read"),
     "callbacks": Row("states of callbacks in `trainer_state.json`", "JSON; the classes are those of your callbacks"),
@@ -76,8 +77,14 @@ ROWS: Mapping[str, Row] = {
     ),
     "sweep": Row(
         "a sweep's folder in `portico sweep`, or resumed",
-        "JSON and YAML; the jobs run with the settings of your command, and a pruner is one of Optuna's or the one "
-        "that your command names",
+        "JSON and YAML; the jobs run with the settings of your command and values that it chooses from; the storage "
+        "is a file of the sweep and the pruner one of Optuna's, unless your command names them; "
+        "`--experimental-rerun` is refused",
+    ),
+    "study": Row(
+        "a sweep resumed with `hydra/sweeper/sampler=cmaes` or `hydra.sweeper.custom_search_space`",
+        "Optuna unpickles the state of `CmaEsSampler` in the study; what a function of yours suggests is not known",
+        "**yes**",
     ),
     "pages": Row(
         "`report.html` and other pages",
@@ -321,6 +328,23 @@ YAML_TEXTS: Mapping[str, str] = {
     "no mapping": "[]",
     "bytes": "\x00\x01",
     "depth": "[" * 3000,
+    "a number of many digits": f"args: {'9' * 100_000}\npaths: {{}}\n_target_: x\n",
+}
+# Contents of JSON files that take memory, time or depth.
+SIZES: Mapping[str, str] = {
+    "JSON of great depth": "[" * 200_000,
+    "objects of great depth": '{"a":' * 200_000,
+    "a number of many digits": f'{{"number": {"9" * 100_000}}}',
+    "a number beyond floats": '{"number": 1e400, "global_step": 1e400, "model_type": 1e400}',
+}
+READ_BY: Mapping[str, Sequence[str]] = {
+    "0/job.json": ["sweep", "job"],
+    "checkpoint-2/trainer_state.json": ["resume", "replay"],
+    "checkpoint-2/portico_manifest.json": ["resume", "replay"],
+    "eval_predictions.json": ["report"],
+    "report.json": ["report"],
+    "config.json": ["evaluate", "demo"],
+    "model.safetensors": ["evaluate", "demo"],
 }
 
 
@@ -408,7 +432,15 @@ CALLBACK_STATES: Mapping[str, Any] = {
     "unknown arguments": {"args": {"command": "touch CANARY"}},
     "no mapping": ["x"],
 }
-TRIAL = {"storage": "CANARY.journal", "study": "x", "id": 0}
+TRIAL = {"storage": "sweep.journal", "study": "x", "id": 0, "pruner": None}
+STORAGES: Mapping[str, str] = {
+    "a journal elsewhere": "CANARY",
+    "a journal in the folder of the job": "0/../../canary",
+    "a journal by a link": "link.journal",
+    "a database elsewhere": "sqlite:///CANARY",
+    "a database with options": "sqlite:///file:CANARY?mode=rwc&uri=true",
+    "a database with another driver": "sqlite+pysqlite:///CANARY",
+}
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "a pruner": {"trial": {**TRIAL, "pruner": {"_target_": "os.mkdir", "path": "CANARY"}}},
     "a pruner inside a pruner": {
@@ -433,12 +465,39 @@ def _sweeps() -> list[Animal]:
         Animal("sweep", name, ["sweep", "job"], partial(rewritten, file="0/job.json", changes={**job, **changes}))
         for name, changes in JOBS.items()
     ]
+    for name, storage in STORAGES.items():
+        trial = {**TRIAL, "storage": storage}
+        change = partial(_storage, changes={**job, "trial": trial})
+        found.append(Animal("sweep", name, ["sweep", "job"], change))
     for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
+    rerun = partial(pickled, name=".hydra/config.pickle", by_torch=False, listed=False)
+    found.append(Animal("sweep", "a pickled configuration to run", ["rerun"], rerun))
     for name, text in YAML_TEXTS.items():
         found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
     return found
+
+
+def _storage(folder: Path, changes: Mapping[str, Any]) -> None:
+    (folder / "link.journal").symlink_to(canary_of(folder))
+    rewritten(folder, "0/job.json", changes)
+
+
+def _sizes() -> list[Animal]:
+    found = []
+    for file, commands in READ_BY.items():
+        for name, text in SIZES.items():
+            written = partial(_written, file=file, text=text)
+            found.append(Animal("sizes", f"{file}, {name}", commands, written))
+    for size in (2**63, 10**9, 50_000_000):  # of the header, which precedes it
+        change = partial(_claiming, size=size)
+        found.append(Animal("sizes", f"model.safetensors, a header of {size} bytes", ["evaluate", "demo"], change))
+    return found
+
+
+def _claiming(folder: Path, size: int) -> None:
+    (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
 
 
 def _callback_state(run: Path, state: Any) -> None:
@@ -452,7 +511,7 @@ def zoo() -> list[Animal]:
         Animal("callbacks", name, ["resume"], partial(_callback_state, state=state))
         for name, state in CALLBACK_STATES.items()
     ]
-    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps()]
+    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps(), *_sizes()]
 
 
 def table() -> str:

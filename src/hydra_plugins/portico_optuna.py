@@ -29,6 +29,7 @@ from portico.cli.jobs import (
     JOB_FILE,
     KILLED,
     PRUNED,
+    SWEEP_CONFIG,
     ReportedTrial,
     SweepJob,
     goals_of,
@@ -132,7 +133,7 @@ class OptunaSweeper(Sweeper):
             )
         self._refuse_pruner_without_evaluations()
         self.folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, self.folder / "multirun.yaml")
+        OmegaConf.save(self.config, self.folder / SWEEP_CONFIG)
         self._open_study()
         self._search()
         self._save_best()
@@ -196,7 +197,7 @@ class OptunaSweeper(Sweeper):
         self._refuse_unknown_jobs(address)
         self.reporting = {"storage": address, "study": name, "pruner": pruner}
         for point in self.enqueue or ():
-            self._check_point(point)
+            self._check_point("hydra.sweeper.enqueue", point)
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
 
     def _refuse_unknown_jobs(self, address: str) -> None:
@@ -238,7 +239,8 @@ class OptunaSweeper(Sweeper):
             described["seed"] += num_trials
         return sampler(**described)
 
-    def _check_point(self, point: Mapping[str, Any]) -> None:
+    def _check_point(self, where: str, point: Mapping[str, Any]) -> None:
+        """Refuse values that this command does not choose from; as overrides they could name code."""
         import optuna
 
         try:
@@ -247,8 +249,8 @@ class OptunaSweeper(Sweeper):
             optuna.trial.create_trial(params=known, distributions=space, value=0.0)
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"hydra.sweeper.enqueue has {dict(point)}, which is outside of the search space ({error}); its "
-                f"keys are {', '.join(self.space)}."
+                f"{where} has {dict(point)}, which is outside of the search space ({error}); its keys are "
+                f"{', '.join(self.space)}."
             ) from error
 
     # ---- The trials ----
@@ -308,9 +310,16 @@ class OptunaSweeper(Sweeper):
             num_started = sum(one.state is not optuna.trial.TrialState.WAITING for one in trials)
             if num_started >= self.n_trials or self.is_exhausted:
                 return None
-            trial = self.study.ask(self.space)
+            try:
+                trial = self.study.ask(self.space)
+            except ValueError as error:  # another kind of values for the same key
+                raise InputError(
+                    f"The study does not fit the search space of this command ({error}); choose values as in the "
+                    "command that began it, or set hydra.sweep.dir to another folder."
+                ) from error
             if self.custom_search_space is not None:
                 import_target("hydra.sweeper.custom_search_space", self.custom_search_space)(self.config, trial)
+        self._check_point("The study", {key: one for key, one in trial.params.items() if key not in self.fixed})
         self.own.add(trial.number)
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import yaml
 import hostile_folders
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
+from hydra_plugins.portico_launchers import logged
 from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
@@ -74,7 +77,7 @@ def commands(tmp_path, command_line):
 
     def job(folder):
         experiment = f"{SearchedExperiment.__module__}.{SearchedExperiment.__qualname__}"
-        command_line(
+        return command_line(
             "+experiment=mrc", f"_target_={experiment}", f"paths.output_dir={folder / '0'}", "objective.metric=eval_f1"
         )
 
@@ -83,6 +86,7 @@ def commands(tmp_path, command_line):
         "report": lambda folder: report.main([str(folder)]),
         "sweep": lambda folder: sweep.main([str(folder)]),
         "job": job,
+        "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
         "resume": resume,
         "evaluate": lambda folder: classification("evaluate", f"model.name_or_path={folder}"),
         "predict": lambda folder: classification("predict", f"model.name_or_path={folder}"),
@@ -102,6 +106,20 @@ def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path,
     with suppress(InputError, SystemExit):
         commands[command](folder)
     assert not canary_of(folder).exists()
+
+
+@pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
+def test_names_with_characters_of_a_shell_are_only_names(name, harmless, commands, tmp_path, monkeypatch):
+    folder = tmp_path / name
+    shutil.copytree(harmless, folder)
+    with_answers(folder)
+    monkeypatch.chdir(folder)
+    for command in ("report", "sweep", "replay", "job", "evaluate"):
+        with suppress(InputError, SystemExit):
+            commands[command](folder)
+    subprocess.run(logged([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
+    assert (folder / f"{name}.log").is_file()
+    assert not [*tmp_path.glob("canary"), *folder.rglob("canary"), *Path().glob("canary")]
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
@@ -142,6 +160,17 @@ def test_what_a_folder_names_is_refused_with_a_sentence(command, name, why, harm
     error = capsys.readouterr().err
     assert re.search(why, error)
     assert "if you trust the run, allow it with --trust-config" in error
+
+
+@pytest.mark.parametrize("name", list(hostile_folders.STORAGES))
+def test_a_storage_elsewhere_is_refused_with_a_sentence(name, harmless, commands, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    monkeypatch.chdir(folder)
+    (animal,) = (one for one in ZOO if (one.row, one.name) == ("sweep", name))
+    animal.change(folder)
+    assert commands["job"](folder) == 1
+    assert "outside of the sweep, which would be opened; name it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("state", list(hostile_folders.CALLBACK_STATES))

@@ -28,13 +28,7 @@ from portico.checkpoint.manifest import (
     reading,
     refuse_damaged,
 )
-from portico.checkpoint.sharded import (
-    FSDP_OPTIMIZER_FILE,
-    OPTIMIZER_FOLDER,
-    holds_named_optimizer,
-    read_named_optimizer,
-    shard_optimizer_state,
-)
+from portico.checkpoint.sharded import find_named_optimizer, read_named_optimizer, shard_optimizer_state
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
@@ -147,10 +141,9 @@ def load_optimizer_and_scheduler(
     ``convert`` converts the saved state of the optimizer for the optimizer of this run.
     """
     scheduler_file = folder / SCHEDULER_FILE
-    is_named = holds_named_optimizer(folder)
-    named = FSDP_OPTIMIZER_FILE if has_file(folder, FSDP_OPTIMIZER_FILE) else OPTIMIZER_FOLDER
-    optimizer_file = folder / (named if is_named else OPTIMIZER_FILE)
-    needed = [SCHEDULER_FILE] if is_named else [OPTIMIZER_FILE, SCHEDULER_FILE]
+    named = find_named_optimizer(folder, parts.model)
+    optimizer_file = named or folder / OPTIMIZER_FILE
+    needed = [SCHEDULER_FILE] if named else [OPTIMIZER_FILE, SCHEDULER_FILE]
     missing = [name for name in needed if not has_file(folder, name)]
     if missing:
         logger.warning(
@@ -180,7 +173,7 @@ def load_optimizer_and_scheduler(
             _check_options(before, after, optimizer, folder)
     with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-        if is_named or is_sharded(parts.model):
+        if named or is_sharded(parts.model):
             saved_schedule = _for_groups(optimizer.param_groups, saved_schedule)
         _check_alike(scheduler.state_dict(), saved_schedule)
         scheduler.load_state_dict(saved_schedule)
@@ -221,7 +214,7 @@ def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[
 
 def _read_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path, device: torch.device) -> dict[str, Any]:
     """Return the optimizer state in ``folder`` as it was written; for a sharded model, the part of this process."""
-    if holds_named_optimizer(folder):
+    if find_named_optimizer(folder, model):
         return read_named_optimizer(model, optimizer, folder)
     # On the CPU, whatever the device: the optimizer moves what belongs on the device, but leaves Adam's step counts
     # where they are loaded, and would wait for a device to read each of them at every step (pytorch/pytorch#74424).

@@ -23,10 +23,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 
-from portico.checkpoint.manifest import has_file, of_another_model, reading
+from portico.checkpoint.manifest import MANIFEST_FILE, has_file, of_another_model, reading
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
-from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty
+from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty, is_sharded
 from portico.errors import InputError
 from portico.trust.files import ShardReader, read_shards
 
@@ -237,13 +237,20 @@ def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]
     return flat
 
 
-def holds_named_optimizer(folder: Path) -> bool:
-    """Return whether ``folder`` holds an optimizer's state by the names of the parameters."""
-    return has_file(folder, f"{OPTIMIZER_FOLDER}/.metadata") or has_file(folder, FSDP_OPTIMIZER_FILE)
+def find_named_optimizer(folder: Path, model: nn.Module) -> Path | None:
+    """Return the file or folder in ``folder`` with an optimizer's state by the names of the parameters of ``model``.
+
+    Shards that no manifest lists are looked for by a sharded model alone, which writes them.
+    """
+    if has_file(folder, FSDP_OPTIMIZER_FILE):
+        return folder / FSDP_OPTIMIZER_FILE
+    can_have_shards = is_sharded(model) or (folder / MANIFEST_FILE).is_file()
+    has_shards = can_have_shards and has_file(folder, f"{OPTIMIZER_FOLDER}/.metadata")
+    return folder / OPTIMIZER_FOLDER if has_shards else None
 
 
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
-    """Return the state of the parameters of ``optimizer`` in ``folder``, as its ``load_state_dict`` takes it."""
+    """Return the state at :func:`find_named_optimizer` in ``folder``, as ``optimizer.load_state_dict`` takes it."""
     names = _names(model)
     parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
     if has_file(folder, FSDP_OPTIMIZER_FILE):

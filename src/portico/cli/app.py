@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
 
+from portico.cli import option_parser
 from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
@@ -67,6 +68,12 @@ def main() -> None:
     except InputError as error:
         _exit(str(error))
     sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
+    pickled = option_parser().parse_args().experimental_rerun
+    if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
+        _exit(
+            f"`--experimental-rerun {pickled}` would unpickle the file, which can run code; repeat the command of the "
+            "run, whose overrides are in .hydra/overrides.yaml, with another paths.output_dir=<folder>."
+        )
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()
     if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:

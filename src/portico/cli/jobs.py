@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
@@ -26,6 +27,8 @@ from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
+# In the folder of the sweep, with what its command says.
+SWEEP_CONFIG = "multirun.yaml"
 # "running" stays in the file of a job whose process was killed.
 RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "failed", "killed"
 
@@ -35,8 +38,8 @@ _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 # Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
 _SECONDS_TO_END = 10
-# Tells the process of a job which pruner its sweep names; a forged `job.json` may name any.
-_PRUNER_VARIABLE = "PORTICO_PRUNER"
+# Tell the process of a job what its sweep names; a forged `job.json` may name anything.
+_PRUNER_VARIABLE, _STORAGE_VARIABLE = "PORTICO_PRUNER", "PORTICO_STORAGE"
 _MOST = 1 << 63
 
 
@@ -316,8 +319,8 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
         flags += ["--config-dir", folders["command-line"]]
     own = without_words_of_a_sweep(hydra_config.overrides.hydra)
     job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
-    pruner = chosen_pruner(hydra_config)
-    job += [f"+hydra.job.env_set.{_PRUNER_VARIABLE}='{pruner}'"] if pruner else []
+    chosen = {_PRUNER_VARIABLE: chosen_pruner(hydra_config), _STORAGE_VARIABLE: chosen_storage(hydra_config)}
+    job += [f"+hydra.job.env_set.{variable}='{value}'" for variable, value in chosen.items() if value]
     place = str(folder).replace("'", "\\'")
     return [sys.executable, *script, *flags, *hydra_config.overrides.task, *own, *job, f"hydra.run.dir='{place}'"]
 
@@ -326,6 +329,17 @@ def chosen_pruner(hydra_config: DictConfig) -> str | None:
     """Return the dotted path of the pruner that the user's command names."""
     name = OmegaConf.select(hydra_config, f"sweeper.pruner.{TARGET}") or os.environ.get(_PRUNER_VARIABLE)
     return None if name is None else str(name)
+
+
+def chosen_storage(hydra_config: DictConfig) -> str | None:
+    """Return the :func:`digest_of_address` of the storage that the user's command names."""
+    address = OmegaConf.select(hydra_config, "sweeper.storage")
+    return digest_of_address(str(address)) if address else os.environ.get(_STORAGE_VARIABLE)
+
+
+def digest_of_address(address: str) -> str:
+    """Return what identifies an address that may hold a password; commands of jobs are shown to all users."""
+    return sha256(address.encode(errors="surrogatepass")).hexdigest()
 
 
 def environment_of_job() -> dict[str, str]:

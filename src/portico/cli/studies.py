@@ -16,10 +16,18 @@ from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.cli.jobs import JOB_FILE, JobPruned, SweepJob, chosen_pruner
+from portico.cli.jobs import (
+    JOB_FILE,
+    SWEEP_CONFIG,
+    JobPruned,
+    SweepJob,
+    chosen_pruner,
+    chosen_storage,
+    digest_of_address,
+)
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError
-from portico.trust.names import TARGET, built, data_only, from_folder, import_target
+from portico.trust.names import TARGET, built, data_only, from_folder, import_target, refuse_in_folder
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -39,6 +47,11 @@ def storage_of(address: str) -> "BaseStorage":
     return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))
 
 
+def shown_address(address: str) -> str:
+    """Return an address without the password of ``postgresql://user:password@host/name``."""
+    return re.sub(r"//[^/@]*@", "//***@", address)
+
+
 def open_storage(address: str) -> "BaseStorage":
     """Return an Optuna storage that can be read.
 
@@ -49,8 +62,7 @@ def open_storage(address: str) -> "BaseStorage":
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import SQLAlchemyError
 
-    # Do not print the password of postgresql://user:password@host/name.
-    setting = f"hydra.sweeper.storage={re.sub(r'//[^/@]*@', '//***@', address)}"
+    setting = f"hydra.sweeper.storage={shown_address(address)}"
     if address.rstrip("/") == "sqlite:" or ":memory:" in address:
         raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
     if "://" not in address and Path(address).is_file():
@@ -131,6 +143,8 @@ class JobProgress(TrainerCallback):
     """
 
     def __init__(self, job: SweepJob, metrics_of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
+        if job.trial is not None:
+            _judge_storage(job.trial["storage"], job.folder)
         self.job = job
         self.metrics_of = metrics_of
         self._trial: Trial | None = None
@@ -190,6 +204,23 @@ class JobProgress(TrainerCallback):
         return bool(self._trial.should_prune())
 
 
+def _judge_storage(address: str, folder: Path) -> None:
+    """Refuse a storage in ``job.json`` that is neither a file of the sweep nor the one that the user's command names.
+
+    Raises:
+        InputError: If it would be a file elsewhere, or a server.
+    """
+    if chosen_storage(cast(DictConfig, HydraConfig.get())) == digest_of_address(address):
+        return
+    sweep = next((one for one in folder.parents if (one / SWEEP_CONFIG).is_file()), folder.parent)
+    file = address.removeprefix("sqlite:///")
+    is_plain = file.isprintable() and "://" not in file and (file == address or "?" not in file)
+    if is_plain and Path(file).resolve().parent == sweep.resolve():
+        return
+    with from_folder(folder / JOB_FILE, advice="name it in the command, by hydra.sweeper.storage, or remove the file"):
+        refuse_in_folder(f"the storage {shown_address(address)!r} outside of the sweep", "opened")
+
+
 def _recorded_pruner(job: SweepJob) -> "BasePruner":
     """Return the pruner that ``job.json`` describes: one of Optuna's, or the one that the user's command names."""
     import optuna
@@ -212,10 +243,17 @@ def _open_trial(job: SweepJob) -> "Trial":
 
     described = job.trial
     assert described is not None
-    study: Study = optuna.load_study(
-        study_name=described["study"],
-        storage=storage_of(described["storage"]),
-        sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
-        pruner=_recorded_pruner(job),
-    )
+    pruner = _recorded_pruner(job)
+    try:
+        study: Study = optuna.load_study(
+            study_name=described["study"],
+            storage=open_storage(described["storage"]),
+            sampler=optuna.samplers.RandomSampler(),  # the sweeper has drawn the values
+            pruner=pruner,
+        )
+    except KeyError as error:
+        raise InputError(
+            f"{job.folder / JOB_FILE} names the study {described['study']!r}, which its storage does not have; remove "
+            "the file to run without the study."
+        ) from error
     return optuna.trial.Trial(study, described["id"])

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -28,6 +29,8 @@ from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
 
 _ADDRESS = "127.0.0.1"
+# An answer is ended between batches: a batch of one window is the shortest, and about as fast on a CPU.
+_WINDOWS_OF_A_BATCH = 1
 _FORM = "application/x-www-form-urlencoded"
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -131,7 +134,7 @@ def _load(run: str, device: str) -> Reader:
         # Otherwise `outputs/typo` would be looked for on the hub.
         raise InputError(f"`RUN={run}` does not exist; name the folder of a finished run, or a reader on the hub.")
     with naming({"model": "RUN", "device": "--device"}):
-        return Reader(run, device=device)
+        return Reader(run, device=device, batch_size=_WINDOWS_OF_A_BATCH)
 
 
 def read_example(run: str | Path) -> DemoExample:
@@ -175,6 +178,7 @@ class Demo:
         self._num_waiting = 0
         # The model runs in one trainer, which serves one evaluation at a time.
         self._lock = asyncio.Lock()
+        self._is_ending = threading.Event()
 
     def server(self) -> Server:
         """Return the server, which takes over a listening socket."""
@@ -182,6 +186,14 @@ class Demo:
 
         class Protocol(PunctualProtocol):
             limits = self.limits
+
+        class EndingServer(Server):
+            is_ending = self._is_ending
+
+            @override
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                self.is_ending.set()
+                await super().shutdown(sockets)
 
         config = Config(
             Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _failed}),
@@ -196,7 +208,7 @@ class Demo:
             log_level="critical",
             timeout_graceful_shutdown=1,
         )
-        return Server(config)
+        return EndingServer(config)
 
     async def _respond(self, request: Request) -> Response:
         # What other sites may make a browser send: a name of theirs that leads here (DNS rebinding) is in `Host`, a
@@ -247,10 +259,12 @@ class Demo:
         self._num_waiting += 1
         try:
             async with self._lock:
-                if await request.is_disconnected():
-                    return Response()
+                if self._is_ending.is_set() or await request.is_disconnected():
+                    return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
                 answer = await run_in_threadpool(self._read, question, context, may_decline=bool(form["may_decline"]))
         except InputError as error:
+            if self._is_ending.is_set():
+                return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
             return self._page(form, error=str(error))
         finally:
             self._num_waiting -= 1
@@ -265,6 +279,7 @@ class Demo:
             max_question_length=longest,
             handle_impossible_answer=may_decline,
             max_seconds=self.limits.seconds,
+            cancelled=self._is_ending,
         )
 
     def _page(

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -265,7 +266,13 @@ class Reader:
         return list(answers_in_order(self.answers(questions, contexts, **settings), questions, contexts))
 
     def answers(
-        self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[Contexts],
+        ids: Sequence[str] | None = None,
+        *,
+        cancelled: threading.Event | None = None,
+        **settings: Any,
     ) -> Answers:
         """Answer many questions, and return the answers with their spans, candidates and scores by identifier.
 
@@ -273,11 +280,12 @@ class Reader:
             questions: The questions.
             contexts: One context, or several that are searched together, for each question.
             ids: Identifiers; by default ``"0"``, ``"1"``, ...
+            cancelled: Set by another thread, it ends the call after the batch that is running.
             **settings: See the constructor; for this call.
 
         Raises:
             InputError: If there are not as many contexts as questions, a string is empty, a setting is unknown or
-                invalid, or it takes longer than ``max_seconds``.
+                invalid, it takes longer than ``max_seconds``, or it is cancelled.
         """
         started = time.monotonic()
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
@@ -292,7 +300,7 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        with self._inference.limited(started, chosen.max_seconds):
+        with self._inference.limited(started, chosen.max_seconds, cancelled):
             answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
@@ -449,16 +457,22 @@ def question_windows(
 
 
 class TimeLimit(TrainerCallback):
-    """Ends an inference that takes longer than ``seconds`` since ``started``, in the clock of ``time.monotonic``."""
+    """Ends an inference that is cancelled, or that takes longer than ``seconds`` since ``started``.
 
-    def __init__(self, started: float, seconds: float) -> None:
+    ``started`` is a time of ``time.monotonic``.
+    """
+
+    def __init__(self, started: float, seconds: float, cancelled: threading.Event | None) -> None:
         self.started = started
         self.seconds = seconds
+        self.cancelled = cancelled
 
     @override
     def on_prediction_step(
         self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        if self.cancelled is not None and self.cancelled.is_set():
+            raise InputError("The questions were cancelled before they were answered (`cancelled`); ask them again.")
         if time.monotonic() - self.started > self.seconds:
             raise InputError(
                 f"It took longer than {self.seconds:g} seconds (`max_seconds`); give a shorter context, or raise the "
@@ -497,9 +511,11 @@ class Inference(MRCTrainer):
             return cls(loaded, args)
 
     @contextmanager
-    def limited(self, started: float, seconds: float | None) -> Iterator[None]:
-        """End what runs in the block with an ``InputError`` if it takes longer than ``seconds`` since ``started``."""
-        limit = TimeLimit(started, math.inf if seconds is None else seconds)
+    def limited(
+        self, started: float, seconds: float | None, cancelled: threading.Event | None = None
+    ) -> Iterator[None]:
+        """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`."""
+        limit = TimeLimit(started, math.inf if seconds is None else seconds, cancelled)
         self.add_callback(limit)
         try:
             yield

@@ -494,6 +494,9 @@ def test_damaged_file_of_a_checkpoint_without_manifest_is_named(run, name):
 
 def test_checkpoint_of_transformers_has_no_manifest_and_is_resumed(run):
     (run / "checkpoint-4" / MANIFEST_FILE).unlink()
+    # Only a run with a sharded model looks for them.
+    (run / "checkpoint-4/optimizer_0").mkdir()
+    (run / "checkpoint-4/optimizer_0/.metadata").write_bytes(b"of somebody else")
     shutil.rmtree(run / "checkpoint-6")
     trainer = toy_trainer(run, **SAVED)
     trainer.train(resume_from_checkpoint=True)

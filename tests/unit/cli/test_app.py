@@ -197,6 +197,7 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
         ("model=small", "'model=small' names no file of the group 'model'"),
         ("objective.mode=up", "objective.mode=up is unknown; set it to max or min."),
         ("debug=true", "Got bool; give the group the name of a file, as in debug=default."),
+        ("--experimental-rerun=a.pickle", "`--experimental-rerun a.pickle` would unpickle the file, which can run"),
         ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
         ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),
         (

@@ -312,6 +312,24 @@ def test_trial_of_a_living_worker_is_left_alone(search, found, tmp_path):
     assert study_in(tmp_path / "found").trials[1].state is TrialState.RUNNING
 
 
+@pytest.mark.parametrize("key", ["callbacks.one._target_", "args.learning_rate", "hydra.run.dir"])
+@pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])
+def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, tmp_path, capsys, key, state):
+    assert search("hydra.sweeper.n_trials=1") == 0
+    choice = CategoricalDistribution(["os.getcwd"])
+    forged = optuna.trial.create_trial(
+        params={key: "os.getcwd"},
+        distributions={key: choice},
+        state=state,
+        user_attrs={"folder": str(tmp_path / "found"), "worker": ""},
+    )
+    study_in(tmp_path / "found").add_trial(forged)
+    assert search("hydra.sweeper.n_trials=3") == 1
+    error = capsys.readouterr().err
+    assert f"The study has {{'{key}': 'os.getcwd'" in error or "The study does not fit the search space" in error
+    assert not (tmp_path / "found/1").exists()
+
+
 def test_continued_search_with_a_seed_draws_other_values(search, found):
     sampler = ["hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=3"]
     assert search(*sampler, "hydra.sweeper.n_trials=2") == 0

@@ -292,6 +292,27 @@ def test_questions_beyond_the_queue_are_answered_by_503(reader, monkeypatch):
         assert [one.result()[0].status for one in (first, second)] == [400, 400]
 
 
+@pytest.mark.parametrize("num_questions", [1, 3])
+def test_ctrl_c_does_not_wait_for_answers(model_folder, num_questions):
+    slow = Reader(model_folder, device="cpu", batch_size=1)
+    is_running = threading.Event()
+
+    def one_batch(*_):
+        is_running.set()
+        time.sleep(0.2)
+
+    slow._loaded.model.register_forward_pre_hook(one_batch)
+    with ThreadPoolExecutor(num_questions) as pool:
+        with serving(slow) as server:
+            context = "Anna lives in Oslo. " * 4_000  # a minute of batches
+            asked = [pool.submit(ask, server, question="Who?", context=context) for _ in range(num_questions)]
+            assert is_running.wait(30)
+            until(lambda: server._num_waiting == num_questions)
+            ended = time.monotonic()
+        assert time.monotonic() - ended < 5
+        assert {one.result()[0].status for one in asked} == {503}
+
+
 def test_an_answer_that_takes_too_long_is_ended(reader):
     with serving(reader, LIMITS._replace(seconds=0.0)) as server:
         response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
