@@ -31,6 +31,7 @@ from portico.report.page import Section, render, render_page
 _ADDRESS = "127.0.0.1"
 # An answer is ended between batches: a batch of one window is the shortest, and about as fast on a CPU.
 _WINDOWS_OF_A_BATCH = 1
+_SECONDS_TO_NOTICE = 0.2  # that a browser has left, or that the demo ends
 _FORM = "application/x-www-form-urlencoded"
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -178,7 +179,7 @@ class Demo:
         self._num_waiting = 0
         # The model runs in one trainer, which serves one evaluation at a time.
         self._lock = asyncio.Lock()
-        self._is_ending = threading.Event()
+        self._is_ending = False
 
     def server(self) -> Server:
         """Return the server, which takes over a listening socket."""
@@ -188,11 +189,11 @@ class Demo:
             limits = self.limits
 
         class EndingServer(Server):
-            is_ending = self._is_ending
+            demo = self
 
             @override
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                self.is_ending.set()
+                self.demo._is_ending = True
                 await super().shutdown(sockets)
 
         config = Config(
@@ -259,28 +260,44 @@ class Demo:
         self._num_waiting += 1
         try:
             async with self._lock:
-                if self._is_ending.is_set() or await request.is_disconnected():
+                if await self._is_over(request):
                     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-                answer = await run_in_threadpool(self._read, question, context, may_decline=bool(form["may_decline"]))
+                answer = await self._answered(request, question, context, may_decline=bool(form["may_decline"]))
         except InputError as error:
-            if self._is_ending.is_set():
+            if self._is_ending:
                 return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
             return self._page(form, error=str(error))
         finally:
             self._num_waiting -= 1
         return self._page(form, answer)
 
-    def _read(self, question: str, context: str, *, may_decline: bool) -> Answer:
+    async def _is_over(self, request: Request) -> bool:
+        return self._is_ending or await request.is_disconnected()
+
+    async def _answered(self, request: Request, question: str, context: str, *, may_decline: bool) -> Answer:
+        """Return an answer, which is cancelled when nobody waits for it any more."""
+        cancelled = threading.Event()
+
+        async def watch() -> None:
+            while not await self._is_over(request):
+                await asyncio.sleep(_SECONDS_TO_NOTICE)
+            cancelled.set()
+
+        watching = asyncio.create_task(watch())
         # A question of half a window leaves room for the text, whatever the overlap of the windows.
         longest = self.reader.settings.max_question_length or self.reader.settings.max_seq_length // 2
-        return self.reader.answer(
-            question,
-            context,
-            max_question_length=longest,
-            handle_impossible_answer=may_decline,
-            max_seconds=self.limits.seconds,
-            cancelled=self._is_ending,
-        )
+        try:
+            return await run_in_threadpool(
+                self.reader.answer,
+                question,
+                context,
+                max_question_length=longest,
+                handle_impossible_answer=may_decline,
+                max_seconds=self.limits.seconds,
+                cancelled=cancelled,
+            )
+        finally:
+            watching.cancel()
 
     def _page(
         self,

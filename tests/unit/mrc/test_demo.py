@@ -292,25 +292,46 @@ def test_questions_beyond_the_queue_are_answered_by_503(reader, monkeypatch):
         assert [one.result()[0].status for one in (first, second)] == [400, 400]
 
 
-@pytest.mark.parametrize("num_questions", [1, 3])
-def test_ctrl_c_does_not_wait_for_answers(model_folder, num_questions):
-    slow = Reader(model_folder, device="cpu", batch_size=1)
-    is_running = threading.Event()
+@pytest.fixture
+def slow(model_folder):
+    """A reader that takes a minute for `LONG`, and an event that is set once it runs."""
+    reader, is_running = Reader(model_folder, device="cpu", batch_size=1), threading.Event()
 
     def one_batch(*_):
         is_running.set()
         time.sleep(0.2)
 
-    slow._loaded.model.register_forward_pre_hook(one_batch)
+    reader._loaded.model.register_forward_pre_hook(one_batch)
+    return reader, is_running
+
+
+LONG = "Anna lives in Oslo. " * 4_000
+
+
+@pytest.mark.parametrize("num_questions", [1, 3])
+def test_ctrl_c_does_not_wait_for_answers(slow, num_questions):
+    slow, is_running = slow
     with ThreadPoolExecutor(num_questions) as pool:
         with serving(slow) as server:
-            context = "Anna lives in Oslo. " * 4_000  # a minute of batches
-            asked = [pool.submit(ask, server, question="Who?", context=context) for _ in range(num_questions)]
+            asked = [pool.submit(ask, server, question="Who?", context=LONG) for _ in range(num_questions)]
             assert is_running.wait(30)
             until(lambda: server._num_waiting == num_questions)
             ended = time.monotonic()
         assert time.monotonic() - ended < 5
         assert {one.result()[0].status for one in asked} == {503}
+
+
+def test_an_answer_is_ended_when_its_browser_leaves(slow):
+    slow, is_running = slow
+    with serving(slow) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(server))
+        connection.request("POST", "/", urlencode({"question": "Who?", "context": LONG}), FORM)
+        assert is_running.wait(30)
+        connection.close()
+        left = time.monotonic()
+        response, _ = ask(server, question="Who?", context="Anna lives in Oslo.")
+        assert response.status == 200
+        assert time.monotonic() - left < 10
 
 
 def test_an_answer_that_takes_too_long_is_ended(reader):
