@@ -98,6 +98,13 @@ class OwnLoss(Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
+def adapted(model, args, **parts):
+    import peft
+
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
+    return Trainer(peft.get_peft_model(model, config), args, **parts)
+
+
 args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3, {options})
 {trainer}(tiny_bert(), args, train_dataset=ToyDataset()).train()
 """
@@ -112,9 +119,12 @@ args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps
         ("bf16=True, label_smoothing_factor=0.1", "Trainer"),
         ("gradient_accumulation_steps=2", "OwnLoss"),
         ("torch_compile=True", "Trainer"),
+        ("", "adapted"),
     ],
 )
 def test_opens_a_step_of_models_whose_forward_is_hooked(options, trainer, tmp_path):
+    if trainer == "adapted":
+        pytest.importorskip("peft", reason="install it with pip install 'portico[clients]'")
     (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer))
     assert portico("run", "script.py", folder=tmp_path).returncode == 0
     ended = portico("replay", "script.py", "--step=4", folder=tmp_path)
