@@ -87,7 +87,7 @@ def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
 HOOKED = """
 import torch
 from models import ToyDataset, tiny_bert, toy_arguments
-from transformers import Trainer, TrainingArguments
+from {library} import Trainer, TrainingArguments
 
 
 class OwnLoss(Trainer):
@@ -120,12 +120,15 @@ args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps
         ("gradient_accumulation_steps=2", "OwnLoss"),
         ("torch_compile=True", "Trainer"),
         ("", "adapted"),
+        ("", "portico.Trainer"),
     ],
 )
 def test_opens_a_step_of_models_whose_forward_is_hooked(options, trainer, tmp_path):
     if trainer == "adapted":
         pytest.importorskip("peft", reason="install it with pip install 'portico[clients]'")
-    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer))
+    library = "portico" if trainer == "portico.Trainer" else "transformers"
+    trainer = trainer.removeprefix("portico.")
+    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer, library=library))
     assert portico("run", "script.py", folder=tmp_path).returncode == 0
     ended = portico("replay", "script.py", "--step=4", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
