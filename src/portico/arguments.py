@@ -411,6 +411,7 @@ _LEAST_ARGUMENTS = {
     "seed": 0,
     "weight_decay": 0,
 }
+_LARGEST_SEED = 2**32 - 1  # of numpy
 # Infinity means: measure the norm without clipping; do not evaluate during training.
 _INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
 
@@ -426,7 +427,8 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
         kinds = get_args(hint) or (hint,)
         if set(kinds) <= {bool, int, float, NoneType}:
             is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
-            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite)
+            most = _LARGEST_SEED if name == "seed" else None
+            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite, most=most)
     return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import transformers
 
@@ -71,6 +71,8 @@ _UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "war
 
 _Class = TypeVar("_Class", bound=type)
 _Default = TypeVar("_Default")
+_Instance = TypeVar("_Instance")
+_P = ParamSpec("_P")
 
 
 class AcceptsOldNames(type):
@@ -92,12 +94,8 @@ class AcceptsOldNames(type):
     def __call__(cls, *args: object, **kwargs: object) -> Any:
         given = present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {}))
         parameters = cls.__signature__.parameters
-        unknown = [name for name in given if name not in parameters]
-        if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            raise InputTypeError(
-                f"`{cls.__name__}` has no argument `{unknown[0]}`{_meant(unknown[0], parameters)} Give one of those "
-                f"that `help({cls.__name__})` lists."
-            )
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            refuse_unknown_arguments(cls, given, parameters)
         return super().__call__(*args, **given)
 
     @property
@@ -117,10 +115,45 @@ _MEANT = {
 }
 
 
+def refuse_unknown_arguments(cls: type, given: Collection[str], known: Collection[str]) -> None:
+    """Refuse names in ``given`` that are none of the ``known`` arguments of ``cls``, and say which may be meant."""
+    for unknown in given:
+        if unknown not in known:
+            raise InputTypeError(
+                f"`{cls.__name__}` has no argument `{unknown}`{_meant(unknown, known)} Give one of those that "
+                f"`help({cls.__name__})` lists."
+            )
+
+
 def _meant(unknown: str, known: Collection[str]) -> str:
+    usual = _MEANT.get(unknown, unknown)
     containing = [name for name in known if unknown in name]
-    nearest = [_MEANT[unknown]] if unknown in _MEANT else (containing or get_close_matches(unknown, known))[:3]
+    nearest = [usual] if usual in known else (containing or get_close_matches(unknown, known))[:3]
+    if "args" in known and usual in HFTrainingArguments.__dataclass_fields__ and (usual == unknown or not nearest):
+        return f"; did you mean `args=TrainingArguments({usual}=...)`?"
     return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else "."
+
+
+def names_unknown_arguments(
+    constructor: Callable[Concatenate[_Instance, _P], None],
+) -> Callable[Concatenate[_Instance, _P], None]:
+    """Decorate the ``__init__`` of a trainer to answer an unknown argument with the arguments that may be meant.
+
+    Subclasses that pass arguments on get this answer instead of Python's ``TypeError`` too, since they call it.
+    """
+    own = inspect.signature(constructor).parameters
+
+    @functools.wraps(constructor)
+    def checked(instance: _Instance, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        unknown = [name for name in kwargs if name not in own]
+        if unknown:
+            inits = [vars(one)["__init__"] for one in type(instance).__mro__[:-1] if "__init__" in vars(one)]
+            parameters = [one for init in inits for one in inspect.signature(init).parameters.values()]
+            known = {one.name: None for one in parameters if one.kind not in _CATCH_ALL and one.name != "self"}
+            refuse_unknown_arguments(type(instance), unknown, known)
+        constructor(instance, *args, **kwargs)
+
+    return checked
 
 
 def present_names(given: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Rule:
     """Further values that are allowed, besides values of ``kinds``."""
     is_finite: bool = False
     """Whether infinity is refused; NaN always is."""
+    most: int | None = None
+    """Largest number allowed; it goes with ``least``."""
 
     def allows(self, value: object) -> bool:
         """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
@@ -38,7 +40,8 @@ class Rule:
         if not of_kind or not isinstance(value, int | float):
             return of_kind
         is_number = math.isfinite(value) or not (self.is_finite or math.isnan(value))
-        return is_number and (self.least is None or value >= self.least)
+        is_small = self.most is None or value <= self.most
+        return is_number and is_small and (self.least is None or value >= self.least)
 
     def __str__(self) -> str:
         return self._in(WORDS, str)
@@ -50,7 +53,7 @@ class Rule:
     def _in(self, names: Mapping[type, str], shown: Callable[[object], str]) -> str:
         words = [names[kind] for kind in self.kinds if kind is not NoneType]
         if words and self.least is not None:
-            words[-1] += f" of {self.least:g} or more"
+            words[-1] += f" of {self.least:g} or more" if self.most is None else f" from {self.least:g} to {self.most}"
         if self.choices:
             words.append(f"one of {', '.join(map(shown, self.choices))}")
         if NoneType in self.kinds:

@@ -272,6 +272,7 @@ class Trainer:
 
     # ---- Initialization & Validation ----
 
+    @deprecated.names_unknown_arguments
     def __init__(
         self,
         model: nn.Module | None = None,

@@ -255,6 +255,15 @@ def learning_rate_halved(patch):
         return optimizer_cls, {**kwargs, "lr": kwargs["lr"] / 2}
 
     patch.setattr(portico.Trainer, "get_optimizer_cls_and_kwargs", staticmethod(chosen))
+    create = portico.Trainer.create_optimizer
+
+    def created(trainer, *args):
+        given = trainer.optimizer_cls_and_kwargs
+        for optimizer in given[1].get("optimizer_dict", {}).values() if given else []:
+            optimizer.param_groups[0]["lr"] /= 2
+        return create(trainer, *args)
+
+    patch.setattr(portico.Trainer, "create_optimizer", created)
 
 
 # ---- Evaluation and prediction ----

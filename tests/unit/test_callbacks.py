@@ -157,6 +157,9 @@ def test_rollback_in_two_processes(tmp_path):
     assert len(lines) == 2
     assert lines[0] == lines[1]
     assert "Weights and optimizer are restored from out/checkpoint-6" in ended.stderr
+    # The first process says it, torch and portico one line each.
+    assert ended.stderr.count("did not find any unused parameters") == 1
+    assert ended.stderr.count("set `ddp_find_unused_parameters=False`") == 1
 
 
 def test_rollback_without_a_checkpoint_ends_the_training(tmp_path):

@@ -213,6 +213,33 @@ def test_unknown_training_argument_names_what_was_meant(tmp_path):
         assert isinstance(refusal.value, TypeError)
 
 
+class PassesOn(portico.MRCTrainer):
+    def __init__(self, *args, own=None, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (portico.Trainer, "dataset", "`train_dataset` or `eval_dataset`"),
+        (portico.Trainer, "lr", r"`args=TrainingArguments\(learning_rate=...\)`"),
+        (portico.Trainer, "seed", r"`args=TrainingArguments\(seed=...\)`"),
+        (portico.Seq2SeqTrainer, "metrics", "`compute_metrics`"),
+        (portico.MRCTrainer, "post_process", "`post_process_function`"),
+        (portico.ORTTrainer, "callback", "`callbacks`"),
+        (portico.IPUTrainer, "config", "`ipu_config`"),
+        (portico.GradientDescentTrainer, "epochs", "`num_epochs`"),
+        (PassesOn, "own_", "`own`"),
+    ],
+)
+def test_unknown_argument_of_a_trainer_names_what_was_meant(kind, name, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    match = f"`{kind.__name__}` has no argument `{name}`; did you mean {meant}"
+    with pytest.raises(portico.InputError, match=match) as refusal:
+        kind(model=Line(), **{name: 1})
+    assert isinstance(refusal.value, TypeError)
+
+
 def test_unreachable_hub_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     refused(tmp_path, "The repository `mine/run` cannot be made on the hub", push_to_hub=True, hub_model_id="mine/run")

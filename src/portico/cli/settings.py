@@ -30,10 +30,13 @@ def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule
     They are keys of ``group``; if it is empty, they are arguments of a call.
     """
     for name, value in values.items():
+        given = f"{group}.{name}={value}" if group else f"{name}={value!r}"
+        if type(value) is int and abs(value) >= 2**63:
+            raise InputError(f"`{given}` cannot be used, since it has more than 64 bits; set it to a smaller number.")
         is_nan = isinstance(value, float) and math.isnan(value)
         rule = rules.get(name) or (Rule((float,)) if is_nan else None)
         if rule is not None and not rule.allows(value):
-            given, allowed = (f"{group}.{name}={value}", rule) if group else (f"{name}={value!r}", rule.in_python())
+            allowed = rule if group else rule.in_python()
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
 
 

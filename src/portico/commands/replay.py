@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from portico.commands.install import install_on_demand, when_replaced
+from portico.commands.install import install_on_demand
 from portico.commands.run import add_run_options
 from portico.commands.script import Script, add_module_option, pass_on
 from portico.errors import InputError, command
+from portico.imports import when_imported
 from portico.observers import RunOptions, observe
 from portico.report.page import check_writable, write_text
 
@@ -121,7 +122,8 @@ def join(replays: "list[Replay] | None" = None) -> None:
         if replays is not None:
             replays.append(replay)
 
-    when_replaced(begin)
+    # Scripts may import portico's trainer by its own name; replacing the names of transformers imports it too.
+    when_imported("portico.trainer", begin)
 
 
 # ---- A folder of `portico train` ----

@@ -100,11 +100,25 @@ def connect(strategy: "Strategy") -> None:
             _variables_before.update({name: os.environ.get(name) for name in _VARIABLES})
             with kill_children_on_error():
                 launcher: Any = strategy.launcher
-                launcher.launch(lambda: _watch_children(launcher.procs))
+                with _quiet_children():
+                    launcher.launch(lambda: _watch_children(launcher.procs))
                 strategy.setup_environment()
         else:
             strategy.setup_environment()
     share_processes(strategy)
+
+
+@contextmanager
+def _quiet_children() -> Iterator[None]:
+    """Start processes inside the block without the C++ warnings of torch, which the first process prints already."""
+    if "TORCH_CPP_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    try:
+        yield
+    finally:
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
 
 
 def _refuse_second_start(strategy: "Strategy") -> None:

@@ -44,12 +44,14 @@ class ModelDDPStrategy(DDPStrategy):
     An override of ``training_step`` thus gets the same model as under ``transformers.Trainer``: with ``model.module``,
     ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
     Evaluations run the bare model. With ``sync_each_batch`` gradients are averaged after each batch of an accumulation
-    window, not only after the last.
+    window, not only after the last. With ``explains_search`` the first process says how to turn off the search for
+    unused parameters if it finds none.
     """
 
-    def __init__(self, *, sync_each_batch: bool = False, **options: Any) -> None:
+    def __init__(self, *, sync_each_batch: bool = False, explains_search: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.sync_each_batch = sync_each_batch
+        self.explains_search = explains_search
         self.wrapped_model: DistributedDataParallel | None = None
 
     @override
@@ -83,6 +85,20 @@ class ModelDDPStrategy(DDPStrategy):
             yield
 
     @override
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        super().post_backward(closure_loss)
+        if not self.explains_search:
+            return
+        self.explains_search = False
+        module: Any = self.lightning_module
+        if self.is_global_zero and all(one.grad is not None for one in module.parameters() if one.requires_grad):
+            # torch warns in the first step too, and does not know the name of the argument.
+            logger.warning(
+                "DDP looks for parameters without a gradient in each step, as under transformers, and found none. If "
+                "all steps use all parameters, set `ddp_find_unused_parameters=False`, which is faster."
+            )
+
+    @override
     def teardown(self) -> None:
         self.wrapped_model = None
         super().teardown()
@@ -110,6 +126,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
         process_group_backend=args.ddp_backend,
         timeout=timedelta(seconds=args.ddp_timeout),
         find_unused_parameters=find_unused,
+        explains_search=find_unused and not unused and args.ddp_find_unused_parameters is None,
         **{option: value for option, value in given.items() if value is not None},
     )
 

@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from portico.arguments import TrainingArguments
+from portico.deprecated import names_unknown_arguments
 from portico.gradient_descent.arguments import (
     check_counts,
     check_limits,
@@ -148,6 +149,7 @@ class GradientDescentTrainer(RegistrableTrainer):
     # What a checkpoint holds, for the run to restore once the parts exist.
     restored: dict[str, Any] | None = None
 
+    @names_unknown_arguments
     def __init__(
         self,
         model: nn.Module,

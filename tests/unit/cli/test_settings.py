@@ -67,10 +67,25 @@ def test_training_arguments_have_the_rules_of_their_annotations():
     assert not {"optim", "lr_scheduler_type", "resume_from_checkpoint", "report_to"} & set(rules)
 
 
-@pytest.mark.parametrize("name", ["seed", "per_device_train_batch_size", "gradient_accumulation_steps"])
-def test_numbers_that_would_fail_later_are_refused(name):
-    with pytest.raises(InputError, match=f"`args.{name}=-1` cannot be used"):
-        check_values("args", {name: -1}, argument_rules())
+NUMBERS = [name for name, rule in argument_rules().items() if {int, float} & set(rule.kinds)]
+UNUSABLE = [
+    ("seed", -1),
+    ("seed", 2**32),
+    ("per_device_train_batch_size", -1),
+    ("gradient_accumulation_steps", -1),
+    *((name, value) for name in NUMBERS for value in (10**30, "", math.nan)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), UNUSABLE)
+def test_numbers_that_would_fail_later_are_refused(name, value):
+    with pytest.raises(InputError, match=f"`args.{name}={value}` cannot be used"):
+        check_values("args", {name: value}, argument_rules())
+
+
+def test_numbers_beyond_64_bits_are_refused_where_the_class_decides():
+    with pytest.raises(InputError, match=r"`model.size=-9223372036854775808` .* more than 64 bits"):
+        check_values("model", {"size": -(2**63)}, {})
 
 
 @pytest.mark.parametrize(

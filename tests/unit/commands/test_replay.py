@@ -87,7 +87,7 @@ def test_every_step_has_the_examples_and_the_loss_of_the_run(folder):
 HOOKED = """
 import torch
 from models import ToyDataset, tiny_bert, toy_arguments
-from transformers import Trainer, TrainingArguments
+from {library} import Trainer, TrainingArguments
 
 
 class OwnLoss(Trainer):
@@ -96,6 +96,13 @@ class OwnLoss(Trainer):
         outputs = model(**inputs)
         loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
         return (loss, outputs) if return_outputs else loss
+
+
+def adapted(model, args, **parts):
+    import peft
+
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
+    return Trainer(peft.get_peft_model(model, config), args, **parts)
 
 
 args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3, {options})
@@ -112,10 +119,16 @@ args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps
         ("bf16=True, label_smoothing_factor=0.1", "Trainer"),
         ("gradient_accumulation_steps=2", "OwnLoss"),
         ("torch_compile=True", "Trainer"),
+        ("", "adapted"),
+        ("", "portico.Trainer"),
     ],
 )
 def test_opens_a_step_of_models_whose_forward_is_hooked(options, trainer, tmp_path):
-    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer))
+    if trainer == "adapted":
+        pytest.importorskip("peft", reason="install it with pip install 'portico[clients]'")
+    library = "portico" if trainer == "portico.Trainer" else "transformers"
+    trainer = trainer.removeprefix("portico.")
+    (tmp_path / "script.py").write_text(HOOKED.format(options=options, trainer=trainer, library=library))
     assert portico("run", "script.py", folder=tmp_path).returncode == 0
     ended = portico("replay", "script.py", "--step=4", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr

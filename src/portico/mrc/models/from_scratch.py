@@ -32,8 +32,11 @@ def train_wordpiece_tokenizer(
     # by number. As special tokens they get fixed numbers; only the vocabulary is kept, so they do not stay special.
     characters = set(normalizer.normalize_str("".join(sorted(set().union(*distinct_texts)))))
     inner_characters = [f"##{character}" for character in sorted(characters) if character.isalnum()]
+    special_tokens = [*SPECIAL_TOKENS, *inner_characters]
+    # The trainer reserves memory for all pieces; texts have fewer than characters, of which NFD makes four at most.
+    most = len(special_tokens) + 4 * sum(map(len, distinct_texts))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *inner_characters], show_progress=False
+        vocab_size=min(vocab_size, most), special_tokens=special_tokens, show_progress=False
     )
     tokenizer.train_from_iterator(distinct_texts, trainer)
     return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)

@@ -44,6 +44,10 @@ def test_pair_is_framed_as_bert_expects(tokenizer):
     assert encoding["token_type_ids"] == [0, 0, 0, 1, 1]
 
 
+def test_a_vocabulary_of_any_size_may_be_asked_for():
+    assert train_wordpiece_tokenizer(["why"], vocab_size=10**18).vocab_size < 20
+
+
 def test_unseen_names_are_split_without_unknown_pieces(tokenizer, corpus):
     for example in corpus[1]:
         assert tokenizer.unk_token_id not in tokenizer(example["question"], example["context"])["input_ids"]
