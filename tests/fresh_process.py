@@ -49,4 +49,6 @@ def portico(*command: object, folder: object, **variables: str) -> subprocess.Co
 
 def environment(**changes: str) -> dict[str, str]:
     """Return the environment of a process that finds the modules that this one finds, those of the tests included."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **changes}
+    # Without buffers, `print` writes its arguments one by one, and the lines of several processes mix.
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": ""}
+    return {**os.environ, **found, **changes}
