@@ -35,7 +35,7 @@ from portico.checkpoint.sharded import (
     read_named_optimizer,
     shard_optimizer_state,
 )
-from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
@@ -74,6 +74,11 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"Can't find a valid checkpoint at {resume_from_checkpoint}: `resume_from_checkpoint="
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
+        )
+    if is_incomplete(Path(resume_from_checkpoint)):
+        raise InputError(
+            f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is where a checkpoint is written, and it was "
+            "not completed; set it to a `checkpoint-N` folder, or to `True` for the last one in `output_dir`."
         )
     refuse_damaged(Path(resume_from_checkpoint))
     return str(resume_from_checkpoint)
