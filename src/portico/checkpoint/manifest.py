@@ -273,8 +273,8 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
 def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
     """Return the error for weights or an optimizer in ``path`` that do not fit ``model``; ``what`` says which."""
     return InputRuntimeError(
-        f"{path} holds the {part} of another model than {type(model).__name__}: {what}; set `resume_from_checkpoint` "
-        "to a checkpoint of this model, or leave it out."
+        f"{path} holds the {part} of another model than {type(model).__name__}: {printable(what)}; set "
+        "`resume_from_checkpoint` to a checkpoint of this model, or leave it out."
     )
 
 

@@ -40,7 +40,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
-from portico.errors import InputError, InputRuntimeError, InputTypeError
+from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
 from portico.trust.files import UnpicklingError
 
 _MAX_COUNT = 1 << 63
@@ -199,8 +199,8 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
     if missing and unknown:
         raise InputRuntimeError(
             f"{folder} holds the state of another optimizer than {type(optimizer).__name__}: `{missing[0]}` is "
-            f"missing there, and `{unknown[0]}` is known only there; set `optim` as in the run that saved it, or "
-            "leave `resume_from_checkpoint` out."
+            f"missing there, and `{printable(unknown[0])}` is known only there; set `optim` as in the run that "
+            "saved it, or leave `resume_from_checkpoint` out."
         )
     if missing:
         raise ValueError(f"`{missing[0]}` is missing")
