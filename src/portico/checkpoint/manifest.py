@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ _CHECKSUMS = "xxh3:"
 # What readers of JSON, pickles and safetensors raise for damaged content, of which a length may be a huge number.
 DAMAGE = (
     MemoryError,
+    struct.error,
     EOFError,
     OSError,
     ValueError,

@@ -19,6 +19,7 @@ from portico.checkpoint.files import replaced
 from portico.checkpoint.manifest import DAMAGE
 from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
+from portico.errors import printable
 from portico.gradient_descent.construction import ConfigurationError, Registrable
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Checkpointer(Registrable):
             with safe_globals():
                 states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
         except (*DAMAGE, RuntimeError) as error:
-            reason = str(error).partition(".")[0]
+            reason = printable(str(error).partition(".")[0])
             raise ConfigurationError(
                 f"Could not recover training from the checkpoint {paths[1]} ({reason}): one of its files is damaged, "
                 "or a callback keeps something other than tensors and plain values in its state. Delete its two files "
