@@ -38,7 +38,7 @@ ACTIONS = ("count", "kill", "fill")
 SAVING = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2, "eval_strategy": "steps", "eval_steps": 2}
 # What a run has left, next to its folder so that no fault hits it.
 OUTCOME = "outcome.json"
-LIMIT = 120  # seconds for a run
+LIMIT = 900  # seconds for a run, which takes 10 where nothing else runs
 
 
 # ---- The runs: each resumes if it finds a checkpoint, and returns its final weights ----

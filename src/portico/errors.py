@@ -82,6 +82,11 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """Return ``text``, of which a part comes from a damaged file, without characters that a terminal would obey."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
 @contextmanager
 def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
     """Turn whatever ``from_pretrained`` raises into an :class:`InputError`: the problem, the reason and the advice."""

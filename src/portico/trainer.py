@@ -40,6 +40,7 @@ from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
+from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
@@ -1594,7 +1595,7 @@ class Trainer:
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         written, everything = folder / f"{split}_results.json", folder / "all_results.json"
-        written.write_text(json.dumps(metrics, indent=4, sort_keys=True), encoding="utf-8")
+        write_whole(written, json.dumps(metrics, indent=4, sort_keys=True))
         if combined:
             try:
                 known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
@@ -1603,7 +1604,7 @@ class Trainer:
                     f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "
                     "it, or set `combined=False`."
                 ) from error
-            everything.write_text(json.dumps({**known, **metrics}, indent=4, sort_keys=True), encoding="utf-8")
+            write_whole(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""

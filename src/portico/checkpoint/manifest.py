@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from portico.compat.transformers import (
     WEIGHTS_INDEX_NAME,
     logger,
 )
-from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError
+from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable
 from portico.trust.files import UnpicklingError
 
 MANIFEST_FILE = "portico_manifest.json"
@@ -38,8 +39,10 @@ _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
 _STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt")
 _CHECKSUMS = "xxh3:"
-# What readers of JSON, pickles and safetensors raise for damaged content.
-_DAMAGE = (
+# What readers of JSON, pickles and safetensors raise for damaged content, of which a length may be a huge number.
+DAMAGE = (
+    MemoryError,
+    struct.error,
     EOFError,
     OSError,
     ValueError,
@@ -137,7 +140,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
     for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
         if (folder / name).is_file():
-            with suppress(*_DAMAGE):
+            with suppress(*DAMAGE):
                 shards = {folder / shard for shard in json.loads((folder / name).read_bytes())["weight_map"].values()}
                 return [folder / name, *sorted(shards)] if all(map(Path.is_file, shards)) else []
     adapters = [folder / name for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)]
@@ -190,7 +193,7 @@ def _objection(file: Path, manifest: Path) -> str | None:
                     raise BadZipFile(f"the checksum of {part} differs")
         else:
             file.read_text(encoding="utf-8")
-    except (*_DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (*DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
         return f" and cannot be read ({str(error)[:200]})"
     return None
 
@@ -237,8 +240,8 @@ def refuse_damaged(folder: Path) -> None:
         )
     if found.damage is not None:
         raise InputError(
-            f"The checkpoint {folder} is damaged: {found.damage}. {_way_out(folder)} If the file was changed on "
-            f"purpose, delete {folder / MANIFEST_FILE}."
+            f"The checkpoint {folder} is damaged: {printable(found.damage)}. {_way_out(folder)} If the file "
+            f"was changed on purpose, delete {folder / MANIFEST_FILE}."
         )
     _announce(folder, found.changes)
 
@@ -259,23 +262,21 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
 
     ``torch.load`` raises ``RuntimeError`` for damage, ``into_model`` for weights that do not fit the model.
     """
-    errors = _DAMAGE if into_model else (*_DAMAGE, RuntimeError)
+    errors = DAMAGE if into_model else (*DAMAGE, RuntimeError)
     try:
         yield
     except InputError:
         raise
     except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        # A damaged file may hold any character.
-        reason = "".join(one if one.isprintable() else "\ufffd" for one in reason)
-        raise InputError(f"{file} cannot be read: {reason}. {_way_out(file.parent)}") from error
+        raise InputError(f"{file} cannot be read: {printable(reason)}. {_way_out(file.parent)}") from error
 
 
 def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
     """Return the error for weights or an optimizer in ``path`` that do not fit ``model``; ``what`` says which."""
     return InputRuntimeError(
-        f"{path} holds the {part} of another model than {type(model).__name__}: {what}; set `resume_from_checkpoint` "
-        "to a checkpoint of this model, or leave it out."
+        f"{path} holds the {part} of another model than {type(model).__name__}: {printable(what)}; set "
+        "`resume_from_checkpoint` to a checkpoint of this model, or leave it out."
     )
 
 

@@ -29,12 +29,12 @@ from portico.checkpoint.manifest import (
     refuse_damaged,
 )
 from portico.checkpoint.sharded import find_named_optimizer, read_named_optimizer, shard_optimizer_state
-from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
-from portico.errors import InputError, InputRuntimeError, InputTypeError
+from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
 from portico.trust.files import UnpicklingError
 
 _MAX_COUNT = 1 << 63
@@ -68,6 +68,11 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"Can't find a valid checkpoint at {resume_from_checkpoint}: `resume_from_checkpoint="
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
+        )
+    if is_incomplete(Path(resume_from_checkpoint)):
+        raise InputError(
+            f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is where a checkpoint is written, and it was "
+            "not completed; set it to a `checkpoint-N` folder, or to `True` for the last one in `output_dir`."
         )
     refuse_damaged(Path(resume_from_checkpoint))
     return str(resume_from_checkpoint)
@@ -187,8 +192,8 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
     if missing and unknown:
         raise InputRuntimeError(
             f"{folder} holds the state of another optimizer than {type(optimizer).__name__}: `{missing[0]}` is "
-            f"missing there, and `{unknown[0]}` is known only there; set `optim` as in the run that saved it, or "
-            "leave `resume_from_checkpoint` out."
+            f"missing there, and `{printable(unknown[0])}` is known only there; set `optim` as in the run that "
+            "saved it, or leave `resume_from_checkpoint` out."
         )
     if missing:
         raise ValueError(f"`{missing[0]}` is missing")

@@ -150,7 +150,7 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
             with _fitting(model, path):
                 return model.load_state_dict(weights, False)
     if has_file(path, SAFE_WEIGHTS_INDEX_NAME) or has_file(path, WEIGHTS_INDEX_NAME):
-        with reading(path, into_model=True), _fitting(model, path):
+        with reading(path), _fitting(model, path):
             return load_sharded_checkpoint(model, folder, strict=False)
     steps = steps_of_checkpoints(path)
     known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""

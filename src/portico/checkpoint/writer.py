@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
@@ -151,7 +150,12 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
 def destination(folder: str) -> str:
     """Return the final place of ``folder``: a checkpoint is written elsewhere until it is complete."""
     path = Path(folder)
-    return str(path.parent.with_name(path.name)) if path.parent.name == _PARTIAL else folder
+    return str(path.parent.with_name(path.name)) if is_incomplete(path) else folder
+
+
+def is_incomplete(checkpoint: Path) -> bool:
+    """Return whether a folder is where a checkpoint is written, of which nothing says that it is complete."""
+    return checkpoint.parent.name == _PARTIAL
 
 
 def save_arguments(args: HFTrainingArguments, folder: str) -> None:
@@ -207,6 +211,8 @@ def clear_leftovers(run_folder: str) -> None:
         final = folder / replaced.name.removesuffix(_REPLACED)[1:]
         if not final.exists():
             replaced.rename(final)
+    if incomplete := sorted(path.name for path in folder.glob(f"{_PARTIAL}/checkpoint-*")):
+        logger.warning("%s: %s was not complete when a run ended, and is removed.", folder, ", ".join(incomplete))
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
@@ -317,7 +323,8 @@ def _is_out_of_space(error: BaseException, folder: Path) -> bool:
     # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
     if "inline_container" in str(error) or "iostream error" in str(error):
         return shutil.disk_usage(folder).free < _NO_SPACE
-    return isinstance(error, SafetensorError) and os.strerror(errno.ENOSPC) in str(error)
+    # safetensors and tokenizers, whose error is a bare `Exception`, quote the system.
+    return os.strerror(errno.ENOSPC) in str(error)
 
 
 # ---- States of callbacks ----

@@ -1,5 +1,6 @@
 """From the shell command to the exit code."""
 
+import errno
 import logging
 import math
 import os
@@ -86,7 +87,7 @@ def main() -> None:
     with env_override({FULL_ERROR: "1"}):
         try:
             with explained(partial(known_names, sys.argv[1:])), reported_sweep() as sweep:
-                launch(_exiting(run))()
+                launch(_exiting(run, sweep.failed))()
         except _JobFailed:
             pass  # the sweeper has ended the sweep; its report says which jobs failed
         except KeyboardInterrupt:
@@ -98,17 +99,17 @@ def main() -> None:
         except InputError as error:  # of the configuration, a sweeper or a launcher; a run has its own
             _exit(str(error))
         except OSError as error:
-            if error.filename is None:
+            if not _is_of_a_file(error):
                 raise
+            what = f"'{error.filename}'" if error.filename else "A file"
             _exit(
-                f"'{error.filename}' cannot be used ({error.strerror}). A run writes into paths.output_dir, a sweep "
+                f"{what} cannot be used ({error.strerror}). A run writes into paths.output_dir, a sweep "
                 "into paths.sweep_dir; set it to a folder that can be written to. "
                 f"{FULL_ERROR}=1 shows where it failed."
             )
     if sweep.failed:  # a sweeper may have continued after a failure
-        _exit(
-            f"These jobs of the sweep failed: {', '.join(sweep.failed)}. Their errors are above; the others have run."
-        )
+        numbers = ", ".join(map(str, sorted(sweep.failed)))
+        _exit(f"These jobs of the sweep failed: {numbers}. Their errors are above; the others have run.")
 
 
 def run(config: DictConfig) -> float | list[float] | None:
@@ -200,8 +201,16 @@ class _JobFailed(Exception):
     """A job of a sweep was refused or failed, and the error was printed; the sweeper decides what follows."""
 
 
-def _exiting(task: Task) -> Task:
-    """Make bad input and an interrupt end the process with a sentence; in a sweep a failure ends only its job."""
+def _is_of_a_file(error: BaseException) -> bool:
+    """Return whether an error says enough without its traceback: a file cannot be used, or the disk is full."""
+    return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
+
+
+def _exiting(task: Task, failed: set[int]) -> Task:
+    """Make bad input and an interrupt end the process with a sentence; in a sweep a failure ends only its job.
+
+    The number of a job that failed is added to ``failed``.
+    """
 
     def exiting_task(config: DictConfig) -> object:
         hydra_config = cast(DictConfig, HydraConfig.get())
@@ -222,8 +231,11 @@ def _exiting(task: Task) -> Task:
                 failure = error
         if isinstance(failure, InputError):
             message = in_words_of_the_command_line(str(failure))
+        elif _is_of_a_file(failure):
+            message = str(failure)
         else:
             message = "".join(traceback.format_exception(failure))
+        failed.add(int(hydra_config.job.num))
         number, overrides = str(hydra_config.job.num), " ".join(hydra_config.overrides.task)
         print(f"Job {number} ({overrides}) failed: {message}", file=sys.stderr)
         if hydra_config.sweeper["_target_"] == GRID_SWEEPER:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from portico.checkpoint.files import write_whole
 from portico.errors import InputError
 from portico.trust.names import TARGET
 
@@ -96,7 +97,7 @@ def recorded_config(folder: Path, text: str) -> Iterator[None]:
     The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     try:
         yield
     except (InputError, KeyboardInterrupt):

@@ -20,14 +20,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from portico.checkpoint.files import write_whole
 from portico.cli.folders import recorded_settings
 from portico.data.defects import shorten
-from portico.errors import InputError
+from portico.errors import InputError, printable
 from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
 LOG_FILE = "job.log"
-# In the folder of the sweep, with what its command says.
+# Hydra's configuration of a sweep, in its folder, which every sweeper writes before its first job.
 SWEEP_CONFIG = "multirun.yaml"
 # "running" stays in the file of a job whose process was killed.
 RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "failed", "killed"
@@ -96,7 +97,9 @@ class SweepJob:
             job = cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
             job._check()
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"{path}: not the record of a job ({error}); remove it to start the job over.") from error
+            raise InputError(
+                f"{path}: not the record of a job ({printable(str(error))}); remove it to start the job over."
+            ) from error
         return job
 
     def _check(self) -> None:
@@ -118,12 +121,9 @@ class SweepJob:
     def write(self) -> None:
         if not is_first_process():
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         content = {name: value for name, value in asdict(self).items() if name != "folder"}
         # Other processes read the file while it changes.
-        new = self.folder / f".{JOB_FILE}.{os.getpid()}"
-        new.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
-        new.replace(self.folder / JOB_FILE)
+        write_whole(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""

@@ -26,7 +26,7 @@ from portico.cli.jobs import (
     digest_of_address,
 )
 from portico.compat.transformers import HFTrainingArguments
-from portico.errors import InputError, MissingPackageError
+from portico.errors import InputError, MissingPackageError, printable
 from portico.trust.names import TARGET, built, data_only, from_folder, import_target, refuse_in_folder
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ def open_storage(address: str) -> "BaseStorage":
             "psycopg2-binary for PostgreSQL or PyMySQL for MySQL, or set the storage to sqlite:///<file>."
         ) from error
     except (OSError, ValueError, LookupError, TypeError, SQLAlchemyError, OptunaError) as error:
+        reason = printable(str(error).splitlines()[0])
         raise InputError(
-            f"`{setting}` cannot be used ({str(error).splitlines()[0]}); set it to sqlite:///<file> or to a journal "
+            f"`{setting}` cannot be used ({reason}); set it to sqlite:///<file> or to a journal "
             "file, in a folder that exists and can be written to, or to the URL of a database that runs."
         ) from error
     return storage

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,26 @@ from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
+from portico.checkpoint.files import write_whole
 from portico.cli.jobs import (
     FAILED,
     FINISHED,
     GRID_SWEEPER,
     JOB_FILE,
     KILLED,
+    SWEEP_CONFIG,
     SweepJob,
     is_first_process,
     without_words_of_a_sweep,
 )
 from portico.errors import InputError
-from portico.report.page import REPORT_PAGE, write_text
+from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import sweep_page
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
 RECORD_FILE = "report.json"
 SWEEP_FILE, SWEEP_PAGE = "sweep.json", "sweep.html"
-# Hydra's configuration of a sweep, which every sweeper writes before its first job.
-CONFIG_OF_SWEEP = "multirun.yaml"
 # Below, an importance would be noise.
 _FEWEST_JOBS = 4
 
@@ -50,8 +50,8 @@ _FEWEST_JOBS = 4
 def report_sweep(folder: Path) -> dict[str, Any]:
     """Write the report of the sweep in a folder, print its table, and return what is in ``sweep.json``."""
     summary = summary_of(folder, read_jobs(folder))
-    write_text(folder / SWEEP_FILE, json.dumps(summary, indent=1))
-    write_text(folder / SWEEP_PAGE, sweep_page(summary))
+    write_whole(folder / SWEEP_FILE, json.dumps(summary, indent=1))
+    write_whole(folder / SWEEP_PAGE, sweep_page(summary))
     console = Console()
     console.print(_table(summary))
     # Long paths must stay whole, so that they can be clicked and copied.
@@ -254,7 +254,7 @@ def search_of(folder: Path) -> dict[str, Any]:
     search: dict[str, Any] = {"space": [], "method": {}, "command": ["portico", "train"]}
     unreadable = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
     with suppress(*unreadable, yaml.YAMLError, HydraException):
-        config = plain_yaml((folder / CONFIG_OF_SWEEP).read_text(encoding="utf-8"))["hydra"]
+        config = plain_yaml((folder / SWEEP_CONFIG).read_text(encoding="utf-8"))["hydra"]
         sweeper = config["sweeper"]
         search["space"] = _space(sweeper, config["overrides"]["task"])
         search["method"] = _method(sweeper)
@@ -331,7 +331,8 @@ def _described(configured: Any) -> str:
 class _OwnSweep:
     folder: Path | None = None
     started: float = 0.0
-    failed: Sequence[str] = ()
+    failed: set[int] = field(default_factory=set)
+    """Numbers of jobs."""
 
 
 _own_sweep: ContextVar[_OwnSweep] = ContextVar("own_sweep", default=_OwnSweep())  # noqa: B039  # only read
@@ -361,8 +362,8 @@ def reported_sweep() -> Iterator[_OwnSweep]:
         signal.signal(signal.SIGTERM, handler)
         if own.folder is not None and is_first_process() and any(own.folder.rglob(JOB_FILE)):
             report_sweep(own.folder)
-            own.failed = [
-                str(job.number)
+            own.failed |= {
+                job.number
                 for job in read_jobs(own.folder)
                 if job.status in (FAILED, KILLED) and job.started >= own.started
-            ]
+            }

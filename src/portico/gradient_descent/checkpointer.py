@@ -8,8 +8,6 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
@@ -17,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
+from portico.checkpoint.files import replaced
+from portico.checkpoint.manifest import DAMAGE
 from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
+from portico.errors import printable
 from portico.gradient_descent.construction import ConfigurationError, Registrable
-from portico.trust.files import UnpicklingError
 
 if TYPE_CHECKING:
     from portico.gradient_descent.run import Progress
 
-# What `torch.load` raises for damaged files.
-_DAMAGE = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, OSError, EOFError, UnpicklingError)
 logger = logging.getLogger(__name__)
 
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
@@ -157,7 +155,7 @@ class Checkpointer(Registrable):
         if self.serialization_dir is not None and states is not None:
             # The training state last: without it a checkpoint does not count.
             for path, state in zip(self._paths(point), states, strict=True):
-                with replace_file(path) as staging:
+                with naming_full_disk(path), replaced(path) as staging:
                     torch.save(state, staging)
             self._remove_expired()
         self._last_save_time = time.time()
@@ -183,8 +181,8 @@ class Checkpointer(Registrable):
         try:
             with safe_globals():
                 states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
-        except _DAMAGE as error:
-            reason = str(error).partition(".")[0]
+        except (*DAMAGE, RuntimeError) as error:
+            reason = printable(str(error).partition(".")[0])
             raise ConfigurationError(
                 f"Could not recover training from the checkpoint {paths[1]} ({reason}): one of its files is damaged, "
                 "or a callback keeps something other than tensors and plain values in its state. Delete its two files "
@@ -248,7 +246,7 @@ class BestWeights:
         if self.path is None:
             self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         elif is_primary:
-            with replace_file(self.path) as staging:
+            with naming_full_disk(self.path), replaced(self.path) as staging:
                 torch.save(model.state_dict(), staging)
 
     def load(self, model: nn.Module) -> None:
@@ -257,19 +255,6 @@ class BestWeights:
             weights = torch.load(self.path, map_location="cpu", weights_only=True)
         assert weights is not None, "weights have been kept"
         model.load_state_dict(weights)
-
-
-@contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a file to write to; it replaces ``path`` on success and is removed on failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}.partial")
-    try:
-        with naming_full_disk(path):
-            yield staging
-        staging.replace(path)
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def check_folder(folder: Path | None) -> None:

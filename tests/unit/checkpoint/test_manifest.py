@@ -22,6 +22,7 @@ from damage import damaged_bytes, damaged_file
 from models import toy_arguments, toy_trainer
 from parity.peers import assert_same_values
 from portico.checkpoint import writer
+from portico.checkpoint.files import replaced, write_whole
 from portico.checkpoint.manifest import MANIFEST_FILE, Examination, examine, newest_complete, write_manifest
 from portico.errors import InputError
 
@@ -56,6 +57,14 @@ def flip_a_bit(file):
     file.write_bytes(content)
 
 
+def empty(file):
+    file.write_bytes(b"")
+
+
+def zero(file):
+    file.write_bytes(bytes(file.stat().st_size))
+
+
 def names(folder):
     return {path.name for path in folder.iterdir()}
 
@@ -87,11 +96,26 @@ def keep_the_time(change):
             keep_the_time(flip_a_bit),
             r"{} has changed since it was written \(its checksum differs\), although it is not newer .*",
         ),
+        # As after a power cut: the file system knew of the file, but had not written it.
+        (keep_the_time(empty), r"{} has 0 bytes instead of \d+, although it is not newer than the manifest"),
+        (keep_the_time(zero), r"{} has changed since it was written .*, although it is not newer .*"),
     ],
-    ids=["truncated", "truncated unnoticed", "changed"],
+    ids=["truncated", "truncated unnoticed", "changed", "empty", "zeros"],
 )
 def test_damaged_checkpoint_is_refused_and_passed_over(run, caplog, name, spoil, what):
     refuses_and_passes_over(run, caplog, lambda folder: spoil(folder / name), what.format(name))
+
+
+@pytest.mark.parametrize("lose", [empty, zero])
+def test_run_falls_back_after_a_power_cut(run, caplog, lose):
+    for file in (run / "checkpoint-6").iterdir():
+        if file.name != MANIFEST_FILE:  # which alone is flushed
+            keep_the_time(lose)(file)
+    trainer = toy_trainer(run, **SAVED)
+    trainer.train(resume_from_checkpoint=True)
+    assert [logs["step"] for logs in trainer.state.log_history if "loss" in logs][-2:] == [5, 6]
+    assert "checkpoint-6 is damaged and passed over" in caplog.text
+    assert examine(run / "checkpoint-6") == Examination()
 
 
 def refuses_and_passes_over(run, caplog, spoil, what):
@@ -561,14 +585,21 @@ def test_rotation_keeps_the_newest_and_the_best(run):
     assert {name for name in names(run) if "checkpoint" in name} == {"checkpoint-2", "checkpoint-6"}
 
 
-def test_replaced_checkpoint_comes_back_after_a_kill(run):
+def test_replaced_checkpoint_comes_back_after_a_kill(run, caplog):
     (run / "checkpoint-6").rename(run / ".checkpoint-6.replaced")
     (run / ".checkpoint-4.replaced").mkdir()
     (run / ".partial" / "checkpoint-6").mkdir(parents=True)
     trainer = toy_trainer(run, **SAVED | {"max_steps": 7})
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.log_history[-1]["step"] == 7
+    assert f"{run}: checkpoint-6 was not complete when a run ended, and is removed." in caplog.text
     assert not {name for name in names(run) if name.startswith(".")}
+
+
+def test_checkpoint_that_was_not_completed_is_not_resumed(run, tmp_path):
+    shutil.copytree(run / "checkpoint-6", run / ".partial/checkpoint-6")
+    with pytest.raises(InputError, match="is where a checkpoint is written, and it was not completed; set it to"):
+        toy_trainer(tmp_path / "other", **SAVED).train(resume_from_checkpoint=str(run / ".partial/checkpoint-6"))
 
 
 def test_staging_folder_that_is_a_link_is_refused(tmp_path):
@@ -588,10 +619,11 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
         RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),
         OSError(errno.ENOSPC, "No space left on device"),
         CheckpointException("write", {1: (OSError(errno.ENOSPC, "No space left on device"), StackSummary())}),
     ],
-    ids=["torch", "stream", "safetensors", "python", "shards"],
+    ids=["torch", "stream", "safetensors", "tokenizers", "python", "shards"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)
@@ -606,6 +638,21 @@ def test_full_disk_is_named(tmp_path, monkeypatch, error):
         trainer.train()
     assert raised.value.errno == errno.ENOSPC
     assert not any(tmp_path.glob("*checkpoint*"))
+
+
+def test_a_file_stays_as_it_was_when_it_cannot_be_written(tmp_path):
+    file = tmp_path / "all_results.json"
+    write_whole(file, "{}")
+
+    def fail():
+        with replaced(file) as staging:
+            staging.write_text("{")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left on device: .*/all_results.json'"):
+        fail()
+    assert names(tmp_path) == {"all_results.json"}
+    assert file.read_text() == "{}"
 
 
 def test_full_disk_at_the_manifest_leaves_nothing(tmp_path, monkeypatch):
