@@ -18,7 +18,7 @@ from damage import damaged_bytes, damaged_file, damaged_tree
 from models import toy_arguments, toy_trainer
 from portico.checkpoint import resume
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import MANIFEST_FILE, POSITION_FILE, refuse_damaged
+from portico.checkpoint.manifest import MANIFEST_FILE, POSITION_FILE, refuse_damaged, write_manifest
 from portico.checkpoint.sharded import OPTIMIZER_FOLDER, optimizer_by_name, save_optimizer_shards
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import CheckpointParts
@@ -75,6 +75,7 @@ def trained_parts(folder):
 def optimizer_shards(folder):
     parts = trained_parts(folder)
     save_optimizer_shards(optimizer_by_name(parts.model, parts.optimizer), folder, None)
+    write_manifest(folder)  # a model that is not sharded reads listed shards only
 
 
 def optimizer_file(folder):
