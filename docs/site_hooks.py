@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import diagrams
-from mkdocs.structure.files import File
 
 _ROLE = re.compile(r":(?:class|meth|func|mod|data|attr|exc):<code>(~?)([\w.]+)</code>")
 _LONG_CODE = re.compile(r"(?<!</span><code>)(?<=<code>)[^<\n]{12,}(?=</code>)")  # not in a block
@@ -21,6 +20,8 @@ DOCS = Path(__file__).parent
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the notebooks, which pages link to."""
+    from mkdocs.structure.files import File  # the tests import this module without mkdocs
+
     for path in sorted((DOCS.parent / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.name}", abs_src_path=str(path)))
     return files
