@@ -34,6 +34,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names
+from portico.checkpoint.weights import has_adapters
 from portico.compat.transformers import (
     DebugOption,
     has_length,
@@ -316,9 +317,13 @@ def refuse_untrainable_quantized(model: "nn.Module") -> None:
     try:
         validate_quantization_for_training(model)
     except ValueError as error:
-        raise InputError(
-            f"{error}. Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`."
-        ) from error
+        advice = "Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`"
+        if has_adapters(model):
+            advice = (
+                "Load the model without `quantization_config`; `torchao.quantize_(model, IntxWeightOnlyConfig(...))` "
+                "then stores its weights in any number of bits, before adapters are attached"
+            )
+        raise InputError(f"{error}. {advice}.") from error
 
 
 def refuse_empty(model: "nn.Module", device: torch.device) -> None:
