@@ -198,7 +198,7 @@ REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
     GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
     StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
     BatchSizeFinder: "the trainer makes the loaders; set `auto_find_batch_size=True`",
-    LearningRateFinder: "the trainer makes optimizer and schedule; use `hyperparameter_search`",
+    LearningRateFinder: "use `portico.callbacks.LearningRateFinder`, with the same arguments",
     BackboneFinetuning: (
         "it adds parameters that the schedule does not know; freeze them with `requires_grad_(False)`, or give them a "
         "group of their own in `create_optimizer`"
