@@ -1,22 +1,36 @@
-"""Callbacks: :class:`LossSpike` reacts to spikes of the loss, :class:`ProfilerCallback` profiles training steps."""
+"""Callbacks: :class:`LossSpike`, :class:`LearningRateFinder`, and :class:`ProfilerCallback`, which profiles steps."""
 
+import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch.optim.lr_scheduler import LambdaLR
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
+from portico.compat.lightning import LearningRateResults
 from portico.compat.transformers import ExportableState, HFTrainingArguments, logger
 from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
+from portico.loop.module import BackwardPass
 from portico.trust.names import data_only
+
+if TYPE_CHECKING:
+    from portico.loop.hooks import TrainerHooks
 
 # ---- Spikes of the loss ----
 
@@ -173,6 +187,210 @@ class LossSpike(TrainerCallback, ExportableState):
 
 def _is_finite(model: torch.nn.Module | None) -> bool:
     return model is not None and all(bool(full_tensor(one.detach()).isfinite().all()) for one in model.parameters())
+
+
+# ---- Learning rates ----
+
+_FEWEST_RATES = 13  # Lightning's suggestion leaves out ten at the beginning and one at the end
+_SMOOTHING = 0.98
+
+
+@data_only
+class LearningRateFinder(Callback):
+    """Tries rising learning rates before a training, suggests one, and restores everything.
+
+    The suggestion is where the smoothed loss falls fastest; it is reported, not used, unless ``apply`` is set. The
+    points are written to ``lr_finder.csv`` in the run's folder, and to ``lr_finder.png`` if matplotlib is installed.
+
+    Weights, optimizer and random states are the same after the search as before it, and data are read from a loader of
+    the search, so that the training is the same as without it. Data that do not start anew in each loader, such as a
+    stream of a socket, lose what the search reads. A trainer searches once, and not when it resumes a run.
+
+    Args:
+        min_lr: First learning rate.
+        max_lr: Last learning rate.
+        num_training_steps: Number of learning rates, at least 13, with an optimizer step each.
+        mode: ``"exponential"`` or ``"linear"`` growth.
+        early_stop_threshold: The search ends above this multiple of the lowest smoothed loss; ``None``: never.
+        apply: Train with the suggested rate: it becomes ``args.learning_rate``. Groups of the optimizer with other
+            rates keep their ratio to the first.
+
+    Attributes:
+        optimal_lr: Lightning's results, with ``results``, ``suggestion()`` and ``plot()``; ``None`` before the search.
+
+    Raises:
+        InputError: If ``mode``, the rates or their number are refused, or the run is in several processes, in fp16, on
+            another backend or under a plain ``lightning.Trainer``.
+
+    Source: L. N. Smith, arXiv:1506.01186; ``lightning.pytorch.callbacks.LearningRateFinder`` of Lightning 2.6.
+    """
+
+    def __init__(
+        self,
+        min_lr: float = 1e-8,
+        max_lr: float = 1.0,
+        num_training_steps: int = 100,
+        mode: str = "exponential",
+        early_stop_threshold: float | None = 4.0,
+        *,
+        apply: bool = False,
+    ) -> None:
+        if mode not in ("exponential", "linear"):
+            raise InputError(f"`mode={mode!r}` is unknown; set it to 'exponential' or 'linear'.")
+        if num_training_steps < _FEWEST_RATES:
+            raise InputError(
+                f"`num_training_steps={num_training_steps}` is too small; set it to {_FEWEST_RATES} or more."
+            )
+        if not 0 < min_lr < max_lr:
+            raise InputError(f"`min_lr={min_lr}` and `max_lr={max_lr}` span no rates; set 0 < `min_lr` < `max_lr`.")
+        self.min_lr = min_lr
+        self.max_lr = max_lr
+        self.num_training_steps = num_training_steps
+        self.mode = mode
+        self.early_stop_threshold = early_stop_threshold
+        self.apply = apply
+        self.optimal_lr: LearningRateResults | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        ours: TrainerHooks = pl_module.hf_trainer
+        if self.optimal_lr is not None or ours.state.global_step > 0:
+            return
+        self._refuse_unsupported(ours, trainer)
+        found = LearningRateResults(self.mode, self.min_lr, self.max_lr, self.num_training_steps)
+        with _unchanged(ours):
+            found.results.update(self._losses(ours))
+        self.optimal_lr = found
+        suggestion = found.suggestion()
+        if suggestion is None:
+            logger.warning(
+                f"No learning rate can be suggested: the loss diverged after {len(found.results['lr'])} steps. Set a "
+                "smaller `max_lr`, or more `num_training_steps`."
+            )
+        elif self.apply:
+            logger.warning(f"The training uses the suggested learning rate {suggestion:.4g}.")
+            _use_rate(ours, suggestion)
+        else:
+            logger.warning(f"Suggested learning rate: {suggestion:.4g}; `apply=True` would train with it.")
+        if ours.args.should_save:
+            _write_search(found, Path(str(ours.args.output_dir)))
+
+    def _refuse_unsupported(self, ours: "TrainerHooks", trainer: pl.Trainer) -> None:
+        why = None
+        if ours.module.is_under_plain_trainer:
+            why = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
+        elif type(trainer.strategy) is not SingleDeviceStrategy:
+            why = f"search in one process on one device, without `strategy={type(trainer.strategy).__name__}`"
+        elif ours.accelerator.scaler is not None:
+            why = "search in bf16 or 32 bits, since fp16 skips steps"
+        elif hasattr(ours.optimizer, "fused_backward") or not _initial_rate(ours.optimizer.param_groups[0]):
+            why = "give an optimizer that steps after the backward pass, with a learning rate above 0"
+        elif self.apply and not isinstance(ours.lr_scheduler, LambdaLR):
+            why = f"leave `apply` out, since a {type(ours.lr_scheduler).__name__} keeps rates of its own"
+        if why is not None:
+            raise InputError(f"LearningRateFinder cannot search here; {why}.")
+
+    def _losses(self, ours: "TrainerHooks") -> dict[str, list[float]]:
+        """Train with each rate, and return the rates and the smoothed losses."""
+        groups = ours.optimizer.param_groups
+        shares = _shares(groups)
+        rates: list[float] = []
+        losses: list[float] = []
+        mean = 0.0
+        for step, window in enumerate(_windows(ours, self.num_training_steps)):
+            rate = self._rate(step / (self.num_training_steps - 1))
+            for group, share in zip(groups, shares, strict=True):
+                group["lr"] = rate * share
+            batches, num_items = window
+            loss = float(sum(ours.training_step(ours.model_wrapped, batch, num_items) for batch in batches))
+            ours.clip_and_measure_gradients()
+            ours.optimizer.step()
+            ours.model.zero_grad()
+            # Exponential mean without the bias of its start, as in Lightning's finder.
+            mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+            rates.append(rate)
+            losses.append(mean / (1 - _SMOOTHING ** (step + 1)))
+            limit = math.inf if self.early_stop_threshold is None else self.early_stop_threshold * min(losses)
+            if not math.isfinite(loss) or losses[-1] > limit:
+                break
+        return {"lr": rates, "loss": losses}
+
+    def _rate(self, progress: float) -> float:
+        if self.mode == "linear":
+            return self.min_lr + progress * (self.max_lr - self.min_lr)
+        return self.min_lr * (self.max_lr / self.min_lr) ** progress
+
+
+def _windows(ours: "TrainerHooks", num_steps: int) -> Iterator[tuple[list[Any], Any]]:
+    """Yield accumulation windows of a new loader, which starts over as often as needed."""
+    loader = ours.get_train_dataloader()
+    num_batches = ours.args.gradient_accumulation_steps
+    batches = iter(loader)
+    for _ in range(num_steps):
+        window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
+        if not window:
+            batches = iter(loader)
+            window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
+        if not window:
+            return
+        ours.current_gradient_accumulation_steps = len(window)
+        yield window, num_items
+
+
+@contextmanager
+def _unchanged(ours: "TrainerHooks") -> Iterator[None]:
+    """Run backward in each step of the block, and restore weights, modes, optimizer and random states after it."""
+    tensors = [*(one for one in ours.model.parameters() if one.requires_grad), *ours.model.buffers()]
+    values = [one.detach().clone() for one in tensors]
+    modes = [(module, module.training) for module in ours.model.modules()]
+    optimizer = deepcopy(ours.optimizer.state_dict())
+    backward = BackwardPass(ours.backward_at_once, inside_step=True)
+    try:
+        with isolate_rng(), backward.serving(ours.accelerator):
+            yield
+    finally:
+        ours.model.zero_grad()
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+        for module, mode in modes:
+            module.training = mode
+        ours.optimizer.load_state_dict(optimizer)
+
+
+def _initial_rate(group: Mapping[str, Any]) -> float:
+    return group.get("initial_lr", group["lr"])
+
+
+def _shares(groups: list[dict[str, Any]]) -> list[float]:
+    return [_initial_rate(group) / _initial_rate(groups[0]) for group in groups]
+
+
+def _use_rate(ours: "TrainerHooks", rate: float) -> None:
+    """Make ``rate`` the initial rate of the optimizer's first group, of the schedule and of the arguments."""
+    groups = ours.optimizer.param_groups
+    for group, share in zip(groups, _shares(groups), strict=True):
+        group["lr"] = rate * share * (group["lr"] / group["initial_lr"])
+        group["initial_lr"] = rate * share
+    state = ours.lr_scheduler.state_dict()
+    state.update(base_lrs=[group["initial_lr"] for group in groups], _last_lr=[group["lr"] for group in groups])
+    ours.lr_scheduler.load_state_dict(state)
+    ours.args.learning_rate = rate
+
+
+def _write_search(found: LearningRateResults, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lr_finder.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["lr", "loss"])
+        rows.writerows(zip(found.results["lr"], found.results["loss"], strict=True))
+    if find_spec("matplotlib") is None:
+        logger.warning(f"{folder / 'lr_finder.csv'} has the points; `pip install matplotlib` adds a plot of them.")
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    found.plot(suggest=found.suggestion() is not None, ax=figure.subplots())
+    figure.savefig(folder / "lr_finder.png")
 
 
 # ---- Profiles ----

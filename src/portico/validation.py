@@ -34,6 +34,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names
+from portico.checkpoint.weights import has_adapters
 from portico.compat.transformers import (
     DebugOption,
     has_length,
@@ -197,7 +198,7 @@ REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
     GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
     StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
     BatchSizeFinder: "the trainer makes the loaders; set `auto_find_batch_size=True`",
-    LearningRateFinder: "the trainer makes optimizer and schedule; use `hyperparameter_search`",
+    LearningRateFinder: "use `portico.callbacks.LearningRateFinder`, whose `apply=True` stands for `update_attr`",
     BackboneFinetuning: (
         "it adds parameters that the schedule does not know; freeze them with `requires_grad_(False)`, or give them a "
         "group of their own in `create_optimizer`"
@@ -316,9 +317,13 @@ def refuse_untrainable_quantized(model: "nn.Module") -> None:
     try:
         validate_quantization_for_training(model)
     except ValueError as error:
-        raise InputError(
-            f"{error}. Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`."
-        ) from error
+        advice = "Attach adapters with `peft.get_peft_model`, or load the model without `quantization_config`"
+        if has_adapters(model):
+            advice = (
+                "Load the model without `quantization_config`; `torchao.quantize_(model, IntxWeightOnlyConfig(...))` "
+                "then stores its weights in any number of bits, before adapters are attached"
+            )
+        raise InputError(f"{error}. {advice}.") from error
 
 
 def refuse_empty(model: "nn.Module", device: torch.device) -> None:

@@ -113,6 +113,11 @@ def test_callbacks_of_lightning_work_together_with_those_of_hugging_face(run, ca
     assert "Total params" in capsys.readouterr().out
 
 
+def test_the_finder_suggests_a_learning_rate(run, tmp_path):
+    assert run("callbacks=lr_finder", "callbacks.lr_finder.num_training_steps=13") == 0
+    assert (tmp_path / "run/lr_finder.csv").read_text().startswith("lr,loss\n1e-08,")
+
+
 def test_the_profiler_writes_a_table_and_a_trace(run, tmp_path):
     settings = ("callbacks.profiler.skipped_steps=1", "callbacks.profiler.profiled_steps=1")
     assert run("debug=profiler", *settings) == 0

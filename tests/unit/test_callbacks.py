@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 import portico
 from fresh_process import environment
-from models import Line, Points, toy_arguments
-from portico.callbacks import find_spike, is_spike
+from models import Line, Points, ToyDataset, ToyStream, tiny_bert, toy_arguments
+from portico.callbacks import LearningRateFinder, find_spike, is_spike
+from portico.commands.recording import hash_of
 
 
 class Jumping(Line):
@@ -171,3 +173,105 @@ def test_rollback_without_a_checkpoint_ends_the_training(tmp_path):
 def test_unknown_action():
     with pytest.raises(portico.InputError, match="`action='undo'` is unknown; set it to one of 'report', 'stop'"):
         portico.LossSpike("undo")
+
+
+# Learning rates ------------------------------------------------------------------------------------------------------
+
+
+class OtherStrategy(SingleDeviceStrategy):
+    pass
+
+
+def bert_run(folder, finder=None, *, data=ToyDataset, checkpoint=None, parts=None, **changes):
+    """Train a BERT with dropout; return its trainer, its log and its weights."""
+    options = {"max_steps": 5, "learning_rate": 1e-2, "per_device_train_batch_size": 4, **changes}
+    trainer = portico.Trainer(
+        tiny_bert(),
+        toy_arguments(folder, **options),
+        train_dataset=data(),
+        lightning_callbacks=[] if finder is None else [finder],
+        **(parts or {}),
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    names = ("loss", "grad_norm", "learning_rate")
+    history = [{name: row.get(name) for name in names} for row in trainer.state.log_history]
+    return trainer, history, trainer.model.state_dict()
+
+
+def assert_same_run(first, second):
+    assert first[1] == second[1]
+    assert all(torch.equal(first[2][name], second[2][name]) for name in first[2])
+    states = [run[0].optimizer.state_dict() for run in (first, second)]
+    assert hash_of(states[0]) == hash_of(states[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({}, {}),
+        ({"mode": "linear", "early_stop_threshold": None}, {"gradient_accumulation_steps": 2, "data": ToyStream}),
+    ],
+    ids=["exponential", "linear, on a stream"],
+)
+def test_search_for_a_learning_rate_changes_nothing(settings, changes, tmp_path, caplog):
+    plain = bert_run(tmp_path / "plain", **changes)
+    finder = LearningRateFinder(num_training_steps=30, **settings)
+    searched = bert_run(tmp_path / "searched", finder, **changes)
+    random = torch.get_rng_state()
+    bert_run(tmp_path / "again", **changes)
+    assert torch.equal(random, torch.get_rng_state())
+    assert_same_run(searched, plain)
+    assert searched[0].args.learning_rate == 1e-2
+    rates, losses = finder.optimal_lr.results["lr"], finder.optimal_lr.results["loss"]
+    assert len(set(losses)) == len(rates) > 12
+    assert rates[0] == 1e-8
+    assert f"Suggested learning rate: {finder.optimal_lr.suggestion():.4g}; `apply=True`" in caplog.text
+    table = (tmp_path / "searched/lr_finder.csv").read_text().splitlines()
+    assert table[0] == "lr,loss"
+    assert len(table) == 1 + len(rates)
+    assert (tmp_path / "searched/lr_finder.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_suggested_rate_is_the_rate_of_the_run_if_asked(tmp_path):
+    finder = LearningRateFinder(min_lr=1e-5, num_training_steps=30, apply=True)
+    applied = bert_run(tmp_path / "applied", finder, warmup_steps=2, save_strategy="steps", save_steps=2)
+    suggestion = finder.optimal_lr.suggestion()
+    assert applied[0].args.learning_rate == suggestion != 1e-2
+    assert_same_run(applied, bert_run(tmp_path / "given", learning_rate=suggestion, warmup_steps=2))
+    # A resumed run continues with the rate of its checkpoint.
+    again = LearningRateFinder(apply=True)
+    checkpoint = str(tmp_path / "applied/checkpoint-4")
+    assert_same_run(bert_run(tmp_path / "resumed", again, warmup_steps=2, checkpoint=checkpoint), applied)
+    assert again.optimal_lr is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ({"mode": "log"}, {}, "`mode='log'` is unknown; set it to 'exponential' or 'linear'"),
+        ({"num_training_steps": 12}, {}, "`num_training_steps=12` is too small; set it to 13 or more"),
+        ({"min_lr": 1.0, "max_lr": 0.1}, {}, "`min_lr=1.0` and `max_lr=0.1` span no rates"),
+        ({}, {"learning_rate": 0.0}, "a learning rate above 0"),
+        ({}, {"parts": {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}}, "fp16 skips"),
+        (
+            {"apply": True},
+            {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+            "leave `apply`",
+        ),
+        ({}, {"strategy": OtherStrategy("cpu")}, "in one process on one device, without `strategy=OtherStrategy`"),
+    ],
+    ids=["mode", "steps", "rates", "no rate", "fp16", "plateau", "strategy"],
+)
+def test_search_for_a_learning_rate_is_refused(settings, changes, message, tmp_path):
+    if "eval_strategy" in changes:
+        changes = {**changes, "parts": {"eval_dataset": ToyDataset(4)}}
+    with pytest.raises(portico.InputError, match=message):
+        bert_run(tmp_path, LearningRateFinder(**settings), **changes)
+
+
+def test_search_without_matplotlib_or_a_suggestion_says_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("portico.callbacks.find_spec", lambda name: None)
+    bert_run(tmp_path, LearningRateFinder(min_lr=1e3, max_lr=1e9, num_training_steps=13))
+    assert "No learning rate can be suggested: the loss diverged after" in caplog.text
+    assert "lr_finder.csv has the points; `pip install matplotlib`" in caplog.text
+    assert not (tmp_path / "lr_finder.png").exists()

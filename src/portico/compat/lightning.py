@@ -31,6 +31,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _Su
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.tuner.lr_finder import _LRFinder
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -51,6 +52,13 @@ DataLoaderIterDataFetcher = _DataLoaderIterDataFetcher
 # ---- 1. Needed for correct numbers ----
 
 # Losses and gradients
+
+
+class LearningRateResults(_LRFinder):
+    """Points of a search for a learning rate, which suggest a rate and draw a plot.
+
+    Public: none; ``Tuner.lr_find`` returns one, after a search of its own.
+    """
 
 
 class UnnormalizedLoss(ClosureResult):

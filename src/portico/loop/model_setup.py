@@ -22,6 +22,7 @@ from transformers import (
     default_data_collator,
 )
 
+from portico.checkpoint.weights import has_adapters
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
 from portico.distributed.placement import release_memory
@@ -115,6 +116,7 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
 
     The noise is removed afterwards, also when training fails. What the model does not support is refused.
     """
+    refuse_unusable_quantized_weights(model, args)
     # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
     # only the older ones.
     if args.use_liger_kernel:
@@ -137,6 +139,42 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
         yield
     finally:
         hf_compat.deactivate_neftune(model, handle)
+
+
+def refuse_unusable_quantized_weights(model: nn.Module, args: "TrainingArguments") -> None:
+    """Refuse weights of torchao through which no gradient passes, and those that cannot be copied or saved here.
+
+    Each layer is tried with one vector, since what a kernel can do depends on the device and on torchao's release.
+    """
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and type(layer.weight).__module__.startswith("torchao.")
+    }
+    for name, layer in layers.items():
+        given = torch.ones(1, layer.in_features, dtype=layer.weight.dtype, device=layer.weight.device)
+        try:
+            with torch.enable_grad():
+                torch.autograd.grad(nn.functional.linear(given.requires_grad_(), layer.weight).sum(), given)
+        except (NotImplementedError, RuntimeError) as error:
+            raise InputError(
+                f"No gradient passes through `{name}`, a {type(layer.weight).__name__} of torchao on "
+                f"{layer.weight.device.type} ({error}), so adapters below it would learn nothing; quantise the "
+                "weights only (`Int8WeightOnlyConfig`, `IntxWeightOnlyConfig`), or train with "
+                "`QATConfig(..., step='prepare')`."
+            ) from error
+    if layers and args.world_size > 1:
+        raise InputError(
+            f"{type(model).__name__} has weights of torchao, which cannot be copied between {args.world_size} "
+            "processes; train in one process."
+        )
+    is_savable = has_adapters(model) or getattr(model, "hf_quantizer", None) is not None
+    if layers and not is_savable and args.save_strategy != "no":
+        raise InputError(
+            f"{type(model).__name__} has weights that `torchao.quantize_` quantised, and no adapters, so its "
+            "checkpoints could not be written; attach adapters with `peft.get_peft_model`, or set "
+            "`save_strategy='no'`."
+        )
 
 
 def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:

@@ -115,9 +115,10 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
-    import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
+    import bitsandbytes
 
-    overrides = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    optim: Any = bitsandbytes.optim
+    overrides = optim.GlobalOptimManager.get_instance()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             # Eight bits are too few for the sparse, uneven gradients of embeddings.

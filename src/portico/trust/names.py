@@ -190,12 +190,16 @@ def model_class(name: object) -> Any:
 LIGHTNING_LOGGERS = ("csv", "tensorboard")
 """Short names of Lightning loggers that write into the output folder."""
 
+_CALLBACKS = {"lr_finder": "portico.callbacks.LearningRateFinder"}
+
 
 def imported(path: str) -> Any:
     """Return the object named ``package.module.Name``."""
+    path = _CALLBACKS.get(path, path)
     if "." not in path:
         raise InputError(
-            f"'{path}' is unknown; give package.module.Class, or one of the loggers {', '.join(LIGHTNING_LOGGERS)}."
+            f"'{path}' is unknown; give package.module.Class, one of the loggers {', '.join(LIGHTNING_LOGGERS)}, or "
+            f"the callback {', '.join(_CALLBACKS)}."
         )
     try:
         return resolved(path)

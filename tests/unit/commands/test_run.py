@@ -124,7 +124,7 @@ def test_bad_scripts(script, code, message, folder):
             "error: --learning_rate is not an option of `portico run`; `portico run --help`",
         ),
         ("--devices two trains.py", "argument --devices: 'two' is not a number of devices; give one, '0,1' for some"),
-        ("--logger tensorbord trains.py", "error: 'tensorbord' is unknown; give package.module.Class, or one of the"),
+        ("--logger tensorbord trains.py", "error: 'tensorbord' is unknown; give package.module.Class, one of the"),
         ("trains", "error: trains: no such file; did you mean trains.py?"),
         ("written", "error: written: the folder that a script wrote; give the script itself, with its arguments."),
     ],
@@ -138,6 +138,13 @@ def test_mistyped_commands(arguments, message, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run.main(arguments.split())
     assert message in capsys.readouterr().err
+
+
+def test_callback_is_added_by_its_short_name(folder):
+    ended = portico("run", "--callbacks", "lr_finder", "trains.py", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "Suggested learning rate: " in ended.stderr
+    assert len(list(folder.rglob("lr_finder.csv"))) == 1
 
 
 def test_unknown_callback_is_refused_before_the_script(folder):

@@ -89,6 +89,45 @@ def test_unknown_compile_backend_is_rejected(tmp_path):
         bert_trainer(tmp_path, torch_compile_backend="nvcc")
 
 
+class PackedTensor(torch.Tensor):
+    """A weight as torchao makes them; its kernel may have no backward pass."""
+
+    __module__ = "torchao.quantization"
+    is_differentiable = True
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        result = super().__torch_function__(function, types, args, kwargs)
+        is_cut = function is torch.nn.functional.linear and not cls.is_differentiable
+        return result.detach() if is_cut else result
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"is_differentiable": False}, "No gradient passes through `layer`, a PackedTensor of torchao on cpu"),
+        ({"world_size": 2}, "weights of torchao, which cannot be copied between 2 processes"),
+        ({"save_strategy": "steps"}, "no adapters, so its checkpoints could not be written"),
+    ],
+    ids=["no backward pass", "several processes", "no adapters"],
+)
+def test_unusable_weights_of_torchao_are_refused(changes, message, tmp_path, monkeypatch):
+    class Quantised(Line):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            weight = torch.ones(1, 1).as_subclass(PackedTensor)
+            self.layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+    monkeypatch.setattr(PackedTensor, "is_differentiable", changes.pop("is_differentiable", True))
+    if "world_size" in changes:
+        monkeypatch.setattr(portico.TrainingArguments, "world_size", changes.pop("world_size"))
+    trainer = toy_trainer(tmp_path, parts={"model": Quantised()}, **{"max_steps": 1, "save_strategy": "no", **changes})
+    with pytest.raises(portico.InputError, match=message):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
 def test_model_quantised_by_bitsandbytes_stays_where_it_was_loaded(tmp_path):
     class Quantised(Line):
         quantization_method = "bitsandbytes"
