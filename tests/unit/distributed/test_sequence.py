@@ -1,0 +1,132 @@
+"""Sequences that are split over processes: the numbers, files and resumed runs of one process."""
+
+from itertools import chain
+
+import pytest
+import torch
+import transformers
+from torch.utils.data import IterableDataset
+
+import portico
+from forked import run_in_processes
+from models import Sequences, tiny_llama, tiny_masked_lm, toy_arguments
+from portico.distributed.model_parallel import full_tensor
+
+SPLIT = {"parallelism_config": {"sp_size": 2}, "ddp_timeout": 60}
+NEAR = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def tiny_qwen():
+    """A model in which two heads of queries share one head of keys, which two processes need."""
+    torch.manual_seed(7)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **heads, use_sliding_window=False))
+
+
+def masked_lm():
+    config = tiny_masked_lm().config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    config.num_attention_heads = 4
+    torch.manual_seed(7)
+    return transformers.BertForMaskedLM(config)
+
+
+MODELS = {"llama": tiny_llama, "qwen": tiny_qwen, "bert": masked_lm}
+
+
+def with_mask(examples):
+    """Collate sequences of 3 to 8 tokens, which two processes do not always divide."""
+    longest = max(len(example["input_ids"]) for example in examples)
+    rows = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+    padded = {
+        name: [
+            [*example.get(name, [1] * len(example["input_ids"]))] + [value] * (longest - len(example["input_ids"]))
+            for example in examples
+        ]
+        for name, value in rows.items()
+        if name in examples[0] or name == "attention_mask"
+    }
+    return {name: torch.tensor(values) for name, values in padded.items()}
+
+
+def packed(examples):
+    """Collate all sequences into one row, whose positions begin again with each."""
+    rows = {name: [*chain.from_iterable(one[name] for one in examples)] for name in ("input_ids", "labels")}
+    positions = [index for example in examples for index in range(len(example["input_ids"]))]
+    return {name: torch.tensor([row]) for name, row in {**rows, "position_ids": positions}.items()}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([*Sequences(19, ragged=True)])
+
+
+# The model, and what differs from the plain run.
+CASES = {
+    "llama": ("llama", {}),
+    "qwen": ("qwen", {"gradient_accumulation_steps": 3, "max_grad_norm": 0.5}),
+    # The biases of its keys have a gradient of zero, of which Adam would make a step from the rounding.
+    "bert": ("bert", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "optim": "sgd", "learning_rate": 0.1}),
+    "packed": ("llama", {"collator": packed}),
+    "grouped": ("llama", {"train_sampling_strategy": "group_by_length"}),
+    "smoothed": ("llama", {"label_smoothing_factor": 0.1}),
+    "recomputed": ("qwen", {"activation_checkpointing": True}),
+    "eager": ("qwen", {"attention": "eager"}),
+    "stream": ("llama", {"data": Stream}),
+}
+
+
+def trainer_of(case, folder, **changes):
+    name, own = CASES[case]
+    options = {"learning_rate": 0.01, "eval_strategy": "steps", "eval_steps": 5, "max_steps": 10, **own, **changes}
+    model = MODELS[name]()
+    model.set_attn_implementation(options.pop("attention", "sdpa"))
+    return portico.Trainer(
+        model,
+        data_collator=options.pop("collator", with_mask),
+        train_dataset=options.pop("data", lambda: Sequences(19, ragged=True))(),
+        args=toy_arguments(folder, **options),
+        eval_dataset=Sequences(7, ragged=True, seed=4),
+        compute_metrics=lambda prediction: {
+            "right": (prediction.predictions.argmax(-1) == prediction.label_ids).sum()
+        },
+    )
+
+
+def numbers(trainer, checkpoint=None):
+    """Train, and return everything that must be equal."""
+    trainer.train(resume_from_checkpoint=checkpoint)
+    rows = [
+        {key: float(value) for key, value in row.items() if not key.endswith(("runtime", "per_second"))}
+        for row in trainer.state.log_history
+    ]
+    prediction = trainer.predict(Sequences(7, ragged=True, seed=4))
+    weights = {name: full_tensor(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
+    return {"rows": rows, "weights": weights, "logits": torch.from_numpy(prediction.predictions)}
+
+
+def assert_alike(mine, theirs, case):
+    torch.testing.assert_close(mine["weights"], theirs["weights"], **NEAR, msg=lambda text: f"{case}: {text}")
+    for one, other in zip(mine["rows"], theirs["rows"], strict=True):
+        assert one == pytest.approx(other, rel=2e-6, abs=1e-6), case
+    torch.testing.assert_close(mine["logits"], theirs["logits"], rtol=1e-5, atol=1e-5)
+
+
+def split_equals_whole(folder, cases, changes):
+    for case in cases:
+        trainer = trainer_of(case, folder / "split", **{**SPLIT, **changes})
+        assert_alike(numbers(trainer), torch.load(folder / f"{case}.pt"), case)
+        assert trainer.model.config._attn_implementation in ("sdpa", "eager")
+
+
+def test_split_sequences_train_as_whole_sequences(tmp_path):
+    torch.save(numbers(trainer_of("llama", tmp_path / "one")), tmp_path / "llama.pt")
+    run_in_processes(2, split_equals_whole, tmp_path, ["llama"], {})
+
+
+@pytest.mark.slow
+def test_split_sequences_with_every_setting(tmp_path):
+    for case in CASES:
+        torch.save(numbers(trainer_of(case, tmp_path / "one", max_steps=50)), tmp_path / f"{case}.pt")
+    run_in_processes(2, split_equals_whole, tmp_path, list(CASES), {"max_steps": 50})
