@@ -363,7 +363,7 @@ class Trainer:
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
         self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = hf_compat.accepts_loss_kwargs(unwrapped)
-        self._loss_shifts_labels = hf_compat.loss_shifts_labels(base)
+        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
 

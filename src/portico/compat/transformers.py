@@ -172,12 +172,6 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
     return bool(getattr(model, "accepts_loss_kwargs", takes_kwargs))
 
 
-def loss_shifts_labels(model: nn.Module) -> bool:
-    """Return whether the loss of ``model`` leaves out the first label position."""
-    is_causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
-    return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-
-
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
     """Split the layers of ``model`` over ``mesh`` in place, as its ``tp_plan`` says."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism

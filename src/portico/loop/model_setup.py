@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+def loss_shifts_labels(model: nn.Module) -> bool:
+    """Return whether the loss of ``model`` leaves out the first label position."""
+    is_causal = hf_compat.LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is hf_compat.ForCausalLMLoss
+    return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
 def has_device_map(model: nn.Module, device: torch.device) -> bool:
     """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
     layers: Any = getattr(model, "hf_device_map", None) or {}

@@ -59,7 +59,7 @@ def packed(examples):
 
 class Stream(IterableDataset):
     def __iter__(self):
-        return iter([*Sequences(19, ragged=True)])
+        return iter([*Sequences(20, ragged=True)])
 
 
 # The model, and what differs from the plain run.
@@ -79,13 +79,13 @@ CASES = {
 
 def trainer_of(case, folder, **changes):
     name, own = CASES[case]
-    options = {"learning_rate": 0.01, "eval_strategy": "steps", "eval_steps": 5, "max_steps": 10, **own, **changes}
+    options = {"learning_rate": 1e-3, "eval_strategy": "steps", "eval_steps": 5, "max_steps": 10, **own, **changes}
     model = MODELS[name]()
     model.set_attn_implementation(options.pop("attention", "sdpa"))
     return portico.Trainer(
         model,
         data_collator=options.pop("collator", with_mask),
-        train_dataset=options.pop("data", lambda: Sequences(19, ragged=True))(),
+        train_dataset=options.pop("data", lambda: Sequences(20, ragged=True))(),
         args=toy_arguments(folder, **options),
         eval_dataset=Sequences(7, ragged=True, seed=4),
         compute_metrics=lambda prediction: {
@@ -99,11 +99,14 @@ def numbers(trainer, checkpoint=None):
     trainer.train(resume_from_checkpoint=checkpoint)
     rows = [
         {key: float(value) for key, value in row.items() if not key.endswith(("runtime", "per_second"))}
-        for row in trainer.state.log_history
+        # The last row has the mean loss of the run, which begins again when it is resumed.
+        for row in trainer.state.log_history[:-1]
     ]
-    prediction = trainer.predict(Sequences(7, ragged=True, seed=4))
+    data = Sequences(7, ragged=True, seed=4)
+    predicted = zip(trainer.predict(data).predictions, data.tokens, strict=True)
+    logits = torch.cat([torch.from_numpy(row[: len(tokens)]) for row, tokens in predicted])
     weights = {name: full_tensor(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
-    return {"rows": rows, "weights": weights, "logits": torch.from_numpy(prediction.predictions)}
+    return {"rows": rows, "weights": weights, "logits": logits}
 
 
 def assert_alike(mine, theirs, case):
@@ -130,3 +133,44 @@ def test_split_sequences_with_every_setting(tmp_path):
     for case in CASES:
         torch.save(numbers(trainer_of(case, tmp_path / "one", max_steps=50)), tmp_path / f"{case}.pt")
     run_in_processes(2, split_equals_whole, tmp_path, list(CASES), {"max_steps": 50})
+
+
+# The means of an evaluation do not depend on the number of processes that see different examples.
+LONG = {
+    "max_steps": 50,
+    "save_strategy": "steps",
+    "save_steps": 25,
+    "corrections": ["eval_batch_means", "eval_duplicates"],
+}
+QUARTERS = {"parallelism_config": {"sp_size": 4}}
+PAIRS = {"parallelism_config": {"dp_replicate_size": 2, "sp_size": 2}}
+SHARDED_PAIRS = {"parallelism_config": {"dp_shard_size": 2, "sp_size": 2}}
+HALF_BATCHES = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+ON_FOUR = [
+    ("llama", QUARTERS),
+    ("qwen", QUARTERS),
+    ("bert", QUARTERS),
+    ("llama", {**PAIRS, **HALF_BATCHES}),
+    ("qwen", {**SHARDED_PAIRS, **HALF_BATCHES}),
+]
+
+
+def on_four_processes(folder):
+    for number, (case, changes) in enumerate(ON_FOUR):
+        trainer = trainer_of(case, folder / f"four-{number}", **{**LONG, **SPLIT, **changes})
+        assert_alike(numbers(trainer), torch.load(folder / f"{case}.pt"), f"{case} {changes}")
+        assert trainer.accelerator.data_parallel_size == (1 if changes is QUARTERS else 2)
+        resumed = trainer_of(case, folder / "resumed", **{**LONG, **SPLIT, **changes, "save_strategy": "no"})
+        checkpoint = str(folder / case / "checkpoint-25")
+        assert_alike(numbers(resumed, checkpoint), torch.load(folder / f"{case}.pt"), f"{case} {changes} resumed")
+
+
+@pytest.mark.slow
+def test_split_sequences_on_four_processes_resume_and_are_resumed(tmp_path):
+    for case in ("llama", "qwen", "bert"):
+        torch.save(numbers(trainer_of(case, tmp_path / case, **LONG)), tmp_path / f"{case}.pt")
+    run_in_processes(4, on_four_processes, tmp_path)
+    for number, (case, _) in enumerate(ON_FOUR):
+        trainer = trainer_of(case, tmp_path / "resumed", **{**LONG, "save_strategy": "no"})
+        checkpoint = str(tmp_path / f"four-{number}" / "checkpoint-25")
+        assert_alike(numbers(trainer, checkpoint), torch.load(tmp_path / f"{case}.pt"), f"{case} resumed on one")
