@@ -143,10 +143,22 @@ class SplitSequences:
         self._is_split = self._is_allowed and not is_generating
         if not self._is_split:
             return args, kwargs
+        inputs = map_tensors(self._from_first_process, inputs)
         self._part = _Part(inputs, self._size, self._rank, shifts_labels=self._shifts_labels)
         self._packed_BL = self._part.packed_BL
         own = self._part.inputs
         return (), {**own, "use_cache": False} if "use_cache" in self._names else own
+
+    def _from_first_process(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tokens, labels or mask of the group's first process.
+
+        Collators draw random numbers, and a run that is resumed on other processes may restore different states.
+        """
+        if tensor.is_floating_point():
+            return tensor
+        shared = tensor.contiguous()
+        dist.broadcast(shared, group=self._group, group_src=0)
+        return shared
 
     def _mask(self, *, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
         """Return the mask of whole sequences, ``[B, 1, L, L]``, as the model's attention takes it."""

@@ -416,11 +416,10 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             f"`sp_size={sequence}` and `tp_size={tensor}` in `parallelism_config` would both divide the heads of "
             "attention; set one of them."
         )
-    backend = [name for name in ("sp_backend", "sp_handler") if given.get(name) is not None]
-    if sequence > 1 and backend:
+    if sequence > 1 and (given.get("sp_backend") or given.get("sp_handler")):
         _announce(
-            f"{' and '.join(f'`{name}`' for name in backend)} of `parallelism_config` have no effect: portico "
-            "exchanges the heads of attention itself, without DeepSpeed."
+            "`sp_backend` and `sp_handler` of `parallelism_config` have no effect: portico exchanges the heads of "
+            "attention itself, without DeepSpeed."
         )
     return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sequence)
 

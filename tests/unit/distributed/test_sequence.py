@@ -1,7 +1,10 @@
 """Sequences that are split over processes: the numbers, files and resumed runs of one process."""
 
+import os
+import re
 from itertools import chain
 
+import accelerate
 import pytest
 import torch
 import transformers
@@ -9,11 +12,17 @@ from torch.utils.data import IterableDataset
 
 import portico
 from forked import run_in_processes
-from models import Sequences, tiny_llama, tiny_masked_lm, toy_arguments
+from models import Sequences, tiny_llama, tiny_masked_lm, tiny_t5, toy_arguments, toy_trainer
 from portico.distributed.model_parallel import full_tensor
 
 SPLIT = {"parallelism_config": {"sp_size": 2}, "ddp_timeout": 60}
 NEAR = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def tiny_llama_with_flex_attention():
+    model = tiny_llama()
+    model.config._attn_implementation = "flex_attention"
+    return model
 
 
 def tiny_qwen():
@@ -30,9 +39,6 @@ def masked_lm():
     config.num_attention_heads = 4
     torch.manual_seed(7)
     return transformers.BertForMaskedLM(config)
-
-
-MODELS = {"llama": tiny_llama, "qwen": tiny_qwen, "bert": masked_lm}
 
 
 def with_mask(examples):
@@ -57,11 +63,34 @@ def packed(examples):
     return {name: torch.tensor([row]) for name, row in {**rows, "position_ids": positions}.items()}
 
 
+def masked_at_random(examples):
+    """Collate with labels that differ between processes, unless they have the random numbers of the first."""
+    batch = with_mask(examples)
+    torch.manual_seed(int(os.environ.get("RANK", 0)))
+    return {**batch, "labels": batch["input_ids"].masked_fill(torch.rand(batch["input_ids"].shape) < 0.5, -100)}
+
+
+def classifier():
+    torch.manual_seed(7)
+    return transformers.BertForSequenceClassification(masked_lm().config)
+
+
+def with_extra_column(examples):
+    return {**with_mask(examples), "start_positions": torch.zeros(len(examples), dtype=torch.int64)}
+
+
+def restarting(examples):
+    batch = with_mask(examples)
+    positions = torch.arange(batch["input_ids"].shape[1]) % 2
+    return {"input_ids": batch["input_ids"], "labels": batch["labels"], "position_ids": positions[None]}
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([*Sequences(20, ragged=True)])
 
 
+MODELS = {"llama": tiny_llama, "qwen": tiny_qwen, "bert": masked_lm, "classifier": classifier}
 # The model, and what differs from the plain run.
 CASES = {
     "llama": ("llama", {}),
@@ -74,7 +103,12 @@ CASES = {
     "recomputed": ("qwen", {"activation_checkpointing": True}),
     "eager": ("qwen", {"attention": "eager"}),
     "stream": ("llama", {"data": Stream}),
+    "random": ("bert", {"collator": masked_at_random, "optim": "sgd", "learning_rate": 0.1}),
+    "classifier": ("classifier", {}),
 }
+
+
+LONG_RUNS = [case for case in CASES if case not in ("random", "classifier")]
 
 
 def trainer_of(case, folder, **changes):
@@ -94,8 +128,24 @@ def trainer_of(case, folder, **changes):
     )
 
 
+class Continuations(transformers.TrainerCallback):
+    """Generates text after each step."""
+
+    def __init__(self):
+        self.texts = []
+
+    def on_step_end(self, args, state, control, *, model, **kwargs):
+        if model.can_generate():
+            was_training = model.training
+            text = model.eval().generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False)
+            self.texts.append(text.tolist())
+            model.train(was_training)
+
+
 def numbers(trainer, checkpoint=None):
     """Train, and return everything that must be equal."""
+    continuations = Continuations()
+    trainer.add_callback(continuations)
     trainer.train(resume_from_checkpoint=checkpoint)
     rows = [
         {key: float(value) for key, value in row.items() if not key.endswith(("runtime", "per_second"))}
@@ -106,7 +156,7 @@ def numbers(trainer, checkpoint=None):
     predicted = zip(trainer.predict(data).predictions, data.tokens, strict=True)
     logits = torch.cat([torch.from_numpy(row[: len(tokens)]) for row, tokens in predicted])
     weights = {name: full_tensor(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
-    return {"rows": rows, "weights": weights, "logits": logits}
+    return {"rows": rows, "weights": weights, "logits": logits, "texts": continuations.texts}
 
 
 def assert_alike(mine, theirs, case):
@@ -114,6 +164,7 @@ def assert_alike(mine, theirs, case):
     for one, other in zip(mine["rows"], theirs["rows"], strict=True):
         assert one == pytest.approx(other, rel=2e-6, abs=1e-6), case
     torch.testing.assert_close(mine["logits"], theirs["logits"], rtol=1e-5, atol=1e-5)
+    assert mine["texts"] == theirs["texts"], case
 
 
 def split_equals_whole(folder, cases, changes):
@@ -123,16 +174,85 @@ def split_equals_whole(folder, cases, changes):
         assert trainer.model.config._attn_implementation in ("sdpa", "eager")
 
 
+REFUSED_IN_TRAINING = [
+    ("classifier", {}, "BertForSequenceClassification computes something else from parts than from whole sequences"),
+    ("llama", {"collator": with_extra_column}, r"has `start_positions` of shape \[2\]; leave it out of the batch"),
+    ("bert", {"collator": restarting}, "only causal language models keep them apart; give an `attention_mask`"),
+]
+
+
+def two_processes(folder):
+    """What takes no long run: equal numbers, processes that draw different numbers, and what is refused."""
+    split_equals_whole(folder, ["llama", "random"], {})
+    for case, changes, message in REFUSED_IN_TRAINING:
+        trainer = trainer_of(case, folder / "refused", **SPLIT, **changes, remove_unused_columns=False)
+        with pytest.raises(portico.InputError, match=message):
+            trainer.train()
+        assert trainer.model.config._attn_implementation == "sdpa"
+
+
 def test_split_sequences_train_as_whole_sequences(tmp_path):
-    torch.save(numbers(trainer_of("llama", tmp_path / "one")), tmp_path / "llama.pt")
-    run_in_processes(2, split_equals_whole, tmp_path, ["llama"], {})
+    for case in ("llama", "random"):
+        torch.save(numbers(trainer_of(case, tmp_path / "one")), tmp_path / f"{case}.pt")
+    run_in_processes(2, two_processes, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "message"),
+    [
+        (tiny_llama, 8, "`sp_size=8` does not divide the 4 heads (`num_attention_heads`) of LlamaForCausalLM; set a"),
+        (tiny_t5, 2, "T5ForConditionalGeneration takes no `position_ids`; leave it out, or use a model for causal"),
+        (tiny_llama_with_flex_attention, 2, "LlamaForCausalLM uses 'flex_attention'; load it with `attn_impl"),
+    ],
+)
+def test_model_whose_sequences_cannot_be_split_is_rejected(model, size, message, tmp_path):
+    args = toy_arguments(tmp_path, devices=size, parallelism_config={"sp_size": size})
+    with pytest.raises(portico.InputError, match=re.escape(message)):
+        toy_trainer(tmp_path, parts={"args": args, "model": model()})
+
+
+def test_parallelism_config_of_accelerate_names_a_backend_without_effect(tmp_path, caplog):
+    config = accelerate.ParallelismConfig(sp_size=2)
+    args = toy_arguments(tmp_path, devices=4, parallelism_config=config)
+    assert args.lightning_strategy.sequence_parallel_size == 2
+    assert "`sp_backend` and `sp_handler` of `parallelism_config` have no effect: portico exchanges" in caplog.text
+
+
+def saved_bytes(folder, length=8192):
+    """Return the memory of what a step on one long sequence keeps for its backward pass."""
+    config = {**tiny_llama().config.to_dict(), "hidden_size": 64, "max_position_embeddings": length}
+    trainer = portico.Trainer(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)),
+        toy_arguments(folder, max_steps=1, **(SPLIT if "RANK" in os.environ else {})),
+        train_dataset=[{"input_ids": [5] * length, "labels": [6] * length}],
+    )
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        trainer.train()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in trainer.model.parameters()}
+    return sum(size for address, size in kept.items() if address not in weights)
+
+
+def keeps_half(folder):
+    assert saved_bytes(folder) <= 0.55 * torch.load(folder / "one.pt")
+
+
+@pytest.mark.slow
+def test_memory_of_activations_halves_on_two_processes(tmp_path):
+    torch.save(saved_bytes(tmp_path), tmp_path / "one.pt")
+    run_in_processes(2, keeps_half, tmp_path)
 
 
 @pytest.mark.slow
 def test_split_sequences_with_every_setting(tmp_path):
-    for case in CASES:
+    for case in LONG_RUNS:
         torch.save(numbers(trainer_of(case, tmp_path / "one", max_steps=50)), tmp_path / f"{case}.pt")
-    run_in_processes(2, split_equals_whole, tmp_path, list(CASES), {"max_steps": 50})
+    run_in_processes(2, split_equals_whole, tmp_path, LONG_RUNS, {"max_steps": 50})
 
 
 # The means of an evaluation do not depend on the number of processes that see different examples.
