@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 import portico
 from forked import run_in_processes
 from models import Sequences, tiny_llama, tiny_masked_lm, tiny_t5, toy_arguments, toy_trainer
-from portico.distributed.model_parallel import full_tensor
+from portico.distributed.model_parallel import full_tensor, is_sharded
 
 SPLIT = {"parallelism_config": {"sp_size": 2}, "ddp_timeout": 60}
 NEAR = {"rtol": 1e-6, "atol": 1e-6}
@@ -280,6 +280,7 @@ def on_four_processes(folder):
         trainer = trainer_of(case, folder / f"four-{number}", **{**LONG, **SPLIT, **changes})
         assert_alike(numbers(trainer), torch.load(folder / f"{case}.pt"), f"{case} {changes}")
         assert trainer.accelerator.data_parallel_size == (1 if changes is QUARTERS else 2)
+        assert is_sharded(trainer.model) == ("dp_shard_size" in changes["parallelism_config"])
         resumed = trainer_of(case, folder / "resumed", **{**LONG, **SPLIT, **changes, "save_strategy": "no"})
         checkpoint = str(folder / case / "checkpoint-25")
         assert_alike(numbers(resumed, checkpoint), torch.load(folder / f"{case}.pt"), f"{case} {changes} resumed")
