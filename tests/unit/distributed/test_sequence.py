@@ -75,6 +75,12 @@ def classifier():
     return transformers.BertForSequenceClassification(masked_lm().config)
 
 
+def counting_positions():
+    """A model whose positions skip padding, which it counts in the sequence that it gets."""
+    config = {**masked_lm().config.to_dict(), "max_position_embeddings": 34}
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(**config))
+
+
 def with_extra_column(examples):
     return {**with_mask(examples), "start_positions": torch.zeros(len(examples), dtype=torch.int64)}
 
@@ -90,7 +96,13 @@ class Stream(IterableDataset):
         return iter([*Sequences(20, ragged=True)])
 
 
-MODELS = {"llama": tiny_llama, "qwen": tiny_qwen, "bert": masked_lm, "classifier": classifier}
+MODELS = {
+    "llama": tiny_llama,
+    "qwen": tiny_qwen,
+    "bert": masked_lm,
+    "classifier": classifier,
+    "roberta": counting_positions,
+}
 # The model, and what differs from the plain run.
 CASES = {
     "llama": ("llama", {}),
@@ -105,10 +117,11 @@ CASES = {
     "stream": ("llama", {"data": Stream}),
     "random": ("bert", {"collator": masked_at_random, "optim": "sgd", "learning_rate": 0.1}),
     "classifier": ("classifier", {}),
+    "roberta": ("roberta", {}),
 }
 
 
-LONG_RUNS = [case for case in CASES if case not in ("random", "classifier")]
+LONG_RUNS = [case for case in CASES if case not in ("random", "classifier", "roberta")]
 
 
 def trainer_of(case, folder, **changes):
@@ -153,6 +166,7 @@ def numbers(trainer, checkpoint=None):
         for row in trainer.state.log_history[:-1]
     ]
     data = Sequences(7, ragged=True, seed=4)
+    trainer.data_collator = with_mask  # a row for each example
     predicted = zip(trainer.predict(data).predictions, data.tokens, strict=True)
     logits = torch.cat([torch.from_numpy(row[: len(tokens)]) for row, tokens in predicted])
     weights = {name: full_tensor(tensor).detach().clone() for name, tensor in trainer.model.state_dict().items()}
@@ -164,7 +178,8 @@ def assert_alike(mine, theirs, case):
     for one, other in zip(mine["rows"], theirs["rows"], strict=True):
         assert one == pytest.approx(other, rel=2e-6, abs=1e-6), case
     torch.testing.assert_close(mine["logits"], theirs["logits"], rtol=1e-5, atol=1e-5)
-    assert mine["texts"] == theirs["texts"], case
+    # A resumed run generates after fewer steps.
+    assert mine["texts"] == theirs["texts"][-len(mine["texts"]) :], case
 
 
 def split_equals_whole(folder, cases, changes):
@@ -176,6 +191,7 @@ def split_equals_whole(folder, cases, changes):
 
 REFUSED_IN_TRAINING = [
     ("classifier", {}, "BertForSequenceClassification computes something else from parts than from whole sequences"),
+    ("roberta", {}, r"RobertaForMaskedLM computes .* \(they differ by \S+ of the largest value\); leave it out"),
     ("llama", {"collator": with_extra_column}, r"has `start_positions` of shape \[2\]; leave it out of the batch"),
     ("bert", {"collator": restarting}, "only causal language models keep them apart; give an `attention_mask`"),
 ]
