@@ -221,7 +221,8 @@ class ShardedStrategy(MeshStrategy):
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
         self._split = split_sequences(module.model, self, self.sequence_parallel_size)
-        free_full_weights(module.model)
+        if self._split is not None:
+            free_full_weights(module.model)
 
     @override
     def teardown(self) -> None:

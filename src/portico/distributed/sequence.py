@@ -130,9 +130,10 @@ class SplitSequences:
 
     def remove(self) -> None:
         """Let the model run on whole sequences again."""
-        self._config._attn_implementation = self._attention
-        for handle in self._handles:
-            handle.remove()
+        if self._handles:
+            self._config._attn_implementation = self._attention
+        while self._handles:
+            self._handles.pop().remove()
 
     # ---- Inputs ----
 
@@ -198,10 +199,9 @@ class SplitSequences:
         if not self._is_split:
             return attend(module, query, key, value, attention_mask, **options)
         copies = self._size // gcd(key.shape[1], self._size)
-        query, key, value = (
-            _Exchange.apply(tensor, self._group, 1, 2)
-            for tensor in (query, key.repeat_interleave(copies, 1), value.repeat_interleave(copies, 1))
-        )
+        if copies > 1:
+            key, value = (tensor.repeat_interleave(copies, 1) for tensor in (key, value))
+        query, key, value = (_Exchange.apply(tensor, self._group, 1, 2) for tensor in (query, key, value))
         with _groups_of_heads(module, query.shape[1] // key.shape[1]):
             output, _ = attend(module, query, key, value, attention_mask, **options)
         return _Exchange.apply(output, self._group, 1, 2), None

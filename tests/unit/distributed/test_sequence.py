@@ -309,5 +309,8 @@ def test_split_sequences_on_four_processes_resume_and_are_resumed(tmp_path):
     run_in_processes(4, on_four_processes, tmp_path)
     for number, (case, _) in enumerate(ON_FOUR):
         trainer = trainer_of(case, tmp_path / "resumed", **{**LONG, "save_strategy": "no"})
-        checkpoint = str(tmp_path / f"four-{number}" / "checkpoint-25")
-        assert_alike(numbers(trainer, checkpoint), torch.load(tmp_path / f"{case}.pt"), f"{case} resumed on one")
+        checkpoint = tmp_path / f"four-{number}" / "checkpoint-25"
+        assert (checkpoint / "config.json").read_bytes() == (
+            tmp_path / case / "checkpoint-25" / "config.json"
+        ).read_bytes()
+        assert_alike(numbers(trainer, str(checkpoint)), torch.load(tmp_path / f"{case}.pt"), f"{case} resumed on one")
