@@ -335,7 +335,8 @@ class _Part:
         """Return an output of all processes, ``[B, length, ...]``, for this process's part ``[B, S, ...]``."""
         if tensor.ndim < 2 or tensor.shape[1] != self.own.stop - self.own.start:
             raise InputError(
-                f"it returns an output of shape {list(tensor.shape)}, which is not a value for each token"
+                f"`sp_size` joins outputs with a value for each token, and the model returned one of shape "
+                f"{list(tensor.shape)}; let it return none, or leave `sp_size` out."
             )
         around = [0, 0] * (tensor.ndim - 2) + [self.own.start, self.padded_length - self.own.stop]
         # The parts of other processes are zero here.
