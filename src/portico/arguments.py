@@ -305,8 +305,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         fsdp_config: Which layers are gathered one at a time, when their weights are freed, offloading and
             recomputation, as a dict or a JSON file.
         deepspeed: Train with Lightning's ``DeepSpeedStrategy`` and this configuration; needs CUDA and DeepSpeed.
-        parallelism_config: Sizes of the mesh of processes (``dp_replicate_size``, ``dp_shard_size``, ``tp_size``), as
-            an object or a dict; ``cp_size`` and ``sp_size`` are refused.
+        parallelism_config: Sizes of the mesh of processes (``dp_replicate_size``, ``dp_shard_size``, ``tp_size``,
+            ``sp_size``), as an object or a dict; ``cp_size`` is refused.
         debug: ``"underflow_overflow"``: stop at the first value that is NaN or infinite, and report where.
         skip_memory_metrics: ``False``: add memory use to the metrics, which slows training down.
         do_train: Not used by the trainer; scripts read it.

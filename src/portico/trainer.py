@@ -364,7 +364,7 @@ class Trainer:
         given = self.args.label_names
         self.label_names = hf_compat.find_labels(type(base)) if given is None else given
         self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
-        self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
+        self.model_accepts_loss_kwargs = hf_compat.accepts_loss_kwargs(unwrapped)
         self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
@@ -526,7 +526,9 @@ class Trainer:
         if overfits(self.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
-        return train_sampler(dataset, self.args, self.processing_class, tp_size=self.get_tp_size())
+        return train_sampler(
+            dataset, self.args, self.processing_class, processes_per_batch=self.accelerator.processes_per_batch
+        )
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
         return eval_sampler(eval_dataset, self.args, self.processing_class)
@@ -1071,8 +1073,8 @@ class Trainer:
         return int(self._train_batch_size * args.gradient_accumulation_steps * replicas)
 
     def get_sp_size(self) -> int:
-        """Return the number of processes that each sequence is split over: 1, as this is not supported."""
-        return 1
+        """Return the number of processes that each sequence is split over."""
+        return int(getattr(self.lightning_trainer.strategy, "sequence_parallel_size", 1))
 
     def get_cp_size(self) -> int:
         """Return the number of processes that attention is split over: 1, as this is not supported."""

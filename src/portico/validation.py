@@ -46,6 +46,7 @@ from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
 from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
+from portico.distributed.sequence import check_sequences
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.observers import RunOptions
@@ -629,6 +630,7 @@ def check_parts(parts: Parts) -> None:
     if parts.runs_backward_in_step:
         refuse_own_backward(parts.strategy)
     check_model(parts.strategy, parts.model, even_batches=parts.even_batches)
+    check_sequences(parts.strategy, parts.model)
     if isinstance(parts.strategy, ShardedStrategy) and parts.train_dataset is not None and full_evaluation_dtype(args):
         raise InputError(
             "`bf16_full_eval` and `fp16_full_eval` cast a model, but one that is sharded for training keeps its type; "

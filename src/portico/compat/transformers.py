@@ -4,6 +4,8 @@ transformers documents what its top level exports; the rest moves between minor 
 these). To check a release of transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
+import inspect
+import sys
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,15 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    and_masks,
+    find_packed_sequence_indices,
+    packed_sequence_mask_function,
+)
 from transformers.modelcard import TrainingSummary
 from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringModelOutput, Seq2SeqLMOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_callback import CallbackHandler, ExportableState
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
@@ -81,6 +90,9 @@ from transformers.utils.quantization_config import QuantizationMethod
 CHECKED_VERSION = "5.23"
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
     from transformers import PreTrainedModel, TrainingArguments
@@ -124,6 +136,40 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
         )
     chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
+
+
+# ---- Attention of models whose sequences are split ----
+
+
+def register_attention(name: str, attend: "Callable[..., Any]", make_mask: "Callable[..., Any]") -> None:
+    """Let models use ``name`` as their attention implementation, with masks from ``make_mask``."""
+    ALL_ATTENTION_FUNCTIONS.register(name, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, make_mask)
+
+
+def attention_function(name: str, module: nn.Module) -> "Callable[..., Any]":
+    """Return the attention ``name``, ``"eager"`` from the file that defines ``module``."""
+    own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
+    return found
+
+
+def mask_function(name: str) -> "Callable[..., Any]":
+    """Return what makes the masks of the attention ``name``."""
+    found: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS[name]
+    return found
+
+
+def within_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
+    """Return the mask ``pattern`` restricted to the positions of one of several sequences in a row."""
+    return and_masks(pattern, packed_sequence_mask_function(packed_BL))
+
+
+def accepts_loss_kwargs(model: nn.Module) -> bool:
+    """Return whether ``model`` takes ``num_items_in_batch``, by its attribute or its signature, as in transformers."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return bool(getattr(model, "accepts_loss_kwargs", takes_kwargs))
 
 
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:

@@ -229,13 +229,14 @@ class Accelerator:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of processes, or groups of processes that share each layer, that train on different examples."""
-        strategy = self._strategy()
-        return num_processes(strategy) // int(getattr(strategy, "tensor_parallel_size", 1))
+        """Number of processes, or groups of processes that read the same batches, that train on different examples."""
+        return self.num_processes // self.processes_per_batch
 
     @property
-    def _tensor_parallel_size(self) -> int:
-        return int(getattr(self._strategy(), "tensor_parallel_size", 1))
+    def processes_per_batch(self) -> int:
+        """Number of processes in a row that read the same batches: they share each layer, or each sequence."""
+        strategy = self._strategy()
+        return int(getattr(strategy, "tensor_parallel_size", 1)) * int(getattr(strategy, "sequence_parallel_size", 1))
 
     @property
     def is_main_process(self) -> bool:
@@ -284,7 +285,7 @@ class Accelerator:
     def gather(self, tensor: "Nested") -> Any:
         """Concatenate a tensor of every process along dimension 0, in the order of the processes.
 
-        Processes that share each layer have the same tensor, which is taken once, here and in the other collectives.
+        Processes that read the same batches have the same tensor, which is taken once, also in other collectives.
 
         Args:
             tensor: Tensor ``[batch, ...]``, or several nested in dicts, lists and tuples; of the same shape in every
@@ -299,7 +300,7 @@ class Accelerator:
         if self.num_processes == 1:
             return tensor
         strategy = self._connected()
-        once = slice(None, None, self._tensor_parallel_size)
+        once = slice(None, None, self.processes_per_batch)
         return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item))[once].flatten(0, 1), tensor)
 
     def gather_object(self, data: "Nested") -> Any:
@@ -309,7 +310,7 @@ class Accelerator:
         self._connected()
         gathered: list[Any] = [None] * self.num_processes
         torch.distributed.all_gather_object(gathered, data)
-        return [item for items in gathered[:: self._tensor_parallel_size] for item in items]
+        return [item for items in gathered[:: self.processes_per_batch] for item in items]
 
     def gather_for_metrics(self, input_data: "Nested", use_gather_object: bool = False) -> Any:
         """Gather, and drop the repeated examples that complete the last batch of the running evaluation.
@@ -368,7 +369,7 @@ class Accelerator:
         if self.num_processes == 1:
             return tensor
         strategy = self._connected()
-        copies = self._tensor_parallel_size if reduction == "sum" else 1
+        copies = self.processes_per_batch if reduction == "sum" else 1
         reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
         return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
@@ -598,7 +599,7 @@ class Accelerator:
             self.dataloader_config,
             device=self.device,
             num_processes=self.data_parallel_size,
-            process_index=self.process_index // self._tensor_parallel_size,
+            process_index=self.process_index // self.processes_per_batch,
             broadcast=self.from_first_process,
             gather=self.gather_object,
         )

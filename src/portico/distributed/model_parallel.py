@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as recompute_activations
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -31,7 +31,8 @@ from typing_extensions import override
 
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import MeshStrategy, process_group_timeout
-from portico.distributed.processes import limit_collectives
+from portico.distributed.processes import device_mesh, limit_collectives
+from portico.distributed.sequence import SplitSequences, split_sequences
 from portico.errors import InputError
 
 _AXES = ("replicate", "shard", "tensor")
@@ -39,8 +40,6 @@ _BY_LAYER = "TRANSFORMER_BASED_WRAP"
 _BY_SIZE = "SIZE_BASED_WRAP"
 _AS_ONE = "NO_WRAP"
 WRAP_POLICIES = (_BY_LAYER, _BY_SIZE, _AS_ONE)
-# Meshes by shape, each with its process group: a mesh makes further groups, which live as long as that group.
-_meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +88,7 @@ class ShardedStrategy(MeshStrategy):
         replicas: Copies of the sharded model (HSDP).
         shards: Processes that share a copy; by default all remaining processes.
         tensor_parallel_size: Processes that share each layer, by the model's ``tp_plan``.
+        sequence_parallel_size: Processes that share each sequence; they are among the shards.
         sync_each_batch: Whether gradients are averaged after each batch of an accumulation window.
         is_alone_refused: Whether to refuse a run in one process, as transformers does under ``fsdp``.
         options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
@@ -101,12 +101,15 @@ class ShardedStrategy(MeshStrategy):
         replicas: int = 1,
         shards: int | None = None,
         tensor_parallel_size: int | Literal["auto"] = 1,
+        sequence_parallel_size: int = 1,
         sync_each_batch: bool = False,
         is_alone_refused: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
+        self.sequence_parallel_size = sequence_parallel_size
+        self._split: SplitSequences | None = None
         self.sync_each_batch = sync_each_batch
         self._replicas = replicas
         self._shards = shards
@@ -145,11 +148,7 @@ class ShardedStrategy(MeshStrategy):
 
     @override
     def make_mesh(self) -> DeviceMesh:
-        world = dist.group.WORLD
-        key = (self.root_device.type, *self.mesh_shape)
-        if key not in _meshes or _meshes[key][0] is not world:
-            _meshes[key] = world, init_device_mesh(self.root_device.type, self.mesh_shape, mesh_dim_names=_AXES)
-        return _meshes[key][1]
+        return device_mesh(self.root_device, self.mesh_shape, _AXES)
 
     def shard_model(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Shard ``model`` in place, unless it is sharded; ``optimizer`` gets the new parameters.
@@ -221,6 +220,15 @@ class ShardedStrategy(MeshStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
+        self._split = split_sequences(module.model, self, self.sequence_parallel_size)
+        if self._split is not None:
+            free_full_weights(module.model)
+
+    @override
+    def teardown(self) -> None:
+        if self._split is not None:
+            self._split.remove()
+        super().teardown()
 
     @override
     def on_validation_end(self) -> None:

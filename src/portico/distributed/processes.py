@@ -24,6 +24,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.multiprocessing.spawn import ProcessException
 
 from portico.compat.accelerate import share_processes
@@ -149,6 +150,19 @@ def _time_to_start(strategy: "Strategy") -> Iterator[None]:
     finally:
         set_process_group_timeout(strategy, timeout)
     limit_collectives([None], timeout)
+
+
+# Meshes by shape, each with its process group: a mesh makes further groups, which live as long as that group.
+_meshes: dict[tuple[Any, ...], tuple[Any, DeviceMesh]] = {}
+
+
+def device_mesh(device: torch.device, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
+    """Return the mesh of all processes, which are connected, made once for each process group."""
+    world = torch.distributed.group.WORLD
+    key = (device.type, shape, axes)
+    if key not in _meshes or _meshes[key][0] is not world:
+        _meshes[key] = world, init_device_mesh(device.type, shape, mesh_dim_names=axes)
+    return _meshes[key][1]
 
 
 def limit_collectives(groups: "Iterable[ProcessGroup | None]", timeout: timedelta) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import lightning.pytorch as pl
 import torch
@@ -27,6 +27,7 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
+from portico.distributed.sequence import SplitSequences, split_sequences
 from portico.errors import InputError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
@@ -44,21 +45,35 @@ class ModelDDPStrategy(DDPStrategy):
     An override of ``training_step`` thus gets the same model as under ``transformers.Trainer``: with ``model.module``,
     ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
     Evaluations run the bare model. With ``sync_each_batch`` gradients are averaged after each batch of an accumulation
-    window, not only after the last. With ``explains_search`` the first process says how to turn off the search for
-    unused parameters if it finds none.
+    window, not only after the last. Each ``sequence_parallel_size`` processes in a row share the sequences of a batch.
+    With ``explains_search`` the first process says how to turn off the search for unused parameters if it finds none.
     """
 
-    def __init__(self, *, sync_each_batch: bool = False, explains_search: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        sync_each_batch: bool = False,
+        sequence_parallel_size: int = 1,
+        explains_search: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.sync_each_batch = sync_each_batch
         self.explains_search = explains_search
+        self.sequence_parallel_size = sequence_parallel_size
+        self._split: SplitSequences | None = None
         self.wrapped_model: DistributedDataParallel | None = None
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
-            return
+        else:
+            self._set_up_evaluation(trainer)
+        module: Any = self.lightning_module
+        self._split = split_sequences(module.model, self, self.sequence_parallel_size)
+
+    def _set_up_evaluation(self, trainer: pl.Trainer) -> None:
         # For evaluations Lightning would overwrite each model with the first process's (`_sync_module_states`),
         # although a step written by the user may have let them drift apart.
         assert self.accelerator is not None
@@ -101,6 +116,8 @@ class ModelDDPStrategy(DDPStrategy):
     @override
     def teardown(self) -> None:
         self.wrapped_model = None
+        if self._split is not None:
+            self._split.remove()
         super().teardown()
 
 
@@ -120,7 +137,9 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
             find_unused = not _recomputes_activations(args, model)
     given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
+    sizes = _mesh_sizes(args, None)
     return ModelDDPStrategy(
+        sequence_parallel_size=1 if sizes is None else sizes.sequence,
         sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
         start_method=_START_METHODS[kind],
         process_group_backend=args.ddp_backend,
@@ -310,7 +329,7 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
     if names == ["deepspeed"]:
         return _deepspeed_strategy(args)
     sizes = _mesh_sizes(args, model)
-    is_sharded = args.parallelism_config is not None and sizes is not None and max(sizes[1] or 1, sizes[2]) > 1
+    is_sharded = args.parallelism_config is not None and sizes is not None and max(sizes.shards or 1, sizes.tensor) > 1
     if is_sharded and strategy not in (None, "auto", "fsdp"):
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
         raise InputError(f"`parallelism_config` shards the model, and `strategy` is {name!r}; set one of them.")
@@ -334,12 +353,20 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
             _, launched_machines = launched_processes() or (1, 1)
             replicas = getattr(args, "num_nodes", None) or launched_machines
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
-    replicas, num_shards, tensor = sizes
+    num_shards = sizes.shards
     if not shards:
         num_shards = num_shards or 1
-        if num_shards * tensor == 1:
+        if num_shards * sizes.tensor == 1:
             return None
-    return _fsdp_strategy(args, sharding, replicas=replicas, shards=num_shards, tensor_parallel_size=tensor)
+    return _fsdp_strategy(
+        args,
+        sharding,
+        replicas=sizes.replicas,
+        # Weights are sharded over the processes that share a sequence, too.
+        shards=None if num_shards is None else num_shards * sizes.sequence,
+        tensor_parallel_size=sizes.tensor,
+        sequence_parallel_size=sizes.sequence,
+    )
 
 
 def _fsdp_strategy(
@@ -359,8 +386,15 @@ def _fsdp_strategy(
     )
 
 
-def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int, int | None, int] | None:
-    """Return replicas, shards and tensor-parallel ranks set by the arguments or the model, or ``None``.
+class _MeshSizes(NamedTuple):
+    replicas: int = 1
+    shards: int | None = None
+    tensor: int = 1
+    sequence: int = 1
+
+
+def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSizes | None:
+    """Return the sizes of the mesh that the arguments or the model set, or ``None``.
 
     The model sets them if ``from_pretrained(distributed_config=...)`` has sharded it.
     """
@@ -372,7 +406,7 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int
                 "pipeline nor expert parallelism is trained here; load it with `fsdp_size`, `dp_replicate_size` and "
                 "`tp_size`."
             )
-        return loaded.dp_replicate_size, loaded.fsdp_size, loaded.tp_size
+        return _MeshSizes(loaded.dp_replicate_size, loaded.fsdp_size, loaded.tp_size)
     config = args.parallelism_config
     if config is None:
         return None
@@ -394,13 +428,24 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> tuple[int
             raise InputError(
                 f"`{name}={size!r}` in `parallelism_config` is not a number of processes; use an int >= 1."
             )
-    for name, what in (("cp_size", "Context"), ("sp_size", "Sequence")):
-        if (given.get(name) or 1) > 1:
-            raise InputError(
-                f"`{name}={given[name]}` in `parallelism_config`: {what} parallelism is not supported, since no model "
-                "of transformers splits its sequences by itself; leave it out, and set `dp_shard_size` or `tp_size`."
-            )
-    return given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), given.get("tp_size") or 1
+    if (given.get("cp_size") or 1) > 1:
+        raise InputError(
+            f"`cp_size={given['cp_size']}` in `parallelism_config` asks for attention in a ring of processes; here "
+            f"processes exchange heads of attention instead: set `sp_size={given['cp_size']}`."
+        )
+    sequence = given.get("sp_size") or 1
+    tensor = given.get("tp_size") or 1
+    if sequence > 1 and tensor > 1:
+        raise InputError(
+            f"`sp_size={sequence}` and `tp_size={tensor}` in `parallelism_config` would both divide the heads of "
+            "attention; set one of them."
+        )
+    if sequence > 1 and (given.get("sp_backend") or given.get("sp_handler")):
+        _announce(
+            "`sp_backend` and `sp_handler` of `parallelism_config` have no effect: portico exchanges the heads of "
+            "attention itself, without DeepSpeed."
+        )
+    return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sequence)
 
 
 def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None:
@@ -408,12 +453,25 @@ def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None
 
     A sharded strategy compares its mesh itself.
     """
-    sizes = None if isinstance(strategy, ShardedStrategy) else _mesh_sizes(args, None)
+    sizes = _mesh_sizes(args, None)
+    if sizes is None:
+        return
     num_processes = getattr(strategy, "world_size", 1)
-    if sizes is not None and sizes[0] not in (1, num_processes):
+    if num_processes % sizes.sequence:
         raise InputError(
-            f"`dp_replicate_size={sizes[0]}` in `parallelism_config` asks for as many processes, but the run has "
-            f"{num_processes}; start {sizes[0]}, or leave it out."
+            f"`sp_size={sizes.sequence}` in `parallelism_config` does not divide the {num_processes} processes of the "
+            f"run; start {sizes.sequence}, or a multiple."
+        )
+    if getattr(strategy, "sequence_parallel_size", 1) != sizes.sequence:
+        raise InputError(
+            f"`sp_size={sizes.sequence}` in `parallelism_config` splits sequences under `strategy='ddp'` or `fsdp`, "
+            f"and the run has a {type(strategy).__name__}; leave `strategy` out, or `sp_size`."
+        )
+    expected = sizes.replicas * sizes.sequence
+    if not isinstance(strategy, ShardedStrategy) and sizes.replicas > 1 and num_processes != expected:
+        raise InputError(
+            f"`dp_replicate_size={sizes.replicas}` in `parallelism_config` asks for {expected} processes, but the run "
+            f"has {num_processes}; start {expected}, or leave it out."
         )
 
 

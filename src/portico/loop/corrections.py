@@ -314,7 +314,7 @@ class Corrections:
         if position is None:
             # Of transformers, whose checkpoints have the batch size of a process and a file of random states for each,
             # but not the accumulation, with which the steps over a stream would be counted.
-            saved = (state.train_batch_size or 0) * num_processes // self._trainer.get_tp_size()
+            saved = (state.train_batch_size or 0) * num_processes // self._trainer.accelerator.processes_per_batch
             is_usual = size * plan.gradient_accumulation_steps == plan.total_train_batch_size
             if is_stream or not is_usual or not saved or state.epoch is None:
                 return None

@@ -259,8 +259,7 @@ class TrainerDataModule(pl.LightningDataModule):
             else:
                 options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
             if is_training:
-                # Processes that share each layer read the same examples.
-                rank = args.process_index // self.hf_trainer.get_tp_size()
+                rank = args.process_index // self.hf_trainer.accelerator.processes_per_batch
                 options["worker_init_fn"] = partial(
                     hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=rank
                 )
@@ -315,11 +314,15 @@ class ColumnFilter(hf_compat.RemoveColumnsCollator):
 
 
 def train_sampler(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", *, tp_size: int = 1
+    dataset: "Examples",
+    args: "TrainingArguments",
+    processing_class: "ProcessingClass | None",
+    *,
+    processes_per_batch: int = 1,
 ) -> Sampler[Any] | None:
     """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length.
 
-    Each ``tp_size`` processes in a row read the same examples.
+    Each ``processes_per_batch`` processes in a row read the same examples.
     """
     strategy = args.train_sampling_strategy
     if not hf_compat.has_length(dataset):
@@ -333,7 +336,7 @@ def train_sampler(
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
         return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
     if strategy == "batch_rebalance":
-        return _batch_rebalanced(dataset, args, processing_class, tp_size)
+        return _batch_rebalanced(dataset, args, processing_class, processes_per_batch)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
 
 
@@ -359,7 +362,10 @@ def _grouping(
 
 
 def _batch_rebalanced(
-    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None", tp_size: int
+    dataset: "Examples",
+    args: "TrainingArguments",
+    processing_class: "ProcessingClass | None",
+    processes_per_batch: int,
 ) -> hf_compat.BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
@@ -371,13 +377,13 @@ def _batch_rebalanced(
                 f"`{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
-    dp_size = args.world_size // tp_size
+    dp_size = args.world_size // processes_per_batch
     return hf_compat.BatchRebalanceSampler(
         lengths=lengths,
         effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * dp_size,
         dp_size=dp_size,
         grad_accum=args.gradient_accumulation_steps,
-        rank=args.process_index // tp_size,
+        rank=args.process_index // processes_per_batch,
         drop_last=args.dataloader_drop_last,
     )
 

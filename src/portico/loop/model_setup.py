@@ -1,6 +1,5 @@
 """Setting up a trainer: traits of the model and changes to it, built-in callbacks, and running out of memory."""
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
     from portico.loop.hooks import TrainerHooks
 
 Result = TypeVar("Result")
-
-
-def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Return whether ``model`` takes ``num_items_in_batch``, by its attribute or its signature, as in transformers."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    return bool(getattr(model, "accepts_loss_kwargs", takes_kwargs))
 
 
 def loss_shifts_labels(model: nn.Module) -> bool:

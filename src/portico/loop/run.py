@@ -340,8 +340,7 @@ class TrainingRun:
         return self.epoch, self.num_batches_seen * size
 
     def save_stream_position(self, folder: str) -> None:
-        # Processes that share each layer read the same batches.
-        if self.trainer.args.process_index % self.trainer.get_tp_size() == 0:
+        if self.trainer.args.process_index % self.trainer.accelerator.processes_per_batch == 0:
             save_stream_position(folder, self.epoch_loader, self.num_batches_seen)
 
     def _restore_rng_states(self) -> None:

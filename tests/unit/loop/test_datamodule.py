@@ -227,7 +227,7 @@ def test_loader_that_divides_the_data_itself_is_refused_in_several_processes(tmp
 
 def test_processes_that_share_each_layer_see_the_same_batches(tmp_path, monkeypatch):
     trainer = toy_trainer(tmp_path, parts={"train_dataset": ToyDataset()}, train_sampling_strategy="batch_rebalance")
-    monkeypatch.setattr(type(trainer), "get_tp_size", lambda self: 2)
+    monkeypatch.setattr(type(trainer.accelerator), "processes_per_batch", 2)
     monkeypatch.setattr(type(trainer.args), "world_size", 4)
     seen = []
     for rank in range(4):
