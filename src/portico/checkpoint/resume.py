@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.manifest import (
+    MANIFEST_FILE,
     POSITION_FILE,
     STATE_FILE,
     has_file,
@@ -28,7 +29,12 @@ from portico.checkpoint.manifest import (
     reading,
     refuse_damaged,
 )
-from portico.checkpoint.sharded import find_named_optimizer, read_named_optimizer, shard_optimizer_state
+from portico.checkpoint.sharded import (
+    OPTIMIZER_FOLDER,
+    find_named_optimizer,
+    read_named_optimizer,
+    shard_optimizer_state,
+)
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
@@ -151,11 +157,11 @@ def load_optimizer_and_scheduler(
     needed = [SCHEDULER_FILE] if named else [OPTIMIZER_FILE, SCHEDULER_FILE]
     missing = [name for name in needed if not has_file(folder, name)]
     if missing:
-        logger.warning(
-            "%s has no %s, so optimizer and schedule start afresh; set `save_only_model=False` to save them.",
-            folder,
-            " and no ".join(missing),
-        )
+        advice = "set `save_only_model=False` to save them"
+        if (folder / OPTIMIZER_FOLDER).is_dir():
+            advice = f"its {OPTIMIZER_FOLDER} is read by sharded runs, and by others only if {MANIFEST_FILE} lists it"
+        what = " and no ".join(missing)
+        logger.warning("%s has no %s, so optimizer and schedule start afresh; %s.", folder, what, advice)
         return
     optimizer, scheduler = parts.optimizer, parts.lr_scheduler
     assert optimizer is not None
