@@ -157,11 +157,14 @@ def load_optimizer_and_scheduler(
     needed = [SCHEDULER_FILE] if named else [OPTIMIZER_FILE, SCHEDULER_FILE]
     missing = [name for name in needed if not has_file(folder, name)]
     if missing:
-        advice = "set `save_only_model=False` to save them"
+        what = f"{folder} has no {' and no '.join(missing)}, so optimizer and schedule start afresh"
         if (folder / OPTIMIZER_FOLDER).is_dir():
-            advice = f"its {OPTIMIZER_FOLDER} is read by sharded runs, and by others only if {MANIFEST_FILE} lists it"
-        what = " and no ".join(missing)
-        logger.warning("%s has no %s, so optimizer and schedule start afresh; %s.", folder, what, advice)
+            logger.warning(
+                f"{what}: sharded runs read its {OPTIMIZER_FOLDER}, and others read it only if {MANIFEST_FILE} "
+                "lists it."
+            )
+        else:
+            logger.warning(f"{what}; set `save_only_model=False` to save them.")
         return
     optimizer, scheduler = parts.optimizer, parts.lr_scheduler
     assert optimizer is not None

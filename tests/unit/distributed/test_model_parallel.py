@@ -157,7 +157,7 @@ def test_sharded_training_equals_whole_training(tmp_path, caplog):
     shutil.copytree(tmp_path / "sharded/checkpoint-4", tmp_path / "unlisted")
     (tmp_path / "unlisted" / MANIFEST_FILE).unlink()
     classifier(tmp_path / "one", save_strategy="no").train(resume_from_checkpoint=str(tmp_path / "unlisted"))
-    assert f"its optimizer_0 is read by sharded runs, and by others only if {MANIFEST_FILE} lists it" in caplog.text
+    assert f"sharded runs read its optimizer_0, and others read it only if {MANIFEST_FILE} lists it" in caplog.text
 
 
 def generator(folder, **changes):
