@@ -82,9 +82,9 @@ ROWS: Mapping[str, Row] = {
         "`--experimental-rerun` is refused",
     ),
     "study": Row(
-        "a sweep resumed with `hydra/sweeper/sampler=cmaes` or `hydra.sweeper.custom_search_space`",
-        "Optuna unpickles the state of `CmaEsSampler` in the study; what a function of yours suggests is not known",
-        "**yes**",
+        "the study of a sweep that is continued",
+        "a journal of JSON, or a database; a state of `CmaEsSampler`, which Optuna unpickles, may name nothing but "
+        "arrays and CMA-ES; values outside of the search space of your command are refused",
     ),
     "pages": Row(
         "`report.html` and other pages",
@@ -472,11 +472,33 @@ def _sweeps() -> list[Animal]:
     for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
+    found.append(Animal("study", "a state of CMA-ES that is a pickle", ["search"], _study))
     rerun = partial(pickled, name=".hydra/config.pickle", by_torch=False, listed=False)
     found.append(Animal("sweep", "a pickled configuration to run", ["rerun"], rerun))
     for name, text in YAML_TEXTS.items():
         found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
     return found
+
+
+def _study(folder: Path) -> None:
+    """Write a study whose finished trial holds a state of CMA-ES that is a pickle."""
+    import optuna
+    from optuna.distributions import FloatDistribution
+
+    from portico.cli.studies import storage_of
+
+    study = optuna.create_study(
+        storage=storage_of(str(folder / "study.journal")), study_name="sweep", direction="maximize"
+    )
+    learning_rate, decay = FloatDistribution(1e-5, 1e-1, log=True), FloatDistribution(0, 1)
+    state = pickle.dumps(Touch(folder)).hex()
+    finished = optuna.trial.create_trial(
+        params={"args.learning_rate": 1e-3, "args.weight_decay": 0.5},
+        distributions={"args.learning_rate": learning_rate, "args.weight_decay": decay},
+        value=1.0,
+        system_attrs={"cma:optimizer:0": state[:20], "cma:optimizer:1": state[20:], "cma:generation": 0},
+    )
+    study.add_trial(finished)
 
 
 def _storage(folder: Path, changes: Mapping[str, Any]) -> None:
