@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext, suppress
@@ -63,6 +64,19 @@ def with_answers(folder):
 
 
 @pytest.fixture
+def connections(monkeypatch):
+    """The hosts that are asked for; none is reached."""
+    found = []
+
+    def refuse(host, *arguments, **keywords):
+        found.append(host)
+        raise OSError(f"{host} is not asked in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return found
+
+
+@pytest.fixture
 def commands(tmp_path, command_line):
     """Each command as a function of a folder."""
 
@@ -102,7 +116,8 @@ def commands(tmp_path, command_line):
 
 
 @pytest.mark.parametrize(("animal", "command"), [(one, command) for one in ZOO for command in one.commands], ids=str)
-def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path, monkeypatch):
+def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path, monkeypatch, capsys, connections):
+    monkeypatch.setenv(hostile_folders.SECRET, "8015271")
     folder = tmp_path / RUN
     shutil.copytree(harmless, folder)
     if command == "report":
@@ -113,6 +128,9 @@ def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path,
     with suppress(InputError, SystemExit):
         commands[command](folder)
     assert not canary_of(folder).exists()
+    assert not connections
+    assert "8015271" not in "".join(capsys.readouterr())
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() and b"8015271" in one.read_bytes()]
 
 
 @pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
