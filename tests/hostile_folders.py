@@ -23,6 +23,8 @@ from portico.checkpoint.manifest import MANIFEST_FILE, write_manifest
 
 RUN = "run"
 CANARY = "canary"
+SECRET = "PORTICO_TEST_SECRET"
+"""Environment variable whose value no command may resolve for a folder."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ ROWS: Mapping[str, Row] = {
         "`--experimental-rerun` is refused",
     ),
     "study": Row(
-        "a sweep resumed with `hydra/sweeper/sampler=cmaes` or `hydra.sweeper.custom_search_space`",
-        "Optuna unpickles the state of `CmaEsSampler` in the study; what a function of yours suggests is not known",
-        "**yes**",
+        "the study of a sweep that is continued",
+        "a journal of JSON, or a database; a state of `CmaEsSampler`, which Optuna unpickles, may name nothing but "
+        "arrays and CMA-ES; values outside of the search space of your command are refused",
     ),
     "pages": Row(
         "`report.html` and other pages",
@@ -224,7 +226,7 @@ def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
         for group in groups:
             inner = inner.setdefault(group, {})
         inner[last] = json.loads(json.dumps(value).replace("CANARY", str(canary_of(folder))))
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
 
 
@@ -240,6 +242,7 @@ def with_script(change: Callable[[Path], object]) -> Callable[[Path], object]:
     return both
 
 
+_LEAK = f"${{oc.env:{SECRET}}}"
 TARGETS: Mapping[str, Mapping[str, Any]] = {
     "a function of shutil": {"callbacks/one": {"_target_": "shutil.copytree", "src": "FOLDER", "dst": "CANARY"}},
     "a function of os": {"callbacks/one": {"_target_": "os.mkdir", "path": "CANARY"}},
@@ -318,6 +321,38 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
     "a model of the hub": {"model": {"_target_": "portico.tasks.models.SmallBert", "name_or_path": "theirs/model"}},
     "an upload": {"args/push_to_hub": True, "args/hub_model_id": "theirs/model"},
     "a tracker": {"args/report_to": ["wandb", "mlflow"]},
+    "where a tracker is": {
+        "args/report_to": ["wandb", "mlflow", "tensorboard"],
+        "args/logging_dir": "CANARY",
+        "logger/one": {"_target_": "lightning.pytorch.loggers.MLFlowLogger", "tracking_uri": "http://theirs.example"},
+    },
+    "a logger that asks a host": {
+        "callbacks/one": {
+            "_target_": "lightning.pytorch.loggers.MLFlowLogger",
+            "tracking_uri": "http://theirs.example",
+        }
+    },
+    "a folder to write to": {"args/output_dir": "CANARY", "paths/output_dir": "CANARY"},
+    "a checkpoint elsewhere": {"args/resume_from_checkpoint": "FOLDER/elsewhere"},
+    "a secret in the name of the run": {"args/run_name": _LEAK, "tags": [_LEAK]},
+    "a secret in a callback": {"callbacks/one": {"_target_": "portico.callbacks.LossSpike", "action": _LEAK}},
+    "a secret in the data": {"data/train_file": _LEAK, "data/dataset_name": _LEAK},
+    "a secret in the model": {"model/name_or_path": _LEAK},
+    "a secret, decoded": {"args/run_name": f"${{oc.decode:{_LEAK}}}", "args/logging_steps": _LEAK},
+    "a secret in a path": {"paths/data_dir": _LEAK, "name": _LEAK},
+    "settings of Hydra": {
+        "hydra": {
+            "searchpath": ["file://FOLDER"],
+            "launcher": {"_target_": "os.mkdir", "path": "CANARY"},
+            "sweeper": {"_target_": "os.mkdir", "path": "CANARY"},
+            "callbacks": {"one": {"_target_": "os.mkdir", "path": "CANARY"}},
+        }
+    },
+    "a name that is a command": {
+        "name": "$(mkdir CANARY)",
+        "tags": ["; mkdir CANARY"],
+        "args/run_name": "`mkdir CANARY`",
+    },
     "a cache of pickles": {"args/onnx_cache_dir": "FOLDER"},
 }
 YAML_TEXTS: Mapping[str, str] = {
@@ -357,7 +392,7 @@ def _named(folder: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _written(folder: Path, file: str, text: str) -> None:
-    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).parent.mkdir(exist_ok=True, parents=True)
     (folder / file).write_text(text.replace("CANARY", str(canary_of(folder))))
 
 
@@ -375,9 +410,36 @@ def _runs() -> list[Animal]:
     for file in ("trainer_state.json", "eval_predictions.json", "report.json", "train_results.json"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found += [Animal(command, f"{file}, pickle", [command], change) for command in ("replay", "report")]
+    commands = ["replay", "report", "sweep", "job", "resume"]
+    found.append(Animal("replay", "a folder of Hydra", commands, _with_hydra))
+    found.append(Animal("replay", "files of other programs", [*commands, "evaluate"], _with_other_files))
     found.append(Animal("replay", "a checkpoint that is a link", ["replay"], _linked))
     found.append(Animal("replay", "shards in a checkpoint", ["replay"], _shards_to_replay))
     return found
+
+
+def _with_hydra(folder: Path) -> None:
+    """Add what Hydra writes for a run, and what it reads from a folder of configuration files."""
+    call = {"_target_": "os.mkdir", "path": "CANARY"}
+    hydra = {"searchpath": [f"file://{folder}"], "launcher": call, "sweeper": call, "callbacks": {"one": call}}
+    for place in (".hydra", "0/.hydra"):
+        for file in ("config.yaml", "hydra.yaml"):
+            rewritten(folder, f"{place}/{file}", {"hydra": hydra, "callbacks": {"one": call}})
+        _written(folder, f"{place}/overrides.yaml", text=f"- hydra.callbacks.one={json.dumps(call)}\n")
+    for file in ("mrc.yaml", "text_classification.yaml"):
+        rewritten(folder, f"experiment/{file}", {"hydra": hydra, "callbacks": {"one": call}})
+
+
+def _with_other_files(folder: Path) -> None:
+    """Add what datasets, TensorBoard and Python would find there."""
+    for file in ("events.out.tfevents.1", "dataset_info.json", "state.json", "data-00000-of-00001.arrow"):
+        pickled(folder, file, by_torch=False, listed=False)
+        pickled(folder / "runs", file, by_torch=False, listed=False)
+    script = f"open({str(canary_of(folder))!r}, 'w')\n"
+    (folder / "dataset_info.json").write_text(json.dumps({"builder_name": "theirs", "features": {}}))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../x"}], "_format_type": "theirs"}))
+    for file in ("theirs.py", "conftest.py", f"{folder.name}.py", "usercustomize.py"):
+        (folder / file).write_text(script)
 
 
 def _linked(folder: Path) -> None:
@@ -472,11 +534,33 @@ def _sweeps() -> list[Animal]:
     for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
+    found.append(Animal("study", "a state of CMA-ES that is a pickle", ["search"], _study))
     rerun = partial(pickled, name=".hydra/config.pickle", by_torch=False, listed=False)
     found.append(Animal("sweep", "a pickled configuration to run", ["rerun"], rerun))
     for name, text in YAML_TEXTS.items():
         found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
     return found
+
+
+def _study(folder: Path) -> None:
+    """Write a study whose finished trial holds a state of CMA-ES that is a pickle."""
+    import optuna
+    from optuna.distributions import FloatDistribution
+
+    from portico.cli.studies import storage_of
+
+    study = optuna.create_study(
+        storage=storage_of(str(folder / "study.journal")), study_name="sweep", direction="maximize"
+    )
+    learning_rate, decay = FloatDistribution(1e-5, 1e-1, log=True), FloatDistribution(0, 1)
+    state = pickle.dumps(Touch(folder)).hex()
+    finished = optuna.trial.create_trial(
+        params={"args.learning_rate": 1e-3, "args.weight_decay": 0.5},
+        distributions={"args.learning_rate": learning_rate, "args.weight_decay": decay},
+        value=1.0,
+        system_attrs={"cma:optimizer:0": state[:20], "cma:optimizer:1": state[20:], "cma:generation": 0},
+    )
+    study.add_trial(finished)
 
 
 def _storage(folder: Path, changes: Mapping[str, Any]) -> None:

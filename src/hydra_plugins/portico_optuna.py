@@ -194,11 +194,26 @@ class OptunaSweeper(Sweeper):
                 f"The study '{name}' in {address} has the directions {', '.join(found)}, and this search "
                 f"{', '.join(directions)}; set hydra.sweeper.study_name to another name."
             )
+        self._refuse_pickles(address)
         self._refuse_unknown_jobs(address)
         self.reporting = {"storage": address, "study": name, "pruner": pruner}
         for point in self.enqueue or ():
-            self._check_point("hydra.sweeper.enqueue", point)
+            own = {key: one for key, one in point.items() if key in self.space or not self.custom_search_space}
+            self._check_point("hydra.sweeper.enqueue", own, self.space)
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
+
+    def _refuse_pickles(self, address: str) -> None:
+        """Refuse a study with states of samplers that name code, since the folder may come from somebody else."""
+        from portico.trust.files import UnpicklingError, check_sampler_states
+
+        try:
+            for one in self.study.get_trials(deepcopy=False):
+                check_sampler_states(one.system_attrs)
+        except UnpicklingError as error:
+            raise InputError(
+                f"The study in {address} holds the state of a sampler that could run code ({error}), and is not "
+                "continued; set hydra.sweep.dir to another folder."
+            ) from error
 
     def _refuse_unknown_jobs(self, address: str) -> None:
         """Refuse to draw values for the folder of a job that the study, which was lost or cut off, does not know."""
@@ -239,18 +254,17 @@ class OptunaSweeper(Sweeper):
             described["seed"] += num_trials
         return sampler(**described)
 
-    def _check_point(self, where: str, point: Mapping[str, Any]) -> None:
+    def _check_point(self, where: str, point: Mapping[str, Any], space: Mapping[str, Any]) -> None:
         """Refuse values that this command does not choose from; as overrides they could name code."""
         import optuna
 
         try:
-            known = {key: value for key, value in point.items() if key in self.space or not self.custom_search_space}
-            space = {key: self.space[key] for key in known}
-            optuna.trial.create_trial(params=known, distributions=space, value=0.0)
+            distributions = {key: space[key] for key in point}
+            optuna.trial.create_trial(params=dict(point), distributions=distributions, value=0.0)
         except (KeyError, ValueError) as error:
             raise InputError(
                 f"{where} has {dict(point)}, which is outside of the search space ({error}); its keys are "
-                f"{', '.join(self.space)}."
+                f"{', '.join(space)}."
             ) from error
 
     # ---- The trials ----
@@ -317,9 +331,8 @@ class OptunaSweeper(Sweeper):
                     f"The study does not fit the search space of this command ({error}); choose values as in the "
                     "command that began it, or set hydra.sweep.dir to another folder."
                 ) from error
-            if self.custom_search_space is not None:
-                import_target("hydra.sweeper.custom_search_space", self.custom_search_space)(self.config, trial)
-        self._check_point("The study", {key: one for key, one in trial.params.items() if key not in self.fixed})
+        space = {**self.space, **self._suggested(trial)}
+        self._check_point("The study", {key: one for key, one in trial.params.items() if key not in self.fixed}, space)
         self.own.add(trial.number)
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
@@ -328,6 +341,25 @@ class OptunaSweeper(Sweeper):
         job.write()
         self.jobs[trial.number] = job
         return trial
+
+    def _suggested(self, trial: Any) -> Mapping[str, Any]:
+        """Let the user's function suggest its values of a trial, and return their distributions by key."""
+        import optuna
+
+        if self.custom_search_space is None:
+            return {}
+        suggest = import_target("hydra.sweeper.custom_search_space", self.custom_search_space)
+        try:
+            suggest(self.config, trial)
+            # The study may hold further values, which only a second trial tells apart.
+            alone = optuna.trial.FixedTrial(trial.params, trial.number)
+            suggest(self.config, alone)
+        except ValueError as error:  # another kind of values for the same key
+            raise InputError(
+                f"hydra.sweeper.custom_search_space={self.custom_search_space} does not fit the study ({error}); use "
+                "the function that began it, or set hydra.sweep.dir to another folder."
+            ) from error
+        return alone.distributions
 
     def _is_abandoned(self, trial: Any) -> bool:
         """Return whether a trial of this folder was running in a process of this machine that has exited."""

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext, suppress
@@ -63,6 +64,19 @@ def with_answers(folder):
 
 
 @pytest.fixture
+def connections(monkeypatch):
+    """The hosts that are asked for; none is reached."""
+    found = []
+
+    def refuse(host, *arguments, **keywords):
+        found.append(host)
+        raise OSError(f"{host} is not asked in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return found
+
+
+@pytest.fixture
 def commands(tmp_path, command_line):
     """Each command as a function of a folder."""
 
@@ -81,11 +95,18 @@ def commands(tmp_path, command_line):
             "+experiment=mrc", f"_target_={experiment}", f"paths.output_dir={folder / '0'}", "objective.metric=eval_f1"
         )
 
+    def search(folder):
+        choices = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", "args.weight_decay=interval(0.0, 1.0)")
+        sweep = ("hydra/sweeper=portico_optuna", "hydra/sweeper/sampler=cmaes", "hydra.sweeper.n_trials=2")
+        experiment = ("+experiment=mrc", "_target_=fake_experiment.SearchedExperiment")
+        return command_line("-m", *experiment, f"hydra.sweep.dir={folder}", *sweep, *choices)
+
     return {
         "replay": lambda folder: replay.main([str(folder), "--step", "3"]),
         "report": lambda folder: report.main([str(folder)]),
         "sweep": lambda folder: sweep.main([str(folder)]),
         "job": job,
+        "search": search,
         "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
         "resume": resume,
         "evaluate": lambda folder: classification("evaluate", f"model.name_or_path={folder}"),
@@ -95,7 +116,8 @@ def commands(tmp_path, command_line):
 
 
 @pytest.mark.parametrize(("animal", "command"), [(one, command) for one in ZOO for command in one.commands], ids=str)
-def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path, monkeypatch):
+def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path, monkeypatch, capsys, connections):
+    monkeypatch.setenv(hostile_folders.SECRET, "8015271")
     folder = tmp_path / RUN
     shutil.copytree(harmless, folder)
     if command == "report":
@@ -106,6 +128,9 @@ def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path,
     with suppress(InputError, SystemExit):
         commands[command](folder)
     assert not canary_of(folder).exists()
+    assert not connections
+    assert "8015271" not in "".join(capsys.readouterr())
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() and b"8015271" in one.read_bytes()]
 
 
 @pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
@@ -171,6 +196,16 @@ def test_a_storage_elsewhere_is_refused_with_a_sentence(name, harmless, commands
     animal.change(folder)
     assert commands["job"](folder) == 1
     assert "outside of the sweep, which would be opened; name it" in capsys.readouterr().err
+
+
+def test_a_study_with_a_pickle_is_refused_with_a_sentence(harmless, commands, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / RUN
+    shutil.copytree(harmless, folder)
+    monkeypatch.chdir(folder)
+    (animal,) = (one for one in ZOO if one.row == "study")
+    animal.change(folder)
+    assert commands["search"](folder) == 1
+    assert re.search(r"a sampler that could run code \(it names posix\.mkdir, which is not", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("state", list(hostile_folders.CALLBACK_STATES))

@@ -6,8 +6,10 @@ full has been written by this run itself, or is named by the user.
 """
 
 import io
+import itertools
 import pickle
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError as UnpicklingError
 from typing import Any
@@ -129,6 +131,44 @@ class _ValuePlanner(DefaultLoadPlanner):
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+class _SamplerStates(pickle.Unpickler):
+    """Reads the names in states of ``optuna.samplers.CmaEsSampler``, whose parts are numbers and arrays."""
+
+    _ADMITTED = (
+        *(("cmaes._" + name.lower(), name) for name in ("CMA", "SepCMA", "CMAwM")),
+        *(("numpy", name) for name in ("dtype", "ndarray")),
+        *(("numpy._core.multiarray", name) for name in ("_reconstruct", "scalar")),
+    )
+
+    class _Placeholder:
+        def __init__(self, *args: object) -> None:
+            pass
+
+        def __setstate__(self, state: object) -> None:
+            pass
+
+    @override
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ADMITTED:
+            raise UnpicklingError(f"it names {module}.{name}, which is not called")
+        return self._Placeholder
+
+
+def check_sampler_states(attributes: Mapping[str, object]) -> None:
+    """Raise an ``UnpicklingError`` if Optuna's attributes of a trial hold a pickle that names more than CMA-ES does.
+
+    ``CmaEsSampler`` unpickles them: a hexadecimal text, cut into the attributes ``<name>:0``, ``<name>:1``, ...
+    """
+    for name in (key.removesuffix(":0") for key in attributes if key.endswith("optimizer:0")):
+        parts = itertools.takewhile(lambda key: key in attributes, (f"{name}:{i}" for i in itertools.count()))
+        try:
+            _SamplerStates(io.BytesIO(bytes.fromhex("".join(str(attributes[key]) for key in parts)))).load()
+        except UnpicklingError:
+            raise
+        except Exception as error:  # a damaged pickle raises errors of many kinds
+            raise UnpicklingError(f"it is damaged: {error}") from error
 
 
 def read_shards(state: dict[str, Any], reader: ShardReader) -> None:

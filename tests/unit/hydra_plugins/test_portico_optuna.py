@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 from types import SimpleNamespace
 
@@ -314,8 +315,9 @@ def test_trial_of_a_living_worker_is_left_alone(search, found, tmp_path):
 
 @pytest.mark.parametrize("key", ["callbacks.one._target_", "args.learning_rate", "hydra.run.dir"])
 @pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])
-def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, tmp_path, capsys, key, state):
-    assert search("hydra.sweeper.n_trials=1") == 0
+@pytest.mark.parametrize("space", [(), ("hydra.sweeper.custom_search_space=fake_experiment.suggest_seed",)])
+def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, tmp_path, capsys, key, state, space):
+    assert search("hydra.sweeper.n_trials=1", *space) == 0
     choice = CategoricalDistribution(["os.getcwd"])
     forged = optuna.trial.create_trial(
         params={key: "os.getcwd"},
@@ -324,9 +326,12 @@ def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, t
         user_attrs={"folder": str(tmp_path / "found"), "worker": ""},
     )
     study_in(tmp_path / "found").add_trial(forged)
-    assert search("hydra.sweeper.n_trials=3") == 1
+    assert search("hydra.sweeper.n_trials=3", *space) == 1
     error = capsys.readouterr().err
-    assert f"The study has {{'{key}': 'os.getcwd'" in error or "The study does not fit the search space" in error
+    assert (
+        re.search(rf"The study has {{.*'{key}': 'os.getcwd'", error)
+        or "The study does not fit the search space" in error
+    )
     assert not (tmp_path / "found/1").exists()
 
 
@@ -336,6 +341,14 @@ def test_continued_search_with_a_seed_draws_other_values(search, found):
     assert search(*sampler, "hydra.sweeper.n_trials=4") == 0
     drawn = [tuple(values.values()) for values in found("values")]
     assert len(set(drawn)) == len(drawn) == 4
+
+
+def test_a_search_by_cmaes_is_continued_from_its_state(search, found, tmp_path):
+    command = ("hydra/sweeper/sampler=cmaes", "args.weight_decay=interval(0.0, 1.0)")
+    assert search(*command, "hydra.sweeper.n_trials=9") == 0
+    assert any("cma:optimizer:0" in one.system_attrs for one in study_in(tmp_path / "found").trials)
+    assert search(*command, "hydra.sweeper.n_trials=11") == 0
+    assert found("number") == list(range(11))
 
 
 def test_custom_search_space_suggests_more(search, found, monkeypatch):
