@@ -157,14 +157,17 @@ def load_optimizer_and_scheduler(
     needed = [SCHEDULER_FILE] if named else [OPTIMIZER_FILE, SCHEDULER_FILE]
     missing = [name for name in needed if not has_file(folder, name)]
     if missing:
-        what = f"{folder} has no {' and no '.join(missing)}, so optimizer and schedule start afresh"
+        names = " and no ".join(missing)
         if (folder / OPTIMIZER_FOLDER).is_dir():
             logger.warning(
-                f"{what}: sharded runs read its {OPTIMIZER_FOLDER}, and others read it only if {MANIFEST_FILE} "
-                "lists it."
+                f"{folder} has no {names}, so optimizer and schedule start afresh; sharded runs read its "
+                f"{OPTIMIZER_FOLDER}, and others read it only if {MANIFEST_FILE} lists it."
             )
         else:
-            logger.warning(f"{what}; set `save_only_model=False` to save them.")
+            logger.warning(
+                f"{folder} has no {names}, so optimizer and schedule start afresh; set `save_only_model=False` to "
+                "save them."
+            )
         return
     optimizer, scheduler = parts.optimizer, parts.lr_scheduler
     assert optimizer is not None
