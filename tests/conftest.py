@@ -2,6 +2,8 @@ import gc
 import logging
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,41 @@ transformers_logging.enable_propagation()
 # The same cases in every run; HYPOTHESIS_PROFILE=default searches for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# The files that take longest, in this order. Processes of pytest-xdist start with them, so that all end together.
+SLOWEST = [
+    "parity/test_training.py",
+    "end_to_end/test_sweep_in_processes.py",
+    "end_to_end/test_notebooks.py",
+    "unit/test_hostile_folders.py",
+    "unit/ort/compiler/lowerings/test_every_lowering.py",
+    "unit/commands/test_install.py",
+    "unit/commands/test_run.py",
+    "parity/test_processes.py",
+    "unit/cli/test_compose.py",
+    "end_to_end/test_verify.py",
+    "parity/test_corrections.py",
+    "unit/commands/test_replay.py",
+    "end_to_end/test_command_line.py",
+    "unit/loop/test_corrections.py",
+    "unit/test_imports.py",
+    "end_to_end/test_gradient_descent_command.py",
+    "unit/test_lightning_shortcuts_off.py",
+    "unit/test_without_accelerate.py",
+]
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would sort files by their number of tests
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config, items):
+    if not hasattr(config, "workerinput"):
+        return
+    numbers = Counter(item.path for item in items)
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: (places.get(item.path, len(places)), -numbers[item.path]))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -165,21 +165,24 @@ def assert_same_values(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-_known_outcomes: dict[str, Outcome] = {}
+_known_outcomes: dict[str, tuple[Outcome, Path]] = {}
 
 
 def compare(tmp_path: Any, *, scenario: str | None = None, **options: Any) -> tuple[Outcome, Outcome]:
     """Run both libraries with the same options and require the same outcome.
 
-    The outcome of ``transformers`` for a named ``scenario`` is cached for the next comparison of that name.
+    The outcome and files of ``transformers`` for a named ``scenario`` are cached for the next comparison of that name.
     """
-    theirs = _known_outcomes.get(scenario) if scenario else None
-    if theirs is None:
+    files = tmp_path / "theirs"
+    if scenario in _known_outcomes:
+        theirs, known_files = _known_outcomes[scenario]
+        files.symlink_to(known_files)
+    else:
         theirs = run(transformers, tmp_path / "same", **options)
         if (tmp_path / "same").exists():
-            (tmp_path / "same").rename(tmp_path / "theirs")
-    if scenario:
-        _known_outcomes[scenario] = theirs
+            (tmp_path / "same").rename(files)
+        if scenario:
+            _known_outcomes[scenario] = theirs, files
     ours = run(portico, tmp_path / "same", **options)
     assert_identical(ours, theirs)
     return ours, theirs

@@ -1,6 +1,6 @@
 """Negative controls of whole modules: their tests fail when the behaviour they test is broken.
 
-Where :mod:`parity.test_controls` has a row for each case, here a module runs once under a switch, in a process of its
+Where :mod:`parity.test_training` has a row for each case, here a module runs once under a switch, in a process of its
 own, and every test of it must fail but those named below, each with the reason.
 """
 
