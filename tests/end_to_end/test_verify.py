@@ -81,6 +81,18 @@ def test_script_that_fails_or_trains_nothing_by_itself(tmp_path):
     assert "nothing.py built no Trainer" in ended.stderr
 
 
+@pytest.mark.slow
+def test_script_that_imports_the_trainer_of_portico(tmp_path):
+    (tmp_path / "own.py").write_text(SCRIPT.replace("from transformers", "from portico"))
+    ended = verify("own.py", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "error: The script imports a trainer from portico, so transformers cannot run it" in ended.stderr
+    assert "(line 3 of " in ended.stderr
+    ended = verify("own.py", "--against", "precision=bf16-mixed", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "precision=bf16-mixed stays within the tolerance" in ended.stdout
+
+
 HEADER = """
 import random, time
 import torch

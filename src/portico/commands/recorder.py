@@ -11,9 +11,10 @@ import warnings
 from functools import partial, wraps
 from pathlib import Path
 
-from portico.commands.install import install_on_demand, when_replaced
+from portico.commands.install import install_on_demand
 from portico.commands.record import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
 from portico.commands.script import Script, pass_on
+from portico.errors import InputError
 from portico.imports import when_imported
 
 
@@ -29,13 +30,22 @@ def join() -> ScriptRecord:
 
     if settings.library == "portico":
         install_on_demand(**settings.options)
-        when_replaced(record_trainers)
+        # Scripts may import portico's trainer by its own name; replacing the names of transformers imports it too.
+        when_imported("portico.trainer", record_trainers)
     else:
+        when_imported("portico.trainer", _refuse_trainer_of_portico)
         when_imported("transformers.training_args", partial(_adapt_arguments_of_transformers, settings, record))
         when_imported("transformers.trainer", record_trainers)
     if settings.finds_operators:
         when_imported("torch", _find_operators)
     return record
+
+
+def _refuse_trainer_of_portico() -> None:
+    raise InputError(
+        "The script imports a trainer from portico, so transformers cannot run it; import it from transformers, or "
+        "compare portico with itself, for example with `--against devices=2`."
+    )
 
 
 def _adapt_arguments_of_transformers(settings: RecordSettings, record: ScriptRecord) -> None:
