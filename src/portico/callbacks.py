@@ -285,7 +285,7 @@ class LearningRateFinder(Callback):
         elif hasattr(ours.optimizer, "fused_backward") or not _initial_rate(ours.optimizer.param_groups[0]):
             why = "give an optimizer that steps after the backward pass, with a learning rate above 0"
         elif self.apply and not isinstance(ours.lr_scheduler, LambdaLR):
-            why = f"leave `apply` out, since a {type(ours.lr_scheduler).__name__} keeps rates of its own"
+            why = f"leave `apply` out, since a {type(ours.lr_scheduler).__name__} sets the rates itself"
         if why is not None:
             raise InputError(f"LearningRateFinder cannot search here; {why}.")
 

@@ -57,7 +57,7 @@ DataLoaderIterDataFetcher = _DataLoaderIterDataFetcher
 class LearningRateResults(_LRFinder):
     """Points of a search for a learning rate, which suggest a rate and draw a plot.
 
-    Public: none; ``Tuner.lr_find`` returns one, after a search of its own.
+    Public: none; ``Tuner.lr_find`` returns one, but runs the search itself.
     """
 
 
