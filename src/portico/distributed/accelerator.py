@@ -230,7 +230,7 @@ class Accelerator:
     @property
     def data_parallel_size(self) -> int:
         """Number of processes, or groups of processes that read the same batches, that train on different examples."""
-        return self.num_processes // self.processes_per_batch
+        return num_processes(self._strategy()) // self.processes_per_batch
 
     @property
     def processes_per_batch(self) -> int:
@@ -573,7 +573,7 @@ class Accelerator:
             # Each process has only a part of the gradients.
             return model.clip_grad_norm_(max_norm, norm_type)
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if any(issubclass(kind, DTensor) for kind in set(map(type, parameters))):
+        if DTensor in set(map(type, parameters)):
             return clip_grad_norm_(parameters, max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
