@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -20,12 +19,11 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from fresh_process import portico
 from models import tiny_tokenizer
 from parity.peers import TIMING_KEYS
 from portico.checkpoint.manifest import OWN_FILES
 
-PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
-PORTICO = [sys.executable, "-W", "ignore", "-m", "portico"]
 BEST = {"metric_for_best_model": "accuracy"}
 SCRIPTS = Path(__file__).parent / "user_scripts"
 ARGUMENTS = {
@@ -200,13 +198,7 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
 )
 def test_verify_proves_the_numbers_of_a_script(script, given, folder, tmp_path):
     options = ["out"] if given is None else flags(**given, output_dir=folder / "verified")
-    ended = subprocess.run(
-        [*PORTICO, "verify", "--keep", str(tmp_path), str(SCRIPTS / f"{script}.py"), *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = portico("verify", "--keep", tmp_path, SCRIPTS / f"{script}.py", *options, folder=folder)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
     assert re.search(r"identical for \d+ steps, \d+ checkpoints, \d+ evaluations", ended.stdout)
     assert not (folder / "verified").exists()
