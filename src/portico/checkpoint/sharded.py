@@ -346,10 +346,8 @@ def _state_dict(
 
 def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
     """Return ``value`` sharded as ``parameter`` is, if it is a tensor of the same shape."""
-    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
-    if value.shape != parameter.shape:
-        return torch.empty_like(value, device=parameter.device).zero_()
     if isinstance(value, DTensor):
         return value.redistribute(placements=parameter.placements)
     part = hf_compat.shard_operation(parameter).shard_tensor(value).contiguous()
