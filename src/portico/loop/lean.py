@@ -4,7 +4,7 @@ They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Ligh
 Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these loops,
 304 with them but Lightning's optimization, 236 with all of them (transformers adds 453). They add to an evaluation
 batch: 323 without these loops, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers adds 258).
-``benchmarks/step_overhead.py`` measures both.
+``benchmarks/step_overhead.py`` measures both. "Public:" is explained in :mod:`portico.compat.lightning`.
 """
 
 import signal
