@@ -209,7 +209,7 @@ class LeanEpochLoop(EpochLoop):
 
 
 def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
-    """Run ``closure``, the hooks after it and the step of ``optimizer``, as the strategy would or through it."""
+    """Run ``closure``, the hooks after it and the step of ``optimizer``: here in a lean loop, else by the strategy."""
     loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
     if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
         pl_trainer.strategy.optimizer_step(optimizer, closure, module)

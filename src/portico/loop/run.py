@@ -132,7 +132,7 @@ class EventBridge(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
-        # Lightning skips this hook for an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
+        # Lightning skips `on_train_epoch_start` for an epoch resumed in the middle (`_FitLoop.on_advance_start`).
         if lightning_compat.restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
