@@ -624,7 +624,7 @@ class Trainer:
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     def renew_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer and the scheduler of a new run, and pass them to the callbacks."""
+        """Create the optimizer and the scheduler of a run, unless the trainer has them; pass both to the callbacks."""
         if self._created_lr_scheduler:
             # The scheduler of an earlier run has counted the steps of that run.
             self.lr_scheduler = None

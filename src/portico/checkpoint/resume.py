@@ -1,4 +1,4 @@
-"""Resume a run from a checkpoint; functions in the order of the calls.
+"""Resume a run from a checkpoint, and write the position in the data and the random states that this needs.
 
 :class:`portico.loop.plan.ResumePoint` counts where in the data a run continues.
 """

@@ -325,7 +325,10 @@ def _names(model: nn.Module) -> dict[torch.Tensor, str]:
 def _state_dict(
     optimizer: _Optimizer, names: Mapping[Any, str], state: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return states and options by name in the form of ``optimizer.state_dict()``, in the parts of this process."""
+    """Return ``state`` and ``options``, both by parameter name, in the form of ``optimizer.state_dict()``.
+
+    Of each tensor it holds the part of this process.
+    """
     present = optimizer.state_dict()
     for group, own in zip(present["param_groups"], optimizer.param_groups, strict=True):
         indices = group["params"]
@@ -345,7 +348,7 @@ def _state_dict(
 
 
 def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
-    """Return ``value`` sharded as ``parameter`` is, if it is a tensor of the same shape."""
+    """Return ``value`` sharded as ``parameter`` is; another shape, such as Adam's step count, is returned as it is."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
     if isinstance(value, DTensor):

@@ -78,7 +78,8 @@ class Corrections:
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
         self._watched: WatchedCount | None = None
-        self._has_watched = self._has_diverged = False
+        self._has_watched = False  # whether a loss was given a `WatchedCount`: one is enough for the warning
+        self._has_diverged = False
 
     def __contains__(self, name: str) -> bool:
         return name in self._names

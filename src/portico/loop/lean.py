@@ -4,7 +4,7 @@ They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Ligh
 Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these loops,
 304 with them but Lightning's optimization, 236 with all of them (transformers adds 453). They add to an evaluation
 batch: 323 without these loops, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers adds 258).
-``benchmarks/step_overhead.py`` measures both.
+``benchmarks/step_overhead.py`` measures both. "Public:" is explained in :mod:`portico.compat.lightning`.
 """
 
 import signal
@@ -209,7 +209,7 @@ class LeanEpochLoop(EpochLoop):
 
 
 def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
-    """Run ``closure``, the hooks after it and the step of ``optimizer``, as the strategy would or through it."""
+    """Run ``closure``, the hooks after it and the step of ``optimizer``: here in a lean loop, else by the strategy."""
     loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
     if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
         pl_trainer.strategy.optimizer_step(optimizer, closure, module)

@@ -203,7 +203,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         optimizer: "Optimizer | LightningOptimizer",
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """Run forward and backward, then step if the batch closes its window in Hugging Face's counting."""
+        """Run forward and backward, then step if Hugging Face's counting has a step here (``run.makes_step``)."""
         assert optimizer_closure is not None
         assert isinstance(optimizer, LightningOptimizer)
         run = self.run

@@ -3,7 +3,8 @@
 Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`` Lightning's. Where Lightning owns the
 name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
 
-Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`.
+Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`. Its batches come from
+:meth:`TrainingRun.batches`, through :class:`portico.loop.datamodule.TrainFeed`.
 
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.
@@ -131,7 +132,7 @@ class EventBridge(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
-        # Lightning skips this hook for an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
+        # Lightning skips `on_train_epoch_start` for an epoch resumed in the middle (`_FitLoop.on_advance_start`).
         if lightning_compat.restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
@@ -201,7 +202,9 @@ class TrainingRun:
         self.share: BatchShare | None = None  # of the current batch in the loss of its window, if that is corrected
         self.steps_on_leftover = False  # whether a stream's last window is short but still makes a step
         self.makes_step = False  # whether the optimizer steps after the current batch
-        self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
+        # Whether the current batch is the last one fetched for its window, at which processes average gradients. A
+        # short window at the end of a stream closes without a step.
+        self.closes_window = True
         self.backward = BackwardPass(self.trainer.backward_at_once, inside_step=self.trainer.runs_backward_in_step)
         # Loss and inputs of a batch until its backward pass is done.
         self.step_to_count: tuple[torch.Tensor, Batch] | None = None
@@ -311,9 +314,10 @@ class TrainingRun:
                     return
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
-        """Return the epoch's loader, its first step, and whether random states are restored late.
+        """Return the epoch's loader, its first step, and whether random states are restored after its first window.
 
-        Never iterate the loader here: each ``iter(DataLoader)`` draws a seed from the global generator.
+        They are if the loader skips what an interrupted epoch has trained on. Never iterate the loader here: each
+        ``iter(DataLoader)`` draws a seed from the global generator.
         """
         is_resumed = self.checkpoint is not None or self.resume_point != ResumePoint()
         if not is_resumed or self.epoch != self.resume_point.epoch:
@@ -384,6 +388,7 @@ class TrainingRun:
         self.step_to_count = None
 
     def before_optimizer_step(self) -> None:
+        """Clip the gradients, note their norm and fire ``on_pre_optimizer_step``."""
         trainer = self.trainer
         if trainer.args.stop_on_nan:
             trainer.corrections.stop_if_diverged()
