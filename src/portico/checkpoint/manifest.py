@@ -27,7 +27,7 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable
-from portico.trust.files import UnpicklingError
+from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
 POSITION_FILE = "portico_position.json"
@@ -145,6 +145,14 @@ def weight_files(folder: Path) -> list[Path]:
                 return [folder / name, *sorted(shards)] if all(map(Path.is_file, shards)) else []
     adapters = [folder / name for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)]
     return [file for file in adapters if file.is_file()]
+
+
+def refuse_oversized_weights(name_or_path: str) -> None:
+    """Raise an ``UnpicklingError`` if ``from_pretrained`` of a folder would read a file made to fill the memory."""
+    for file in weight_files(Path(name_or_path)):
+        if file.suffix not in (".safetensors", ".json"):
+            with file.open("rb") as opened:
+                refuse_oversized(opened)
 
 
 def _fault(listed: dict[str, tuple[int, str]]) -> str | None:
