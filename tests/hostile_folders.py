@@ -70,7 +70,7 @@ ROWS: Mapping[str, Row] = {
     "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
     "report": Row(
         "a run's folder in `portico report`",
-        "JSON, and YAML without tags or aliases; a class or a dataset of the hub that `config.yaml` names is loaded "
+        "JSON, and YAML without tags or aliases, of 256 KiB at most; a class or a dataset of the hub that `config.yaml` names is loaded "
         "with `--trust-config` only",
         "no, unless you allow it",
     ),
@@ -439,6 +439,7 @@ YAML_TEXTS: Mapping[str, str] = {
     "no mapping": "[]",
     "bytes": "\x00\x01",
     "depth": "[" * 3000,
+    "lists": f"[{'[],' * 1_000_000}[]]",
     "a number of many digits": f"args: {'9' * 100_000}\npaths: {{}}\n_target_: x\n",
 }
 # Contents of JSON files that take memory, time or depth.
