@@ -70,8 +70,8 @@ ROWS: Mapping[str, Row] = {
     "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
     "report": Row(
         "a run's folder in `portico report`",
-        "JSON, and YAML without tags or aliases, of 256 KiB at most; a class or a dataset of the hub that `config.yaml` names is loaded "
-        "with `--trust-config` only",
+        "JSON, and YAML without tags or aliases, of 256 KiB at most; a class or a dataset of the hub that "
+        "`config.yaml` names is loaded with `--trust-config` only",
         "no, unless you allow it",
     ),
     "replay": Row(
