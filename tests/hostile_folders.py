@@ -547,6 +547,8 @@ MODEL_CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "architectures": ("config.json", {"architectures": ["os.system"]}),
     "a tokenizer class": ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
     "a kernel of the hub": ("config.json", {"attn_implementation": "theirs/kernel"}),
+    "more layers than can be made": ("config.json", {"num_hidden_layers": 10**9}),
+    "more labels than can be named": ("config.json", {"num_labels": 10**8, "id2label": None}),
     "task heads": ("config.json", {"task_heads": {"one": "os.system"}, "task_head": "one"}),
 }
 
