@@ -8,11 +8,13 @@ import json
 import os
 import pickle
 import shutil
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import torch
 import yaml
@@ -39,7 +41,8 @@ class Row:
 ROWS: Mapping[str, Row] = {
     "checkpoint": Row(
         "weights, optimizer and states in `checkpoint-N/`",
-        "safetensors, or `torch.load(weights_only=True)`; sizes and XXH3 checksums of `portico_manifest.json` are "
+        "safetensors, or `torch.load(weights_only=True)`, which is refused where the content would take more than a "
+        "hundred times the size of the file, beyond 64 MiB; sizes and XXH3 checksums of `portico_manifest.json` are "
         "compared first, which finds damage, not forgery; a resumed run reads no weights, optimizer or random "
         "states that the manifest does not list",
     ),
@@ -67,8 +70,8 @@ ROWS: Mapping[str, Row] = {
     "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
     "report": Row(
         "a run's folder in `portico report`",
-        "JSON, and YAML without tags or aliases; a class or a dataset of the hub that `config.yaml` names is loaded "
-        "with `--trust-config` only",
+        "JSON, and YAML without tags or aliases, of 256 KiB at most; a class or a dataset of the hub that "
+        "`config.yaml` names is loaded with `--trust-config` only",
         "no, unless you allow it",
     ),
     "replay": Row(
@@ -95,7 +98,7 @@ ROWS: Mapping[str, Row] = {
         "only the page's own scripts",
     ),
     "configuration": Row(
-        "a configuration, an override, `_target_`, a dotted path of AllenNLP",
+        "a configuration, the folder of `--config-dir`, an override, `_target_`, a dotted path of AllenNLP",
         "the class that it names is imported and called: that is its purpose",
         "**yes**",
     ),
@@ -174,6 +177,79 @@ def valid_shards(folder: Path) -> None:
 def only_pickled_weights(folder: Path, file: str) -> None:
     (folder / "model.safetensors").unlink()
     pickled(folder, file, by_torch=True, listed=None if (folder / MANIFEST_FILE).is_file() else False)
+
+
+# ---- Small files that would fill the memory ----
+
+GIGABYTE = 1 << 30
+_SO_MANY_BYTES = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + GIGABYTE.to_bytes(5, "little") + b"\x85R."
+_TEXT = b"X" + struct.pack("<I", 1 << 19) + b"a" * (1 << 19) + b"q\x01"
+_COPIES = b"\x80\x02c_codecs\nencode\nq\x00" + _TEXT + b"]("
+_COPIES += b"h\x00h\x01\x85R" * (GIGABYTE >> 19) + b"e."
+_LONG_MEMO = b"\x80\x02Nr" + struct.pack("<I", GIGABYTE >> 3) + b"."
+
+
+@cache
+def _archive(*, compressed: bool = False, table: bytes | None = None) -> bytes:
+    """Return an archive of torch, made of zeros if it is to be compressed, or with another table of contents."""
+    stored, changed = io.BytesIO(), io.BytesIO()
+    torch.save({"state": torch.zeros(GIGABYTE >> 2 if compressed else 1)}, stored)
+    with (
+        ZipFile(stored) as source,
+        ZipFile(changed, "w", ZIP_DEFLATED if compressed else 0, compresslevel=1) as target,
+    ):
+        for one in source.namelist():
+            is_table = one.endswith("data.pkl") and table is not None
+            target.writestr(one, table if is_table else source.read(one))
+    return changed.getvalue()
+
+
+def _legacy(table: bytes) -> bytes:
+    """Return a file as torch before 1.6 wrote it."""
+    head = (torch.serialization.MAGIC_NUMBER, torch.serialization.PROTOCOL_VERSION, {})
+    return b"".join(pickle.dumps(one, 2) for one in head) + table + pickle.dumps([], 2)
+
+
+def _expanded() -> bytes:
+    """Return a file with one number that is to be a tensor of many, which a change of its type would make."""
+    file = io.BytesIO()
+    state = {0: {name: torch.zeros(1).expand(GIGABYTE >> 2) for name in ("exp_avg", "exp_avg_sq", "step")}}
+    torch.save({"state": state, "param_groups": []}, file)
+    return file.getvalue()
+
+
+BOMBS: Mapping[str, Callable[[], bytes]] = {
+    "a compressed archive": partial(_archive, compressed=True),
+    "a number of bytes": partial(_archive, table=_SO_MANY_BYTES),
+    "copies of a text": partial(_archive, table=_COPIES),
+    "a number of bytes, of an older torch": partial(_legacy, _SO_MANY_BYTES),
+    "copies of a text, of an older torch": partial(_legacy, _COPIES),
+    "an expanded tensor": _expanded,
+}
+
+
+def bomb(folder: Path, name: str, content: Callable[[], bytes]) -> None:
+    """Put a file into a checkpoint whose manifest lists it; if it holds weights, it is the only one that does."""
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content())
+    if (folder / MANIFEST_FILE).is_file():
+        write_manifest(folder)
+
+
+def _bombs() -> list[Animal]:
+    found = []
+    for name, content in BOMBS.items():
+        for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin"):
+            change = _in_last(partial(bomb, name=file, content=content))
+            found.append(Animal("sizes", f"{file}, {name}", ["resume"], change))
+        weights = partial(bomb, name="pytorch_model.bin", content=content)
+        found.append(Animal("sizes", f"pytorch_model.bin, {name}", ["evaluate", "demo"], weights))
+    for name, content in (("a number of bytes", _SO_MANY_BYTES), ("a long memo", _LONG_MEMO)):
+        change = _in_last(partial(bomb, name="optimizer_0/.metadata", content=lambda content=content: content))
+        found.append(Animal("sizes", f"table, {name}", ["resume"], change))
+    return found
 
 
 CHECKPOINT_FILES = (
@@ -363,6 +439,7 @@ YAML_TEXTS: Mapping[str, str] = {
     "no mapping": "[]",
     "bytes": "\x00\x01",
     "depth": "[" * 3000,
+    "lists": f"[{'[],' * 1_000_000}[]]",
     "a number of many digits": f"args: {'9' * 100_000}\npaths: {{}}\n_target_: x\n",
 }
 # Contents of JSON files that take memory, time or depth.
@@ -377,7 +454,7 @@ READ_BY: Mapping[str, Sequence[str]] = {
     "checkpoint-2/trainer_state.json": ["resume", "replay"],
     "checkpoint-2/portico_manifest.json": ["resume", "replay"],
     "eval_predictions.json": ["report"],
-    "report.json": ["report"],
+    "report.json": ["report", "demo"],
     "config.json": ["evaluate", "demo"],
     "model.safetensors": ["evaluate", "demo"],
 }
@@ -470,8 +547,13 @@ MODEL_CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "architectures": ("config.json", {"architectures": ["os.system"]}),
     "a tokenizer class": ("tokenizer_config.json", {"tokenizer_class": "os.system"}),
     "a kernel of the hub": ("config.json", {"attn_implementation": "theirs/kernel"}),
+    "more layers than can be made": ("config.json", {"num_hidden_layers": 10**9}),
+    "more labels than can be named": ("config.json", {"num_labels": 10**8, "id2label": None}),
     "task heads": ("config.json", {"task_heads": {"one": "os.system"}, "task_head": "one"}),
 }
+
+
+MARKUP = "<script>theirs()</script>"
 
 
 def _models() -> list[Animal]:
@@ -485,6 +567,9 @@ def _models() -> list[Animal]:
     for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "calibration.json", "vocab.txt"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("model", f"{file}, pickle", commands, change))
+    example = {"context": MARKUP, "questions": [MARKUP, "Where?"], "declined": [MARKUP], "score": MARKUP}
+    shown = partial(rewritten, file="report.json", changes={"example": example})
+    found.append(Animal("pages", "markup in the example", ["demo"], shown))
     return found
 
 
@@ -595,7 +680,7 @@ def zoo() -> list[Animal]:
         Animal("callbacks", name, ["resume"], partial(_callback_state, state=state))
         for name, state in CALLBACK_STATES.items()
     ]
-    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps(), *_sizes()]
+    return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps(), *_sizes(), *_bombs()]
 
 
 def table() -> str:

@@ -27,6 +27,7 @@ from portico.compat.transformers import ExportableState, HFTrainingArguments, lo
 from portico.distributed.model_parallel import full_tensor
 from portico.errors import InputError
 from portico.loop.module import BackwardPass
+from portico.trust.files import load_tensors
 from portico.trust.names import data_only
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class LossSpike(TrainerCallback, ExportableState):
         file = checkpoint / OPTIMIZER_FILE
         with reading(file):
             # On the CPU first, as when a run is resumed: the device may have no room for a second state.
-            optimizer.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+            optimizer.load_state_dict(load_tensors(file, map_location="cpu"))
         # A checkpoint of this step would contain the spike.
         control.should_save = False
         logger.warning(f"Weights and optimizer are restored from {checkpoint}.")

@@ -5,11 +5,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 import yaml
+from starlette.testclient import TestClient
 
 import hostile_folders
 from fake_experiment import SearchedExperiment
@@ -18,9 +20,9 @@ from hydra_plugins.portico_launchers import logged
 from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
-from portico.commands import replay, report, sweep
-from portico.mrc import Reader
+from portico.commands import demo, replay, report, sweep
 from portico.mrc.config import load_examples
+from portico.mrc.models.small_bert import new_reader
 from portico.trust.files import load_own
 from portico.trust.names import from_folder, resolved
 
@@ -38,6 +40,7 @@ SMALL = (
     *("model.hidden_size=16", "model.num_hidden_layers=1", "model.num_attention_heads=2"),
     "model.intermediate_size=16",
 )
+TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
 GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
 
@@ -76,9 +79,46 @@ def connections(monkeypatch):
     return found
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """The folder of a reader, for the demo."""
+    folder = tmp_path_factory.mktemp("reader") / RUN
+    made = new_reader(["Ada lives in Paris."], vocab_size=60, max_length=32, model=TINY)
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    example = {"context": "Ada lives in Paris.", "questions": ["Where does Ada live?"]}
+    hostile_folders.rewritten(folder, "report.json", {"example": example})
+    return folder
+
+
 @pytest.fixture
-def commands(tmp_path, command_line):
+def folder_for(harmless, reader, tmp_path):
+    """A function that returns a harmless folder which a command can read."""
+
+    def copied(command, name=RUN):
+        folder = tmp_path / name
+        shutil.copytree(reader if command == "demo" else harmless, folder)
+        if command == "report":
+            with_answers(folder)
+        return folder
+
+    return copied
+
+
+def walk_pages(server, sockets):
+    """Ask for the page of the demo and for an answer, in place of serving them."""
+    port = sockets[0].getsockname()[1]
+    with TestClient(server.config.app, base_url=f"http://127.0.0.1:{port}") as browser:
+        form = {"context": "Ada lives in Paris.", "question": "Where does Ada live?"}
+        for page in (browser.get("/"), browser.post("/", data=form)):
+            assert page.status_code == HTTPStatus.OK
+            assert hostile_folders.MARKUP not in page.text
+
+
+@pytest.fixture
+def commands(tmp_path, command_line, monkeypatch):
     """Each command as a function of a folder."""
+    monkeypatch.setattr("portico.mrc.demo.Server.run", walk_pages)
 
     def classification(mode, *overrides):
         settings = compose([*QUIET, f"mode={mode}", *overrides], experiment="text_classification")
@@ -111,21 +151,36 @@ def commands(tmp_path, command_line):
         "resume": resume,
         "evaluate": lambda folder: classification("evaluate", f"model.name_or_path={folder}"),
         "predict": lambda folder: classification("predict", f"model.name_or_path={folder}"),
-        "demo": lambda folder: Reader(str(folder), device="cpu"),
+        "demo": lambda folder: demo.main([str(folder), "--port", "0", "--device", "cpu"]),
     }
 
 
+@contextmanager
+def little_memory():
+    """Check that the block takes half a gigabyte at most; the animals that are bombs would take one."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is taken now
+    before = memory()["VmRSS"]
+    try:
+        yield
+    finally:
+        taken = memory()["VmHWM"] - before
+        assert taken < 1 << 19, f"{taken} KiB"
+
+
+def memory():
+    """Return the memory of this process by the names of the kernel, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.partition(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+
+
 @pytest.mark.parametrize(("animal", "command"), [(one, command) for one in ZOO for command in one.commands], ids=str)
-def test_no_code_of_a_folder_runs(animal, command, harmless, commands, tmp_path, monkeypatch, capsys, connections):
+def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_path, monkeypatch, capsys, connections):
     monkeypatch.setenv(hostile_folders.SECRET, "8015271")
-    folder = tmp_path / RUN
-    shutil.copytree(harmless, folder)
-    if command == "report":
-        with_answers(folder)
+    folder = folder_for(command)
     animal.change(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    with suppress(InputError, SystemExit):
+    with suppress(InputError, SystemExit), little_memory():
         commands[command](folder)
     assert not canary_of(folder).exists()
     assert not connections
@@ -148,15 +203,11 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
-def test_a_harmless_folder_is_read(command, harmless, commands, tmp_path, monkeypatch):
+def test_a_harmless_folder_is_read(command, folder_for, commands, monkeypatch):
     """Else an animal could be refused for what is not hostile in it."""
-    folder = tmp_path / RUN
-    shutil.copytree(harmless, folder)
-    if command == "report":
-        with_answers(folder)
+    folder = folder_for(command)
     monkeypatch.chdir(folder)
     ends = {"replay": pytest.raises(SystemExit, match=r"^0$")}
-    ends["demo"] = pytest.raises(InputError, match="has no question answering head yet")  # known once it is loaded
     with ends.get(command, nullcontext()):
         commands[command](folder)
 

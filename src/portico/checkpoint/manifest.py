@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
@@ -27,7 +28,7 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable
-from portico.trust.files import UnpicklingError
+from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
 POSITION_FILE = "portico_position.json"
@@ -39,6 +40,8 @@ _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
 _STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt")
 _CHECKSUMS = "xxh3:"
+_MOST_LAYERS = 1_000
+_MOST_LABELS = 1_000_000
 # What readers of JSON, pickles and safetensors raise for damaged content, of which a length may be a huge number.
 DAMAGE = (
     MemoryError,
@@ -145,6 +148,28 @@ def weight_files(folder: Path) -> list[Path]:
                 return [folder / name, *sorted(shards)] if all(map(Path.is_file, shards)) else []
     adapters = [folder / name for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)]
     return [file for file in adapters if file.is_file()]
+
+
+def refuse_oversized_model(name_or_path: str) -> None:
+    """Refuse a folder whose small files would fill the memory when ``from_pretrained`` reads them.
+
+    Raises:
+        UnpicklingError: If a pickle of its weights would.
+        InputError: If its configuration asks for more layers or labels than any model has.
+    """
+    config = Path(name_or_path, "config.json")
+    settings: Any = None
+    with suppress(*DAMAGE, RecursionError):  # which ``from_pretrained`` explains
+        settings = json.loads(config.read_bytes())
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        most = _MOST_LABELS if name == "num_labels" else _MOST_LAYERS
+        is_count = name == "num_labels" or name.endswith(("layer", "layers"))
+        if is_count and isinstance(value, int | float) and value > most:
+            raise InputError(f"{config}: `{printable(name)}` is more than {most:,}; restore the file.")
+    for file in weight_files(Path(name_or_path)):
+        if file.suffix not in (".safetensors", ".json"):
+            with file.open("rb") as opened:
+                refuse_oversized(opened)
 
 
 def _fault(listed: dict[str, tuple[int, str]]) -> str | None:

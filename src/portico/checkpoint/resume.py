@@ -41,7 +41,7 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
-from portico.trust.files import UnpicklingError
+from portico.trust.files import UnpicklingError, load_tensors
 
 _MAX_COUNT = 1 << 63
 
@@ -175,7 +175,7 @@ def load_optimizer_and_scheduler(
     with reading(optimizer_file):
         saved = _read_optimizer(parts.model, optimizer, folder, parts.args.device)
     with reading(scheduler_file):
-        saved_schedule = torch.load(scheduler_file, weights_only=True)
+        saved_schedule = load_tensors(scheduler_file)
     with reading(optimizer_file, into_model=True):
         present = [{name: one for name, one in group.items() if name != "params"} for group in optimizer.param_groups]
         state = convert(saved)
@@ -236,7 +236,7 @@ def _read_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path, device
     # On the CPU, whatever the device: the optimizer moves what belongs on the device, but leaves Adam's step counts
     # where they are loaded, and would wait for a device to read each of them at every step (pytorch/pytorch#74424).
     is_mapped = is_sharded(model) or device.type != "cpu"
-    saved: dict[str, Any] = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=is_mapped)
+    saved: dict[str, Any] = load_tensors(folder / OPTIMIZER_FILE, map_location="cpu", mmap=is_mapped)
     return shard_optimizer_state(model, optimizer, saved, folder) if is_sharded(model) else saved
 
 
@@ -265,7 +265,7 @@ def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
         logger.warning("%s is missing, so the loss scale starts afresh.", file)
         return
     with reading(file):
-        scaler.load_state_dict(torch.load(file, weights_only=True))
+        scaler.load_state_dict(load_tensors(file))
 
 
 def save_position(folder: str, position: tuple[int, int]) -> None:
@@ -324,7 +324,7 @@ def load_rng_state(folder: str | None, args: HFTrainingArguments) -> None:
         )
         return
     with hf_compat.safe_globals(), reading(file):
-        set_rng_states(torch.load(file, weights_only=True), args)
+        set_rng_states(load_tensors(file), args)
 
 
 def set_rng_states(states: dict[str, Any], args: HFTrainingArguments) -> None:
@@ -342,7 +342,7 @@ def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     file = _position_file(folder, loader)
     torch.save(position, file)
     try:
-        torch.load(file, weights_only=True)
+        load_tensors(file)
     except UnpicklingError:
         file.unlink()
         logger.warning_once(
@@ -360,7 +360,7 @@ def load_stream_position(folder: str, loader: object, num_batches: int) -> dict[
     position = None
     if has_file(Path(folder), file.name):
         with reading(file):
-            position = torch.load(file, weights_only=True)
+            position = load_tensors(file)
         # Another batch size or number of processes: batches are counted, as transformers does.
         if (position["num_batches"], position["num_processes"]) != (num_batches, loader.config.num_processes):
             position = None

@@ -28,7 +28,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty, is_sharded
 from portico.errors import InputError
-from portico.trust.files import ShardReader, read_shards
+from portico.trust.files import ShardReader, load_tensors, read_shards
 
 OPTIMIZER_FOLDER = "optimizer_0"
 # What `transformers.Trainer` writes under FSDP: files with `state_dict_type="FULL_STATE_DICT"`, and the folder with
@@ -196,7 +196,7 @@ def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
 def _in_file(file: Path) -> dict[str, _StoredWeight]:
     with reading(file):
         if file.suffix != ".safetensors":
-            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            tensors = load_tensors(file, map_location="cpu", mmap=True)
             return {name: _StoredWeight(list(tensor.shape), tensor, name) for name, tensor in tensors.items()}
         with safe_open(file, framework="pt") as opened:
             names = opened.keys()
@@ -254,7 +254,7 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
     names = _names(model)
     parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
     if has_file(folder, FSDP_OPTIMIZER_FILE):
-        saved = torch.load(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", weights_only=True, mmap=True)
+        saved = load_tensors(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", mmap=True)
         options = {name: group for group in saved["param_groups"] for name in group["params"]}
         _check_names(model, parameters, saved["state"], options, folder)
         return _state_dict(optimizer, names, saved["state"], options)

@@ -34,6 +34,7 @@ from portico.compat.transformers import (
 )
 from portico.distributed.model_parallel import full_tensor, gathered_root, is_sharded
 from portico.errors import InputError
+from portico.trust.files import load_tensors
 
 
 def save_weights(
@@ -146,7 +147,7 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
         if has_file(path, name):
             file = path / name
             with reading(file):
-                weights = torch.load(file, map_location="cpu", weights_only=True)
+                weights = load_tensors(file, map_location="cpu")
             with _fitting(model, path):
                 return model.load_state_dict(weights, False)
     if has_file(path, SAFE_WEIGHTS_INDEX_NAME) or has_file(path, WEIGHTS_INDEX_NAME):

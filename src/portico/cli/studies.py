@@ -79,8 +79,9 @@ def open_storage(address: str) -> "BaseStorage":
             f"`{setting}` needs the driver of its database, which is not installed; install it, such as "
             "psycopg2-binary for PostgreSQL or PyMySQL for MySQL, or set the storage to sqlite:///<file>."
         ) from error
-    except (OSError, ValueError, LookupError, TypeError, SQLAlchemyError, OptunaError) as error:
-        reason = printable(str(error).splitlines()[0])
+    # Optuna asserts that it knows the codes in a journal.
+    except (OSError, ValueError, LookupError, TypeError, AssertionError, SQLAlchemyError, OptunaError) as error:
+        reason = printable((str(error) or type(error).__name__).splitlines()[0])
         raise InputError(
             f"`{setting}` cannot be used ({reason}); set it to sqlite:///<file> or to a journal "
             "file, in a folder that exists and can be written to, or to the URL of a database that runs."

@@ -101,7 +101,9 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
         return
     package = import_datasets(f"{path} was saved with `datasets`")
     try:
-        yield package.load_from_disk(str(path))
+        dataset = package.load_from_disk(str(path))
+        dataset.data.validate(full=True)  # else a damaged offset ends the process
+        yield dataset
     except InputError:
         raise
     except Exception as error:  # damaged files raise errors of json, pyarrow, datasets and Python

@@ -21,6 +21,7 @@ from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
 from portico.errors import printable
 from portico.gradient_descent.construction import ConfigurationError, Registrable
+from portico.trust.files import load_tensors
 
 if TYPE_CHECKING:
     from portico.gradient_descent.run import Progress
@@ -180,7 +181,7 @@ class Checkpointer(Registrable):
             return None
         try:
             with safe_globals():
-                states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+                states = [load_tensors(Path(path), map_location="cpu") for path in paths]
         except (*DAMAGE, RuntimeError) as error:
             reason = printable(str(error).partition(".")[0])
             raise ConfigurationError(
@@ -252,7 +253,7 @@ class BestWeights:
     def load(self, model: nn.Module) -> None:
         weights = self._in_memory
         if self.path is not None:
-            weights = torch.load(self.path, map_location="cpu", weights_only=True)
+            weights = load_tensors(self.path, map_location="cpu")
         assert weights is not None, "weights have been kept"
         model.load_state_dict(weights)
 

@@ -31,7 +31,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
-from portico.trust.files import UnpicklingError
+from portico.trust.files import UnpicklingError, load_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class GradientDescentExperiment(Experiment):
                 "add a 'validation_data_loader' to it."
             )
         try:
-            parts.model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+            parts.model.load_state_dict(load_tensors(file, map_location="cpu"))
         except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
             raise InputError(
                 f"`args.weights={path}` has no weights of this model ({reason_of(error)}); set it to the folder of a "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedModel
 
+from portico.checkpoint.manifest import refuse_oversized_model
 from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.task_model import ModelForDownstreamTasks
 from portico.trainer import Trainer
@@ -133,6 +134,7 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: Pr
         f"The teacher `{model_path}` cannot be loaded",
         "give a folder written by `save_pretrained`, or a name on the hub.",
     ):
+        refuse_oversized_model(model_path)
         config = AutoConfig.from_pretrained(config_path or model_path)
         heads = getattr(student, "task_heads", None)
         if heads is None and not getattr(config, "task_heads", None):

@@ -14,6 +14,7 @@ from transformers import (
     T5Config,
 )
 
+from portico.checkpoint.manifest import refuse_oversized_model
 from portico.compat.annotations import Examples as Features
 from portico.compat.annotations import Loader, Nested
 from portico.compat.transformers import EvalLoopOutput
@@ -99,6 +100,7 @@ def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTok
         "set it to a folder written by `save_pretrained`, to a hub name such as google-t5/t5-small, or to null for a "
         "small T5 trained from scratch.",
     ):
+        refuse_oversized_model(name_or_path)
         model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
         return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
 

@@ -18,6 +18,7 @@ from transformers import (
     ViTConfig,
 )
 
+from portico.checkpoint.manifest import refuse_oversized_model
 from portico.cli.settings import further_keys
 from portico.errors import loading_pretrained
 from portico.loop.model_setup import set_attention
@@ -102,6 +103,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
             "set it to a folder written by `save_pretrained`, such as the folder of a run, to a hub name, or to null "
             f"for a {self.kind} trained from scratch.",
         ):
+            refuse_oversized_model(name)
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
                 if not all(str(known).startswith("LABEL_") for known in config.label2id):

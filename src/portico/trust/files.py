@@ -1,18 +1,22 @@
 """Where files are opened that could hold code; no other module unpickles.
 
-What comes from elsewhere is read as data: tensors by ``torch.load(weights_only=True)``, which other modules call too,
-the shards of ``torch.distributed.checkpoint`` by :func:`read_shards`, YAML by :func:`plain_yaml`. What is unpickled in
-full has been written by this run itself, or is named by the user.
+What comes from elsewhere is read as data, and cannot take much more memory than its file: tensors by
+:func:`load_tensors`, the shards of ``torch.distributed.checkpoint`` by :func:`read_shards`, YAML by
+:func:`plain_yaml`. What is unpickled in full has been written by this run itself, or is named by the user.
 """
 
 import io
 import itertools
+import math
 import pickle
+import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError as UnpicklingError
-from typing import Any
+from typing import IO, Any, ClassVar
+from zipfile import BadZipFile, ZipFile
 
 import torch
 import yaml
@@ -68,6 +72,141 @@ def load_classifier(setting: str, path: Path) -> Any:
 
 # ---- What may come from anywhere ----
 
+_MOST_TIMES = 100
+_ALWAYS_TAKEN = 64 << 20  # bytes
+_ELEMENT = 8  # bytes of a number in a tensor, at most in what we write
+_ZIP_MAGIC = b"PK\x03\x04"
+_PICKLES_IN_LEGACY_FILES = 5
+# What nobody writes for values: other ways to call, and bytes that are allocated before they are read.
+_REFUSED_OPCODES = b"".join(
+    (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.BYTEARRAY8)
+)
+_CALLS = pickle.REDUCE + pickle.NEWOBJ + pickle.BUILD
+
+
+def _counting(read: Callable[[Any], None]) -> Callable[["_BoundedUnpickler"], None]:
+    """Return ``read``, which handles an opcode that calls, with the memory counted before."""
+
+    def count_and_read(unpickler: "_BoundedUnpickler") -> None:
+        unpickler.take_for_call()
+        read(unpickler)
+
+    return count_and_read
+
+
+class _BoundedUnpickler(pickle._Unpickler):
+    """Refuses a pickle before the calls in it make values of more than ``most`` bytes.
+
+    Python's class, since the one in C makes a list as long as an index in the file.
+    """
+
+    stack: list[Any]
+    dispatch: ClassVar[dict[int, Any]] = {
+        code: _counting(read) if code in _CALLS else read
+        for code, read in pickle._Unpickler.dispatch.items()
+        if code not in _REFUSED_OPCODES
+    }
+
+    def __init__(self, file: IO[bytes], most: int = _ALWAYS_TAKEN) -> None:
+        super().__init__(file, encoding="bytes")
+        self._most = most
+        self._taken = 0
+
+    @override
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except (LookupError, TypeError, AttributeError, struct.error) as error:
+            raise UnpicklingError(f"it is damaged ({error})") from error
+
+    def take(self, num_bytes: int) -> None:
+        self._taken += abs(num_bytes)
+        if self._taken > self._most:
+            raise UnpicklingError(f"its values would take more than {self._most:,} bytes")
+
+    def take_for_call(self) -> None:
+        """Take what a call may make of its arguments: copies, as many bytes as a number says, or a tensor."""
+        given = self.stack[-1] if isinstance(self.stack[-1], tuple | list) else ()
+        self.take(sum(len(one) for one in given if isinstance(one, Sized)))
+        if given and _are_integers(given):
+            self.take(_ELEMENT * math.prod(given))
+        elif len(given) > 3 and isinstance(given[2], tuple) and _are_integers(given[2]):
+            self.take(_ELEMENT * math.prod(given[2]))  # storage, offset, shape, strides, ...
+
+
+def _are_integers(values: Sequence[object]) -> bool:
+    return all(isinstance(one, int) for one in values)
+
+
+class _Placeholder:
+    """Stands for what a pickle names, and for what would be made of it."""
+
+    def __init__(self, *args: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+
+class _Rehearsal(_BoundedUnpickler):
+    """Reads a pickle of torch with placeholders for tensors and all else that it names."""
+
+    @override
+    def find_class(self, module: str, name: str) -> Any:
+        return _Placeholder
+
+    @override
+    def persistent_load(self, pid: Any) -> Any:
+        return _Placeholder()  # torch reads no more of a storage than the file has
+
+
+def load_tensors(file: Path, **options: Any) -> Any:
+    """Return ``torch.load(weights_only=True)`` of a file, with more ``options`` of ``torch.load``.
+
+    Raises:
+        UnpicklingError: If it would take much more memory than the file has bytes, or names more than torch allows.
+    """
+    with file.open("rb") as opened:
+        refuse_oversized(opened)
+    return torch.load(file, weights_only=True, **options)
+
+
+def refuse_oversized(file: IO[bytes]) -> None:
+    """Raise an ``UnpicklingError`` if a file of torch would take much more memory than it has bytes; else rewind it.
+
+    torch writes archives without compression. The pickle in an archive, or the five in a file of torch before 1.6, may
+    call a few types, such as ``bytearray`` with a number, so it is read first with placeholders in their place.
+    """
+    size = file.seek(0, io.SEEK_END)
+    most = max(_ALWAYS_TAKEN, _MOST_TIMES * size)
+    file.seek(0)
+    is_archive = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+    file.seek(0)
+    if is_archive:
+        try:
+            with ZipFile(file) as archive:
+                parts = archive.infolist()
+                inside = sum(one.file_size for one in parts)
+                if inside > size:
+                    raise UnpicklingError(f"its parts would take {inside:,} bytes, but the file has {size:,}")
+                for one in parts:
+                    if one.filename.lower().endswith("data.pkl"):
+                        _Rehearsal(archive.open(one), most).load()
+        except (BadZipFile, RuntimeError) as error:
+            raise UnpicklingError(str(error)) from error
+    else:
+        with suppress(EOFError):  # which torch meets too
+            for _ in range(_PICKLES_IN_LEGACY_FILES):
+                _Rehearsal(file, most).load()
+    file.seek(0)
+
+
+# A run writes 5,000. Brackets take 350 times as much memory as text, and 30 seconds per million.
+_LONGEST_YAML = 1 << 18
+
 
 class _PlainLoader(yaml.SafeLoader):
     """Reads YAML without aliases: a run writes none, and nested ones make a few lines a value of any size."""
@@ -80,6 +219,8 @@ class _PlainLoader(yaml.SafeLoader):
 
 def plain_yaml(text: str) -> Any:
     """Return the value of a YAML text without tags and aliases; raise ``yaml.YAMLError`` for any other."""
+    if len(text) > _LONGEST_YAML:
+        raise yaml.YAMLError(f"it has {len(text):,} characters, more than the {_LONGEST_YAML:,} of any run")
     try:
         return yaml.load(text, _PlainLoader)
     except RecursionError as error:
@@ -98,11 +239,23 @@ class ShardReader(FileSystemReader):
             metadata = _ShardTable(file).load()
         if not isinstance(metadata, Metadata):
             raise UnpicklingError(f"its table of contents is a {type(metadata).__name__}")
+        for stored in metadata.storage_data.values():
+            if Path(stored.relative_path).name != stored.relative_path or stored.transform_descriptors:
+                raise UnpicklingError(
+                    f"it names {stored.relative_path!r}, which is no shard next to it, or compressed"
+                )
         metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata
 
+    @override
+    def _slice_file(self, file: IO[bytes], sinfo: Any) -> IO[bytes]:
+        # A copy of one tensor: the view seeks from its end in the wrong direction, where an archive has its table.
+        part = io.BytesIO(super()._slice_file(file, sinfo).read(sinfo.length))
+        refuse_oversized(part)
+        return part
 
-class _ShardTable(pickle.Unpickler):
+
+class _ShardTable(_BoundedUnpickler):
     """Admits the classes of a table of contents, which hold sizes, places and types."""
 
     _TABLE = ("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata")
@@ -133,7 +286,7 @@ class _ValuePlanner(DefaultLoadPlanner):
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
 
 
-class _SamplerStates(pickle.Unpickler):
+class _SamplerStates(_BoundedUnpickler):
     """Reads the names in states of ``optuna.samplers.CmaEsSampler``, whose parts are numbers and arrays."""
 
     _ADMITTED = (
@@ -142,18 +295,11 @@ class _SamplerStates(pickle.Unpickler):
         *(("numpy._core.multiarray", name) for name in ("_reconstruct", "scalar")),
     )
 
-    class _Placeholder:
-        def __init__(self, *args: object) -> None:
-            pass
-
-        def __setstate__(self, state: object) -> None:
-            pass
-
     @override
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ADMITTED:
             raise UnpicklingError(f"it names {module}.{name}, which is not called")
-        return self._Placeholder
+        return _Placeholder
 
 
 def check_sampler_states(attributes: Mapping[str, object]) -> None:

@@ -407,6 +407,7 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
         ("hydra.sweeper.storage=no/such.journal", "No such file or directory: 'no/such.journal'); set it to sqlite"),
         ("hydra.sweeper.storage=.", "`hydra.sweeper.storage=.` cannot be used ([Errno 21] Is a directory: '.')"),
         ("hydra.sweeper.storage=text", "`hydra.sweeper.storage=text` is a file without studies of Optuna"),
+        ("hydra.sweeper.storage=of_another", "`hydra.sweeper.storage=of_another` cannot be used (Should not reach.)"),
         ("hydra.sweeper.storage=redis://localhost", "redis://localhost` cannot be used (Can't load plugin"),
         ("hydra.sweeper.storage=sqlite://", "`hydra.sweeper.storage=sqlite://` is lost with its process"),
         (
@@ -417,6 +418,7 @@ def test_trials_are_drawn_several_at_a_time_without_a_launcher_too(search, found
 )
 def test_wrong_settings_of_the_search_are_answered_in_a_sentence(search, capsys, tmp_path, override, message):
     (tmp_path / "text").write_text("notes\n")
+    (tmp_path / "of_another").write_text('{"op_code": 99}\n')
     changes = ["hydra.sweeper.n_trials=2"] * ("n_trials" not in override)
     values = "args.learning_rate=interval(1e-5, 1e-1)"
     assert search(*changes, override, values=values, seeded="sampler" not in override) == 1

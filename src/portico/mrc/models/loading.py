@@ -18,6 +18,7 @@ from transformers import (
     XLNetForQuestionAnswering,
 )
 
+from portico.checkpoint.manifest import refuse_oversized_model
 from portico.errors import InputError, loading_pretrained
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
@@ -86,6 +87,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         f"{given} cannot be loaded as a question answering model with its tokenizer",
         "set it to a folder written by `save_pretrained`, or to a hub name such as bert-base-uncased.",
     ):
+        refuse_oversized_model(name_or_path)
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)

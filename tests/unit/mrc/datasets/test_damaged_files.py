@@ -205,3 +205,16 @@ def test_damaged_stored_dataset_is_refused(tmp_path, suffix):
                 read_examples(tmp_path / "stored")
         path.write_bytes(content)
     assert len(read_examples(tmp_path / "stored")) == 1
+
+
+def test_a_stored_text_beyond_its_file_is_refused(tmp_path):
+    """Reading it would end the process."""
+    examples = [{**FLAT_SQUAD[0], "id": str(number), "title": "Oslo"} for number in range(3)]
+    datasets.Dataset.from_list(examples).save_to_disk(tmp_path / "stored")
+    (path,) = (tmp_path / "stored").glob("*.arrow")
+    ends = [number.to_bytes(4, "little") for number in (0, 4, 8, 12, 1 << 30)]
+    content = path.read_bytes()
+    assert b"".join(ends[:4]) in content
+    path.write_bytes(content.replace(b"".join(ends[:4]), b"".join([*ends[:3], ends[4]])))
+    with pytest.raises(InputError, match="spanned by binary"):
+        read_examples(tmp_path / "stored")
