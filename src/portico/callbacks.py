@@ -210,15 +210,16 @@ class _Search(Callback):
         ours: TrainerHooks = pl_module.hf_trainer
         if self._has_searched or ours.state.global_step > 0:
             return
-        why = self._obstacle(ours)
         if ours.module.is_under_plain_trainer:
-            why = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
+            why: str | None = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
         elif type(trainer.strategy) is not SingleDeviceStrategy:
             why = f"search in one process on one device, without `strategy={type(trainer.strategy).__name__}`"
         elif ours.accelerator.scaler is not None:
             why = "search in bf16 or 32 bits, since fp16 skips steps"
         elif hasattr(ours.optimizer, "fused_backward"):
             why = "give an optimizer that steps after the backward pass"
+        else:
+            why = self._obstacle(ours)
         if why is not None:
             raise InputError(f"{type(self).__name__} cannot search here; {why}.")
         self._has_searched = True
@@ -501,7 +502,8 @@ class BatchSizeFinder(_Search):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         ours: TrainerHooks = pl_module.hf_trainer
-        if self.apply and ours.state.global_step > 0 and ours.state.train_batch_size is not None:
+        is_resumed = ours.state.global_step > 0 and not ours.module.is_under_plain_trainer
+        if self.apply and is_resumed and ours.state.train_batch_size is not None:
             # The checkpoint's batch size, which the arguments of the script do not have.
             self._use(ours, ours.state.train_batch_size)
         super().on_fit_start(trainer, pl_module)
