@@ -1,8 +1,13 @@
-"""Callbacks: :class:`LossSpike`, :class:`LearningRateFinder`, and :class:`ProfilerCallback`, which profiles steps."""
+"""Callbacks.
+
+:class:`LossSpike` reacts to the loss, :class:`LearningRateFinder` and :class:`BatchSizeFinder` search before a run,
+:class:`ProfilerCallback` profiles steps.
+"""
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
@@ -17,15 +22,19 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.optim.lr_scheduler import LambdaLR
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
+from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from portico.checkpoint.manifest import newest_complete, reading
 from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
-from portico.compat.lightning import LearningRateResults
-from portico.compat.transformers import ExportableState, HFTrainingArguments, logger
+from portico.compat.lightning import EndOfFit, LearningRateResults
+from portico.compat.transformers import ExportableState, HFTrainingArguments, has_length, logger
+from portico.distributed.loaders import num_examples_in_round
 from portico.distributed.model_parallel import full_tensor
+from portico.distributed.placement import release_memory
 from portico.errors import InputError
+from portico.loop.model_setup import is_out_of_memory
 from portico.loop.module import BackwardPass
 from portico.trust.files import load_tensors
 from portico.trust.names import data_only
@@ -190,6 +199,88 @@ def _is_finite(model: torch.nn.Module | None) -> bool:
     return model is not None and all(bool(full_tensor(one.detach()).isfinite().all()) for one in model.parameters())
 
 
+# ---- Searches before a training ----
+
+
+class _Search(Callback):
+    """Searches once before a training, in one process on one device; a resumed run does not search."""
+
+    _has_searched = False
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        ours: TrainerHooks = pl_module.hf_trainer
+        if self._has_searched or ours.state.global_step > 0:
+            return
+        if ours.module.is_under_plain_trainer:
+            why: str | None = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
+        elif type(trainer.strategy) is not SingleDeviceStrategy:
+            why = f"search in one process on one device, without `strategy={type(trainer.strategy).__name__}`"
+        elif ours.accelerator.scaler is not None:
+            why = "search in bf16 or 32 bits, since fp16 skips steps"
+        elif hasattr(ours.optimizer, "fused_backward"):
+            why = "give an optimizer that steps after the backward pass"
+        else:
+            why = self._obstacle(ours)
+        if why is not None:
+            raise InputError(f"{type(self).__name__} cannot search here; {why}.")
+        self._has_searched = True
+        self._search(ours)
+
+    @abstractmethod
+    def _obstacle(self, ours: "TrainerHooks") -> str | None:
+        """Return what to set instead, if this search is impossible with these parts."""
+
+    @abstractmethod
+    def _search(self, ours: "TrainerHooks") -> None: ...
+
+
+def _windows(ours: "TrainerHooks", num_steps: int) -> Iterator[tuple[list[Any], Any]]:
+    """Yield accumulation windows of a new loader, which starts over as often as needed."""
+    loader = ours.get_train_dataloader()
+    num_batches = ours.args.gradient_accumulation_steps
+    batches = iter(loader)
+    for _ in range(num_steps):
+        window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
+        if not window:
+            batches = iter(loader)
+            window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
+        if not window:
+            return
+        ours.current_gradient_accumulation_steps = len(window)
+        yield window, num_items
+
+
+def _step(ours: "TrainerHooks", batches: list[Any], num_items: Any) -> float:
+    """Make an optimizer step of a window; return its loss."""
+    loss = float(sum(ours.training_step(ours.model_wrapped, batch, num_items) for batch in batches))
+    ours.clip_and_measure_gradients()
+    ours.optimizer.step()
+    ours.model.zero_grad()
+    return loss
+
+
+@contextmanager
+def _unchanged(ours: "TrainerHooks") -> Iterator[None]:
+    """Run backward in each step of the block, and restore weights, modes, optimizer and random states after it."""
+    tensors = [*(one for one in ours.model.parameters() if one.requires_grad), *ours.model.buffers()]
+    # On the CPU, so that a search for a batch size finds the memory that the training will have.
+    values = [one.detach().to("cpu", copy=True) for one in tensors]
+    modes = [(module, module.training) for module in ours.model.modules()]
+    optimizer = deepcopy(ours.optimizer.state_dict())
+    backward = BackwardPass(ours.backward_at_once, inside_step=True)
+    try:
+        with isolate_rng(), backward.serving(ours.accelerator):
+            yield
+    finally:
+        ours.model.zero_grad()
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+        for module, mode in modes:
+            module.training = mode
+        ours.optimizer.load_state_dict(optimizer)
+
+
 # ---- Learning rates ----
 
 _FEWEST_RATES = 13  # Lightning's suggestion leaves out ten at the beginning and one at the end
@@ -197,7 +288,7 @@ _SMOOTHING = 0.98
 
 
 @data_only
-class LearningRateFinder(Callback):
+class LearningRateFinder(_Search):
     """Tries rising learning rates before a training, suggests one, and restores everything.
 
     The suggestion is where the smoothed loss falls fastest; it is reported, not used, unless ``apply`` is set. The
@@ -252,11 +343,7 @@ class LearningRateFinder(Callback):
         self.apply = apply
         self.optimal_lr: LearningRateResults | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        ours: TrainerHooks = pl_module.hf_trainer
-        if self.optimal_lr is not None or ours.state.global_step > 0:
-            return
-        self._refuse_unsupported(ours, trainer)
+    def _search(self, ours: "TrainerHooks") -> None:
         found = LearningRateResults(self.mode, self.min_lr, self.max_lr, self.num_training_steps)
         with _unchanged(ours):
             found.results.update(self._losses(ours))
@@ -275,20 +362,12 @@ class LearningRateFinder(Callback):
         if ours.args.should_save:
             _write_search(found, Path(str(ours.args.output_dir)))
 
-    def _refuse_unsupported(self, ours: "TrainerHooks", trainer: pl.Trainer) -> None:
-        why = None
-        if ours.module.is_under_plain_trainer:
-            why = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
-        elif type(trainer.strategy) is not SingleDeviceStrategy:
-            why = f"search in one process on one device, without `strategy={type(trainer.strategy).__name__}`"
-        elif ours.accelerator.scaler is not None:
-            why = "search in bf16 or 32 bits, since fp16 skips steps"
-        elif hasattr(ours.optimizer, "fused_backward") or not _initial_rate(ours.optimizer.param_groups[0]):
-            why = "give an optimizer that steps after the backward pass, with a learning rate above 0"
-        elif self.apply and not isinstance(ours.lr_scheduler, LambdaLR):
-            why = f"leave `apply` out, since a {type(ours.lr_scheduler).__name__} sets the rates itself"
-        if why is not None:
-            raise InputError(f"LearningRateFinder cannot search here; {why}.")
+    def _obstacle(self, ours: "TrainerHooks") -> str | None:
+        if not _initial_rate(ours.optimizer.param_groups[0]):
+            return "give an optimizer with a learning rate above 0"
+        if self.apply and not isinstance(ours.lr_scheduler, LambdaLR):
+            return f"leave `apply` out, since a {type(ours.lr_scheduler).__name__} sets the rates itself"
+        return None
 
     def _losses(self, ours: "TrainerHooks") -> dict[str, list[float]]:
         """Train with each rate, and return the rates and the smoothed losses."""
@@ -301,11 +380,7 @@ class LearningRateFinder(Callback):
             rate = self._rate(step / (self.num_training_steps - 1))
             for group, share in zip(groups, shares, strict=True):
                 group["lr"] = rate * share
-            batches, num_items = window
-            loss = float(sum(ours.training_step(ours.model_wrapped, batch, num_items) for batch in batches))
-            ours.clip_and_measure_gradients()
-            ours.optimizer.step()
-            ours.model.zero_grad()
+            loss = _step(ours, *window)
             # Exponential mean without the bias of its start, as in Lightning's finder.
             mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
             rates.append(rate)
@@ -319,43 +394,6 @@ class LearningRateFinder(Callback):
         if self.mode == "linear":
             return self.min_lr + progress * (self.max_lr - self.min_lr)
         return self.min_lr * (self.max_lr / self.min_lr) ** progress
-
-
-def _windows(ours: "TrainerHooks", num_steps: int) -> Iterator[tuple[list[Any], Any]]:
-    """Yield accumulation windows of a new loader, which starts over as often as needed."""
-    loader = ours.get_train_dataloader()
-    num_batches = ours.args.gradient_accumulation_steps
-    batches = iter(loader)
-    for _ in range(num_steps):
-        window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
-        if not window:
-            batches = iter(loader)
-            window, num_items = ours.get_batch_samples(batches, num_batches, ours.args.device)
-        if not window:
-            return
-        ours.current_gradient_accumulation_steps = len(window)
-        yield window, num_items
-
-
-@contextmanager
-def _unchanged(ours: "TrainerHooks") -> Iterator[None]:
-    """Run backward in each step of the block, and restore weights, modes, optimizer and random states after it."""
-    tensors = [*(one for one in ours.model.parameters() if one.requires_grad), *ours.model.buffers()]
-    values = [one.detach().clone() for one in tensors]
-    modes = [(module, module.training) for module in ours.model.modules()]
-    optimizer = deepcopy(ours.optimizer.state_dict())
-    backward = BackwardPass(ours.backward_at_once, inside_step=True)
-    try:
-        with isolate_rng(), backward.serving(ours.accelerator):
-            yield
-    finally:
-        ours.model.zero_grad()
-        with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor.copy_(value)
-        for module, mode in modes:
-            module.training = mode
-        ours.optimizer.load_state_dict(optimizer)
 
 
 def _initial_rate(group: Mapping[str, Any]) -> float:
@@ -392,6 +430,158 @@ def _write_search(found: LearningRateResults, folder: Path) -> None:
     figure = Figure()
     found.plot(suggest=found.suggestion() is not None, ax=figure.subplots())
     figure.savefig(folder / "lr_finder.png")
+
+
+# ---- Batch sizes ----
+
+
+@data_only
+class BatchSizeFinder(_Search):
+    """Tries rising batch sizes before a training, suggests the largest that fits the memory, and restores everything.
+
+    The suggestion is reported, not used, unless ``apply`` is set. A size fits if a few optimizer steps with it end
+    without an out-of-memory error; sizes that were not tried are never suggested. Batches come from new loaders, so
+    longer examples may come later than those that were tried: leave them some room, as ``margin`` does.
+
+    Weights, optimizer and random states are the same after the search as before it, as for
+    :class:`LearningRateFinder`. A trainer searches once. A resumed run does not search, and continues with the batch
+    size of its checkpoint if ``apply`` is set.
+
+    Args:
+        mode: ``"power"`` doubles the size until memory runs out; ``"binsearch"`` then searches between the last two.
+        steps_per_trial: Optimizer steps with each size, at least 1; the first one allocates the optimizer's state.
+        init_val: First batch size per device.
+        max_trials: Largest number of sizes tried.
+        margin: Part of the largest size, from 0 to below 1, by which ``"binsearch"`` makes the suggestion smaller.
+        max_val: Largest size tried. A training set with fewer examples limits the size too.
+        apply: Train with the suggested size: it becomes ``args.per_device_train_batch_size``, before loaders, step
+            counts and schedule are made. ``num_train_epochs`` or ``max_steps``, ``gradient_accumulation_steps`` and
+            ``learning_rate`` remain, so the number of epochs means other numbers of steps.
+
+    Attributes:
+        optimal_batch_size: The suggestion; ``None`` before the search.
+
+    Raises:
+        InputError: If an argument is refused, not even one example fits, the training set is a ``DataLoader``, or the
+            run is in several processes, in fp16, on another backend or under a plain ``lightning.Trainer``.
+
+    Source: ``lightning.pytorch.callbacks.BatchSizeFinder`` of Lightning 2.6.
+    """
+
+    def __init__(
+        self,
+        mode: str = "power",
+        steps_per_trial: int = 3,
+        init_val: int = 2,
+        max_trials: int = 25,
+        margin: float = 0.05,
+        max_val: int = 8192,
+        *,
+        apply: bool = False,
+    ) -> None:
+        if mode not in ("power", "binsearch"):
+            raise InputError(f"`mode={mode!r}` is unknown; set it to 'power' or 'binsearch'.")
+        for name, value in {
+            "steps_per_trial": steps_per_trial,
+            "init_val": init_val,
+            "max_trials": max_trials,
+        }.items():
+            if value < 1:
+                raise InputError(f"`{name}={value}` is not positive; set it to an int >= 1.")
+        if not 0 <= margin < 1:
+            raise InputError(f"`margin={margin}` is not a part of the batch size; set 0 <= `margin` < 1.")
+        if max_val < init_val:
+            raise InputError(f"`max_val={max_val}` is below `init_val={init_val}`; set it to {init_val} or more.")
+        self.mode = mode
+        self.steps_per_trial = steps_per_trial
+        self.init_val = init_val
+        self.max_trials = max_trials
+        self.margin = margin
+        self.max_val = max_val
+        self.apply = apply
+        self.optimal_batch_size: int | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        ours: TrainerHooks = pl_module.hf_trainer
+        is_resumed = ours.state.global_step > 0 and not ours.module.is_under_plain_trainer
+        if self.apply and is_resumed and ours.state.train_batch_size is not None:
+            # The checkpoint's batch size, which the arguments of the script do not have.
+            self._use(ours, ours.state.train_batch_size)
+        super().on_fit_start(trainer, pl_module)
+
+    def _obstacle(self, ours: "TrainerHooks") -> str | None:
+        if isinstance(ours.train_dataset, DataLoader | pl.LightningDataModule):
+            return f"a {type(ours.train_dataset).__name__} has a batch size; give its dataset as `train_dataset`"
+        with ours.batches_of(self.init_val):
+            size = num_examples_in_round(ours.get_train_dataloader())
+        if size is None:
+            return "its training loader has batches of any size"
+        if size != self.init_val:
+            return f"`get_train_dataloader` returns batches of {size} examples, whatever the batch size is"
+        return None
+
+    def _search(self, ours: "TrainerHooks") -> None:
+        most = self.max_val
+        if has_length(ours.train_dataset):
+            most = min(most, len(ours.train_dataset))
+        with _unchanged(ours):
+            best, failed = self._largest(lambda size: self._fits(ours, size), most)
+        if best == 0:
+            raise InputError(
+                f"No batch size fits the memory: even {failed} runs out of it; set `activation_checkpointing=True`, "
+                "shorten the examples, or take a smaller model."
+            )
+        is_reduced = self.mode == "binsearch" and failed is not None
+        self.optimal_batch_size = max(1, int(best * (1 - self.margin))) if is_reduced else best
+        why = "no larger size was tried" if failed is None else f"{failed} ran out of memory"
+        if self.apply:
+            logger.warning(f"The training uses the suggested batch size {self.optimal_batch_size}; {why}.")
+            self._use(ours, self.optimal_batch_size)
+        else:
+            logger.warning(
+                f"Suggested `per_device_train_batch_size`: {self.optimal_batch_size}; {why}. `apply=True` would train "
+                "with it."
+            )
+
+    def _largest(self, fits: Callable[[int], bool], most: int) -> tuple[int, int | None]:
+        """Return the largest size found that fits, 0 if none does, and the smallest that does not, if any."""
+        best = 0
+        failed: int | None = None
+        size = min(self.init_val, most)
+        for _ in range(self.max_trials):
+            if fits(size):
+                best = size
+            else:
+                failed = size
+            if failed is None:
+                size = min(2 * best, most)
+            elif best and self.mode == "power":
+                break
+            else:
+                size = (best + failed) // 2
+            if size == best:
+                break
+        return best, failed
+
+    def _fits(self, ours: "TrainerHooks", size: int) -> bool:
+        release_memory()
+        try:
+            with ours.batches_of(size):
+                for window in _windows(ours, self.steps_per_trial):
+                    _step(ours, *window)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            ours.model.zero_grad()
+            return False
+        return True
+
+    def _use(self, ours: "TrainerHooks", size: int) -> None:
+        """Let the trainer plan the run anew with another batch size, if it differs."""
+        if size != ours.args.per_device_train_batch_size:
+            ours.args.per_device_train_batch_size = size
+            ours.module.run.next_batch_size = size
+            raise EndOfFit
 
 
 # ---- Profiles ----

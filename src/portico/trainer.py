@@ -454,6 +454,15 @@ class Trainer:
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
 
+    @contextlib.contextmanager
+    def batches_of(self, size: int) -> Iterator[None]:
+        """Make ``get_train_dataloader`` return batches of ``size`` examples inside the block."""
+        before, self._train_batch_size = self._train_batch_size, size
+        try:
+            yield
+        finally:
+            self._train_batch_size = before
+
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
         """Return a loader over ``eval_dataset``, given as examples or by name; by default the trainer's set."""
         if eval_dataset is None and self.eval_dataset is None:
@@ -768,6 +777,13 @@ class Trainer:
                 # A failed run still completes its last checkpoint, and raises the error that ended it.
                 self._background.wait()
             self._background.release()
+        if run.next_batch_size is not None:
+            return self._inner_training_loop(
+                run.next_batch_size,
+                resume_from_checkpoint=run.checkpoint,
+                trial=run.trial,
+                ignore_keys_for_eval=run.ignore_keys_for_eval,
+            )
         if run.output is None:
             # The checkpoint was already at the end of the run, so Lightning ran no loop and no hook.
             run.begin()

@@ -83,6 +83,7 @@ OWN_HOOKS = (
     "adopt_state",
     "backward_at_once",
     "batched_alike",
+    "batches_of",
     "checkpoint_parts",
     "clip_and_measure_gradients",
     "evaluating_own_data",
@@ -198,7 +199,7 @@ def check_part_kinds(
 REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
     GradientAccumulationScheduler: "the trainer counts accumulation windows; set `gradient_accumulation_steps`",
     StochasticWeightAveraging: "it replaces the learning rate schedule; use Lightning's `WeightAveraging`",
-    BatchSizeFinder: "the trainer makes the loaders; set `auto_find_batch_size=True`",
+    BatchSizeFinder: "use `portico.callbacks.BatchSizeFinder`, whose `apply=True` sets the batch size",
     LearningRateFinder: "use `portico.callbacks.LearningRateFinder`, whose `apply=True` stands for `update_attr`",
     BackboneFinetuning: (
         "it adds parameters that the schedule does not know; freeze them with `requires_grad_(False)`, or give them a "

@@ -4,15 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.tuner import Tuner
+from torch.utils.data import DataLoader
 
 import portico
 from fresh_process import environment
 from models import Line, Points, ToyDataset, ToyStream, tiny_bert, toy_arguments
-from portico.callbacks import LearningRateFinder, find_spike, is_spike
+from portico.callbacks import BatchSizeFinder, LearningRateFinder, find_spike, is_spike
 from portico.commands.recording import hash_of
 
 
@@ -182,11 +185,11 @@ class OtherStrategy(SingleDeviceStrategy):
     pass
 
 
-def bert_run(folder, finder=None, *, data=ToyDataset, checkpoint=None, parts=None, **changes):
+def bert_run(folder, finder=None, *, data=ToyDataset, model=tiny_bert, checkpoint=None, parts=None, **changes):
     """Train a BERT with dropout; return its trainer, its log and its weights."""
     options = {"max_steps": 5, "learning_rate": 1e-2, "per_device_train_batch_size": 4, **changes}
     trainer = portico.Trainer(
-        tiny_bert(),
+        model(),
         toy_arguments(folder, **options),
         train_dataset=data(),
         lightning_callbacks=[] if finder is None else [finder],
@@ -275,3 +278,142 @@ def test_search_without_matplotlib_or_a_suggestion_says_so(tmp_path, caplog, mon
     assert "No learning rate can be suggested: the loss diverged after" in caplog.text
     assert "lr_finder.csv has the points; `pip install matplotlib`" in caplog.text
     assert not (tmp_path / "lr_finder.png").exists()
+
+
+# Batch sizes ---------------------------------------------------------------------------------------------------------
+
+
+def of_limited_memory(limit):
+    """Return what makes a BERT whose forward pass runs out of memory above ``limit`` examples."""
+
+    def run_out(model, args, kwargs):
+        size = len(kwargs["input_ids"])
+        if size > limit:
+            raise RuntimeError(f"CUDA out of memory. Tried to allocate room for {size} examples.")
+
+    def model():
+        bert = tiny_bert()
+        bert.register_forward_pre_hook(run_out, with_kwargs=True)
+        return bert
+
+    return model
+
+
+class Tuned(pl.LightningModule):
+    """A module whose batch size Lightning's tuner searches."""
+
+    def __init__(self, limit, batch_size):
+        super().__init__()
+        self.limit, self.batch_size, self.line = limit, batch_size, torch.nn.Linear(1, 1)
+
+    def train_dataloader(self):
+        return DataLoader(torch.zeros(5000, 1), batch_size=self.batch_size)
+
+    def training_step(self, batch):
+        if len(batch) > self.limit:
+            raise RuntimeError("CUDA out of memory.")
+        return self.line(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters())
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "size"),
+    [
+        ({}, 17, 16),
+        ({"init_val": 16, "steps_per_trial": 1}, 3, 2),
+        ({"max_trials": 3}, 4000, 8),
+        ({"mode": "binsearch"}, 27, 25),
+        ({"mode": "binsearch", "margin": 0.0, "init_val": 5}, 27, 27),
+        ({"mode": "binsearch", "init_val": 16}, 7, 6),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's, about loaders and its tuner
+def test_search_finds_the_batch_size_of_lightning(settings, limit, size, tmp_path):
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    # Lightning's first trial uses a loader that it has made before it sets `init_val`.
+    tuned = Tuned(limit, settings.get("init_val", 2))
+    assert Tuner(trainer).scale_batch_size(tuned, **settings) == size
+    finder = BatchSizeFinder(**settings)
+    options = {"per_device_train_batch_size": 1, "max_steps": 1}
+    bert_run(tmp_path, finder, data=lambda: ToyDataset(5000), model=of_limited_memory(limit), **options)
+    assert finder.optimal_batch_size == size
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "size", "why"),
+    [
+        ({}, {"gradient_accumulation_steps": 2}, 8, "16 ran out of memory"),
+        ({"max_val": 7}, {"data": ToyStream}, 7, "no larger size was tried"),
+        ({"mode": "binsearch"}, {"data": lambda: ToyDataset(9)}, 9, "no larger size was tried"),
+    ],
+    ids=["accumulation", "stream", "all examples fit"],
+)
+def test_search_for_a_batch_size_changes_nothing(settings, changes, size, why, tmp_path, caplog):
+    changes = {"model": of_limited_memory(9), **changes}
+    plain = bert_run(tmp_path / "plain", **changes)
+    finder = BatchSizeFinder(**settings)
+    searched = bert_run(tmp_path / "searched", finder, **changes)
+    assert_same_run(searched, plain)
+    assert finder.optimal_batch_size == size
+    assert searched[0].args.per_device_train_batch_size == searched[0].state.train_batch_size == 4
+    assert f"Suggested `per_device_train_batch_size`: {size}; {why}. `apply=True`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "length", [{"max_steps": -1, "num_train_epochs": 3}, {"max_steps": 6}], ids=["epochs", "steps"]
+)
+def test_suggested_batch_size_is_the_size_of_the_run_if_asked(length, tmp_path):
+    changes = {**length, "model": of_limited_memory(9), "warmup_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    applied = bert_run(tmp_path / "applied", BatchSizeFinder(apply=True), **changes)
+    given = bert_run(tmp_path / "given", per_device_train_batch_size=8, **changes)
+    assert applied[0].args.per_device_train_batch_size == applied[0].state.train_batch_size == 8
+    assert applied[0].state.max_steps == given[0].state.max_steps != 5
+    assert_same_run(applied, given)
+    # A resumed run does not search, and continues with the batch size of its checkpoint.
+    again = BatchSizeFinder(apply=True)
+    assert_same_run(
+        bert_run(tmp_path / "resumed", again, checkpoint=str(tmp_path / "applied/checkpoint-4"), **changes), given
+    )
+    assert again.optimal_batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ({"mode": "half"}, {}, "`mode='half'` is unknown; set it to 'power' or 'binsearch'"),
+        ({"steps_per_trial": 0}, {}, "`steps_per_trial=0` is not positive; set it to an int >= 1"),
+        ({"margin": 1.0}, {}, "`margin=1.0` is not a part of the batch size; set 0 <= `margin` < 1"),
+        ({"init_val": 4, "max_val": 3}, {}, "`max_val=3` is below `init_val=4`; set it to 4 or more"),
+        ({}, {"model": of_limited_memory(0)}, "No batch size fits the memory: even 1 runs out of it; set"),
+        ({}, {"data": lambda: DataLoader(ToyDataset(), 4)}, "a DataLoader has a batch size; give its dataset"),
+        ({}, {"strategy": OtherStrategy("cpu")}, "in one process on one device, without `strategy=OtherStrategy`"),
+    ],
+    ids=["mode", "steps", "margin", "largest", "memory", "loader", "strategy"],
+)
+def test_search_for_a_batch_size_is_refused(settings, changes, message, tmp_path):
+    with pytest.raises(portico.InputError, match=message):
+        bert_run(tmp_path, BatchSizeFinder(**settings), **changes)
+
+
+class FixedTrainer(portico.Trainer):
+    def get_train_dataloader(self):
+        return self.accelerator.prepare(DataLoader(self.train_dataset, 4, drop_last=True))
+
+
+def test_search_is_refused_where_the_batch_size_has_no_effect(tmp_path):
+    args = toy_arguments(tmp_path)
+    trainer = FixedTrainer(Line(), args, train_dataset=Points(), lightning_callbacks=[BatchSizeFinder()])
+    with pytest.raises(portico.InputError, match="`get_train_dataloader` returns batches of 4 examples, whatever"):
+        trainer.train()
+
+
+def test_errors_other_than_memory_end_the_search(tmp_path):
+    def model():
+        bert = tiny_bert()
+        bert.register_forward_pre_hook(lambda *_: torch.zeros(2) @ torch.zeros(3))
+        return bert
+
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        bert_run(tmp_path, BatchSizeFinder(), model=model)

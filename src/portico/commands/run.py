@@ -33,7 +33,7 @@ _HELP = {
     "num_nodes": "number of machines",
     "precision": "Lightning precision, such as bf16-mixed",
     "corrections": "deviations of transformers to correct, separated by commas, or all",
-    "callbacks": "callback of transformers or Lightning to add: lr_finder or package.Class; may be repeated",
+    "callbacks": "lr_finder, batch_size_finder, or package.Class of transformers or Lightning to add; may be repeated",
     "loggers": "Lightning logger to add: csv, tensorboard or package.Class; may be repeated",
 }
 # What `accelerate launch --mixed_precision` sets, which transformers follows.

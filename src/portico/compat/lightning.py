@@ -32,6 +32,7 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSourc
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.tuner.lr_finder import _LRFinder
+from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -47,6 +48,9 @@ EpochLoop = _TrainingEpochLoop
 EvaluationLoop = _EvaluationLoop
 DataFetcher = _DataFetcher
 DataLoaderIterDataFetcher = _DataLoaderIterDataFetcher
+
+# Raised in a hook, it ends ``fit`` without an error. Public: ``trainer.should_stop``, which lets a batch run first.
+EndOfFit = _TunerExitException
 
 
 # ---- 1. Needed for correct numbers ----

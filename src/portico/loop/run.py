@@ -211,6 +211,7 @@ class TrainingRun:
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
+        self.next_batch_size: int | None = None  # with which a search before the first step starts the run again
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
 
     def resume_at(self, lightning_checkpoint: Mapping[str, Any]) -> None:

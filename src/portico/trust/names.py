@@ -190,7 +190,10 @@ def model_class(name: object) -> Any:
 LIGHTNING_LOGGERS = ("csv", "tensorboard")
 """Short names of Lightning loggers that write into the output folder."""
 
-_CALLBACKS = {"lr_finder": "portico.callbacks.LearningRateFinder"}
+_CALLBACKS = {
+    "batch_size_finder": "portico.callbacks.BatchSizeFinder",
+    "lr_finder": "portico.callbacks.LearningRateFinder",
+}
 
 
 def imported(path: str) -> Any:

@@ -140,10 +140,12 @@ def test_mistyped_commands(arguments, message, tmp_path, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_callback_is_added_by_its_short_name(folder):
-    ended = portico("run", "--callbacks", "lr_finder", "trains.py", folder=folder)
+def test_callbacks_are_added_by_their_short_names(folder):
+    finders = ("--callbacks", "lr_finder", "--callbacks", "batch_size_finder")
+    ended = portico("run", *finders, "trains.py", folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert "Suggested learning rate: " in ended.stderr
+    assert "Suggested `per_device_train_batch_size`: " in ended.stderr
     assert len(list(folder.rglob("lr_finder.csv"))) == 1
 
 

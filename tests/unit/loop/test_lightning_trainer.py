@@ -309,7 +309,7 @@ def test_progress_bar_of_transformers_stays_without_another(tmp_path):
     [
         (of_lightning.GradientAccumulationScheduler({0: 2}), "set `gradient_accumulation_steps`"),
         (of_lightning.StochasticWeightAveraging(0.1), "replaces the learning rate schedule; use .*`WeightAveraging`"),
-        (of_lightning.BatchSizeFinder(), "set `auto_find_batch_size=True`"),
+        (of_lightning.BatchSizeFinder(), "use `portico.callbacks.BatchSizeFinder`"),
         (of_lightning.LearningRateFinder(), "use `portico.callbacks.LearningRateFinder`"),
         (of_lightning.BackboneFinetuning(), "adds parameters that the schedule does not know"),
         (of_lightning.OnExceptionCheckpoint("x"), "set `save_strategy`, and resume with"),

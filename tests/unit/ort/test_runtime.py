@@ -13,6 +13,7 @@ import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._triton import has_triton_package
 
 import portico
 import portico.ort
@@ -188,7 +189,8 @@ def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
     second = in_fresh_process(tmp_path)
     assert first[1] == first[2] > 0
     assert first[3] == 2
-    assert second == [first[0], first[1], 0, 0, False]
+    # Where Triton is installed, which CUDA builds of torch require, torch's cache imports inductor by itself.
+    assert second == [first[0], first[1], 0, 0, has_triton_package()]
 
 
 @pytest.mark.slow
