@@ -172,11 +172,11 @@ def check_part_kinds(
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
         _check_lightning_callback(callback, loggers)
-    for one in _listed("loggers", loggers):
+    for one in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
         if not isinstance(one, Logger):
             raise InputTypeError(
-                f"`loggers` holds {_shown(one)}; give Lightning loggers, for example `CSVLogger(args.output_dir)`, or "
-                "name a tracker in `report_to`."
+                f"`loggers` holds {_shown(one)}; give Lightning loggers, for example "
+                "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
             )
     for plugin in _listed("plugins", plugins):
         if not isinstance(plugin, Precision | CheckpointIO | ClusterEnvironment | LayerSync):

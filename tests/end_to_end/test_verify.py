@@ -66,7 +66,7 @@ def test_script_that_fails_or_trains_nothing_by_itself(tmp_path):
     (tmp_path / "fails.py").write_text("raise KeyError('mine')")
     ended = verify("fails.py", folder=tmp_path)
     assert ended.returncode == 2
-    assert "KeyError: 'mine'" in ended.stderr
+    assert (ended.stderr.count("KeyError: 'mine'"), ended.stderr.count("Running under")) == (1, 2)
     assert "error: The script fails by itself under transformers" in ended.stderr
     (tmp_path / "needs.py").write_text(
         "import argparse\nparser = argparse.ArgumentParser()\n"
@@ -86,6 +86,7 @@ def test_script_that_imports_the_trainer_of_portico(tmp_path):
     (tmp_path / "own.py").write_text(SCRIPT.replace("from transformers", "from portico"))
     ended = verify("own.py", folder=tmp_path)
     assert ended.returncode == 2
+    assert ended.stderr.count("error: ") == 1
     assert "error: The script imports a trainer from portico, so transformers cannot run it" in ended.stderr
     assert "(line 3 of " in ended.stderr
     ended = verify("own.py", "--against", "precision=bf16-mixed", folder=tmp_path)
@@ -203,7 +204,33 @@ def test_names_the_way_in_which_a_script_is_broken(name, tmp_path):
     ended = verify("broken.py", "--steps", 5, folder=tmp_path)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f"First difference: {difference}" in ended.stdout
-    assert cause in ended.stdout
+    assert ended.stdout.count(cause) == 1
+
+
+LAUNCH = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_launcher(script, tmp_path):
+    ended = verify(*LAUNCH, script, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "identical for 6 steps, 3 checkpoints, 2 evaluations" in ended.stdout
+    assert re.search(r"batches\W+12\W+12", ended.stdout)
+    failing = "import os\nif os.environ['RANK'] == '1':\n    raise KeyError('mine')\n"
+    (tmp_path / "fails.py").write_text(SCRIPT + failing)
+    ended = verify(*LAUNCH, "fails.py", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "KeyError: 'mine'" in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fails.py", "script.py"]
+
+
+@pytest.mark.slow
+def test_sets_have_one_order(tmp_path):
+    writing = 'Path(args.output_dir, "set.txt").write_text(str({f"layer {number}" for number in range(9)}))'
+    (tmp_path / "script.py").write_text(WRITING.replace(WRITING.splitlines()[-1], writing))
+    ended = verify("script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr.count("Running under") == 2
 
 
 NOTEBOOK = """

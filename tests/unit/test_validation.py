@@ -157,7 +157,7 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"optimizers": ("adam", None)}, r"`optimizers` is \(str, NoneType\); give a tuple"),
         ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
         ({"model": "bert"}, r"`model` is 'bert', and not a model; load it, .*from_pretrained\('bert'\)"),
-        ({"loggers": "wandb"}, "`loggers` is 'wandb'; give a list of loggers"),
+        ({"loggers": "wandb"}, r"`loggers` holds 'wandb'; give .*CSVLogger.*, or set .* `report_to='wandb'`"),
         ({"processing_class": "bert"}, "`processing_class` is 'bert'; give an object"),
         ({"train_dataset": "train.csv"}, r"a string, not data; load it.*load_dataset\('csv', data_files='train.csv'"),
         ({"train_dataset": "imdb"}, r"a string, not data; load it.*load_dataset\('imdb', split='train'\)"),

@@ -65,6 +65,16 @@ _RULES_OF_ARGUMENTS = {
     "metric_for_best_model": Rule((str, NoneType)),
 }
 
+# Numbers of a model's configuration, by the first pattern that their name contains.
+_RULES_OF_MODELS = {
+    r"drop": Rule((float, NoneType), least=0, most=1),
+    r"_eps$|_epsilon$|^initializer_": Rule((float,), least=0, is_finite=True),
+    r"_token_id$": Rule((list, int, NoneType), least=0),
+    r"^chunk_size_": Rule((int,), least=0),
+    r"^(image|patch)_size$": Rule((list, int), least=1),
+    r"^(num|n|d|max)_|_(size|embeddings|stride|num_buckets|max_distance)$": Rule((int, NoneType), least=1),
+}
+
 NO_DEFAULT: Any = inspect.Parameter.empty
 
 
@@ -163,11 +173,16 @@ def _settings_of_dataclass(target: type) -> GroupSchema:
     for one in _fields(target):
         if "further_keys" in one.metadata:
             text, defaults = docs.get(one.name, ""), one.metadata["further_keys"]()
-            known |= {name: Setting(help=text, effective=value) for name, value in defaults.items()}
+            for name, value in defaults.items():
+                known[name] = Setting(rule=_rule_of_model(name), help=text, effective=value)
         else:
             rule = rule_of(hints[one.name], one.metadata.get("least"), one.metadata.get("is_finite", False))
             known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))
     return GroupSchema(known)
+
+
+def _rule_of_model(name: str) -> Rule | None:
+    return next((rule for pattern, rule in _RULES_OF_MODELS.items() if re.search(pattern, name)), None)
 
 
 def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:

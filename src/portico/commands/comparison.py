@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from portico.checkpoint.manifest import OWN_FILES
-from portico.commands.record import AT_THE_SAME_TIME, RECORD_FILE, SUFFIX
+from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, read_records
 from portico.commands.recording import hash_of
 from portico.trust.files import load_own
 
@@ -25,6 +26,22 @@ QUANTITIES = {
     "weights_hash": "weights",
     "random": "random states",
 }
+
+
+_ERROR = re.compile(
+    r"(\[rank\d+\]: ?)?((error|portico\.errors\.\w+): (?P<refusal>.+)|([\w.]+\.)?(?P<kind>\w*(Error|Exception)): .+)"
+)
+_ERRORS_OF_A_PROGRAM = (
+    "AssertionError",
+    "AttributeError",
+    "ImportError",
+    "IndexError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "NameError",
+    "TypeError",
+    "ValueError",
+)
 
 
 @dataclass(frozen=True)
@@ -56,21 +73,31 @@ class RecordedRun:
     exit_code: int
     log: str
     trainings: list[dict[str, Any]] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, label: str, folder: Path, exit_code: int, log: str) -> "RecordedRun":
-        file = folder / RECORD_FILE
-        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return cls(label, folder, exit_code, log, **content)
+        return cls(label, folder, exit_code, log, **read_records(folder))
 
     @property
     def error(self) -> str:
-        """The last line of the traceback."""
+        """The last line of the traceback; a launcher of processes writes more below it."""
         lines = [line for line in self.log.splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self.exit_code}"
+        errors = [line for line in lines if _ERROR.match(line)]
+        return (errors or lines or [f"exit code {self.exit_code}"])[-1]
+
+    @property
+    def refusal(self) -> str:
+        """The sentence with which portico refused the script, empty if it did not."""
+        found = _ERROR.match(self.error) if self.exit_code else None
+        return found["refusal"] or "" if found else ""
+
+    @property
+    def fails_anywhere(self) -> bool:
+        """Whether the error is one of the program, which no other run beside it can have caused."""
+        found = _ERROR.match(self.error) if self.exit_code else None
+        return found is not None and (bool(found["refusal"]) or found["kind"] in _ERRORS_OF_A_PROGRAM)
 
     def losses(self) -> list[tuple[float, float]]:
         """Return the mean loss of each step of all trainings, by its number."""

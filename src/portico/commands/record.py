@@ -3,13 +3,18 @@
 import json
 import os
 import shutil
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 VARIABLE = "PORTICO_RECORD"
 """A recorded process finds its settings in this environment variable."""
-RECORD_FILE = "record.json"
+_RECORDS = "records"  # one file for each process that trained
+_REDIRECTED = "redirected"  # one file for each output folder, which names the folder in its place
 # Of the folder in place of an output folder, while a script is recorded; runs at the same time have one each.
 SUFFIX = ".portico-verify"
 AT_THE_SAME_TIME = "-portico"  # added to it for the second of two runs
@@ -22,7 +27,7 @@ class RecordSettings:
     library: str
     """``transformers``, or ``portico`` to replace it."""
     folder: str
-    """Receives ``record.json``."""
+    """Receives the records of all processes."""
     steps: int | None = None
     """Optimizer steps after which a training ends; by default as many as the script trains."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -57,38 +62,74 @@ class TrainingRecord:
 
 @dataclass
 class ScriptRecord:
-    """What a script did: the contents of ``record.json``."""
+    """What a process of a script did."""
 
     trainings: list[TrainingRecord] = field(default_factory=list)
-    folders: dict[str, str] = field(default_factory=dict)
-    """The folders written to, by the output folder of the script that each replaces."""
     announced: list[str] = field(default_factory=list)
     """Messages of the library on arguments without effect."""
     operators: list[str] = field(default_factory=list)
     """Operators that are not deterministic."""
-
-    def redirected(self, output_dir: str, suffix: str) -> str:
-        """Return a folder next to the script's own, whose neighbours the script may read."""
-        if output_dir not in self.folders:
-            self.folders[output_dir] = f"{Path(output_dir).absolute()}{suffix}"
-            if "LOCAL_RANK" not in os.environ:
-                shutil.rmtree(self.folders[output_dir], ignore_errors=True)
-        return self.folders[output_dir]
+    begun: int = field(default_factory=time.time_ns)
+    """When the process began, which orders those that a script starts one after the other."""
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        content = asdict(self) | {"folders": list(self.folders.values())}
-        (folder / RECORD_FILE).write_text(json.dumps(content), encoding="utf-8")
+        """Write the record of this process, unless it trained nothing, as a launcher of other processes does."""
+        if self.trainings:
+            (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
+            name = f"{int(os.environ.get('RANK', '0')):06}-{self.begun}.json"
+            (folder / _RECORDS / name).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def redirected(output_dir: str, settings: RecordSettings) -> str:
+    """Return a folder next to the script's own, whose neighbours the script may read; the first process clears it."""
+    replacing = f"{Path(output_dir).absolute()}{settings.suffix}"
+    note = Path(settings.folder, _REDIRECTED, f"{zlib.crc32(replacing.encode()):08x}")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), note.open("x", encoding="utf-8") as file:
+        file.write(replacing)
+        shutil.rmtree(replacing, ignore_errors=True)
+    return replacing
+
+
+def redirected_folders(folder: Path) -> list[Path]:
+    """Return the folders in place of output folders, in the order of their first use."""
+    notes = sorted((folder / _REDIRECTED).glob("*"), key=lambda note: note.stat().st_mtime_ns)
+    return [Path(note.read_text(encoding="utf-8")) for note in notes]
+
+
+def read_records(folder: Path) -> dict[str, Any]:
+    """Return the record of a run, each step with the batches, losses and random states of all its processes."""
+    whole: dict[str, Any] = {}
+    by_rank: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted((folder / _RECORDS).glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        del record["begun"]
+        by_rank.setdefault(file.name.partition("-")[0], []).extend(record["trainings"])
+        for name, entries in record.items():
+            known = whole.setdefault(name, [])
+            known += [one for one in entries if name != "trainings" and one not in known]
+    first, *others = by_rank.values() or [[]]
+    for rank, trainings in enumerate(others, 1):
+        for training, other in zip(first, trainings, strict=False):
+            _add_process(rank, training["steps"], other["steps"])
+    return whole | {"trainings": first} if whole else {}
+
+
+def _add_process(rank: int, steps: Sequence[dict[str, Any]], others: Sequence[Mapping[str, Any]]) -> None:
+    for step, other in zip(steps, others, strict=False):
+        step["batches"] += other["batches"]
+        step["losses"] += other["losses"]
+        step["random"] |= {f"{name} of process {rank}": state for name, state in other["random"].items()}
 
 
 def recording_environment(settings: RecordSettings) -> dict[str, str]:
     return {**os.environ, VARIABLE: json.dumps(asdict(settings))}
 
 
-def adapt_arguments(args: Any, settings: RecordSettings, record: ScriptRecord) -> None:
+def adapt_arguments(args: Any, settings: RecordSettings) -> None:
     """Redirect the output of training arguments that are being made, and change what the settings say."""
     if not str(args.output_dir).endswith(settings.suffix):
-        args.output_dir = record.redirected(str(args.output_dir), settings.suffix)
+        args.output_dir = redirected(str(args.output_dir), settings)
     for name, value in settings.arguments.items():
         setattr(args, name, value)
     by = settings.batch_divisor

@@ -4,6 +4,7 @@
 environment variable ``PORTICO_RECORD``. The script imports torch when it wants to, so this module does not.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -18,10 +19,11 @@ from portico.errors import InputError
 from portico.imports import when_imported
 
 
-def join() -> ScriptRecord:
-    """Record in this process, one of a recorded run; return the record, which grows."""
+def join() -> None:
+    """Record in this process, one of a recorded run; the record is written when the process ends, also by an error."""
     settings = RecordSettings(**json.loads(os.environ[VARIABLE]))
     record = ScriptRecord()
+    atexit.register(_finish, settings, record)
 
     def record_trainers() -> None:
         from portico.commands.recording import record_trainers
@@ -34,11 +36,20 @@ def join() -> ScriptRecord:
         when_imported("portico.trainer", record_trainers)
     else:
         when_imported("portico.trainer", _refuse_trainer_of_portico)
-        when_imported("transformers.training_args", partial(_adapt_arguments_of_transformers, settings, record))
+        when_imported("transformers.training_args", partial(_adapt_arguments_of_transformers, settings))
         when_imported("transformers.trainer", record_trainers)
     if settings.finds_operators:
         when_imported("torch", _find_operators)
-    return record
+
+
+def _finish(settings: RecordSettings, record: ScriptRecord) -> None:
+    record.save(Path(settings.folder))
+    if "LOCAL_RANK" in os.environ and "torch.distributed" in sys.modules:
+        from torch import distributed
+
+        # Threads of gloo that are left abort the process, after everything was written.
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def _refuse_trainer_of_portico() -> None:
@@ -48,14 +59,14 @@ def _refuse_trainer_of_portico() -> None:
     )
 
 
-def _adapt_arguments_of_transformers(settings: RecordSettings, record: ScriptRecord) -> None:
+def _adapt_arguments_of_transformers(settings: RecordSettings) -> None:
     from transformers import TrainingArguments
 
     finish = TrainingArguments.__post_init__
 
     @wraps(finish)
     def adapted(args: TrainingArguments) -> None:
-        adapt_arguments(args, settings, record)
+        adapt_arguments(args, settings)
         finish(args)
 
     TrainingArguments.__post_init__ = adapted  # type: ignore[method-assign]
@@ -69,14 +80,11 @@ def _find_operators() -> None:
 
 
 def main() -> None:
-    """Run the script of the command line and write its record, also when it fails."""
-    record = join()
+    """Run the script of the command line."""
+    join()
     pass_on()
     is_module = sys.argv[1] == "-m"
-    try:
-        Script(sys.argv[1 + is_module], tuple(sys.argv[2 + is_module :]), is_module).run()
-    finally:
-        record.save(Path(json.loads(os.environ[VARIABLE])["folder"]))
+    Script(sys.argv[1 + is_module], tuple(sys.argv[2 + is_module :]), is_module).run()
 
 
 if __name__ == "__main__":

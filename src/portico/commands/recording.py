@@ -55,7 +55,7 @@ class Recorder(Observer):
 
     @override
     def on_arguments_init(self, args: object) -> None:
-        adapt_arguments(args, self.settings, self.record)
+        adapt_arguments(args, self.settings)
 
     @override
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:

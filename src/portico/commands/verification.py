@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from markupsafe import Markup
 from rich.console import Console
@@ -24,7 +25,7 @@ from portico.commands.comparison import (
     loss_growth,
     reproducible_difference,
 )
-from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, RecordSettings, recording_environment
+from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, RecordSettings, recording_environment, redirected_folders
 from portico.commands.script import Script
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
@@ -47,40 +48,58 @@ class _RunningScript:
     def finished(self) -> RecordedRun:
         """Wait for the end, and move what the script wrote into the folder of the record."""
         code = self.process.wait()
-        run = RecordedRun.read(self.label, self.folder, code, (self.folder / _LOG).read_text(encoding="utf-8"))
-        for number, output in enumerate(run.folders):
-            if Path(output).exists():
+        self.end()
+        return RecordedRun.read(self.label, self.folder, code, (self.folder / _LOG).read_text(encoding="utf-8"))
+
+    def end(self) -> None:
+        """End the script if it is running; nothing of it stays next to the folders of the user."""
+        self.process.terminate()
+        self.process.wait()
+        for number, output in enumerate(redirected_folders(self.folder)):
+            if output.exists():
                 shutil.move(output, self.folder / _OUTPUT / str(number))
-        return run
 
 
-def _is_identical(first: RecordedRun, second: RecordedRun) -> bool:
-    ran = bool(first.trainings) and not first.exit_code and not second.exit_code
-    return ran and first_difference(first, second) is None
+def _is_settled(first: RecordedRun, second: RecordedRun) -> bool:
+    """Return whether runs at the same time need no repetition: what differs may come from the other run beside it."""
+    if first.fails_anywhere or second.fails_anywhere:
+        return True
+    if first.exit_code or second.exit_code:
+        return first.error == second.error
+    return first_difference(first, second) is None
 
 
 class Verification:
-    """Runs of one script, recorded in a folder."""
+    """Runs of one script, recorded in a folder; leaving its context ends what still runs."""
 
     def __init__(self, script: Script, folder: Path, steps: int | None) -> None:
         self._script = script
         self._folder = folder
         self._steps = steps
         self._console = Console(soft_wrap=True, highlight=False)
+        self._started: list[_RunningScript] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for script in self._started:
+            script.end()
 
     def run(self, report: Path | None, *, is_once: bool) -> int:
         """Compare transformers with portico, and with itself if they differ; return the exit code."""
         first, second = self._side_by_side()
         again = None
-        if second is None or not _is_identical(first, second):
+        if second is None or not _is_settled(first, second):
             # One after the other, each with the whole machine, and with what the run before has left in caches.
             first = self._recorded("transformers", RecordSettings("transformers", ""))
             self._check_runs_alone(first)
             again = None if is_once else self._again(first)
             second = self._recorded("portico", RecordSettings("portico", ""))
+        self._check_runs_alone(first)
         difference = first_difference(first, second)
         if second.exit_code:
-            difference = RunDifference("exit", _last_step(second), ("ended", second.error))
+            difference = RunDifference("exit", _last_step(second), ("ended", f"exit code {second.exit_code}"))
         else:
             if again is None and difference is not None:
                 again = self._again(first)
@@ -98,12 +117,15 @@ class Verification:
     def _side_by_side(self) -> tuple[RecordedRun, RecordedRun | None]:
         """Run the script under both libraries at the same time; the second is None if there is one core for both.
 
-        Whatever is not identical is repeated alone: the runs may have been short of memory, or in each other's way.
+        Differences are repeated alone: the runs may have been short of memory, or in each other's way. Sets have the
+        same order in both, since peft, for example, writes some into its files.
         """
-        first = self._start("transformers", RecordSettings("transformers", ""))
+        in_order = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+        first = self._start("transformers", RecordSettings("transformers", ""), **in_order)
         if len(os.sched_getaffinity(0)) == 1:
             return first.finished(), None
-        second = self._start("portico", RecordSettings("portico", "", suffix=f"{SUFFIX}{AT_THE_SAME_TIME}"))
+        beside = RecordSettings("portico", "", suffix=f"{SUFFIX}{AT_THE_SAME_TIME}")
+        second = self._start("portico", beside, **in_order)
         return first.finished(), second.finished()
 
     def _again(self, first: RecordedRun) -> RecordedRun:
@@ -126,9 +148,9 @@ class Verification:
         if difference is None:
             return []
         if second.exit_code:
-            refused = second.error.removeprefix("error: ").rstrip(".")
-            what = "an override that is never called" if "never called" in refused else "portico stops the script"
-            return [f"{what}: {refused}"]
+            error = (second.refusal or second.error).rstrip(".")
+            what = "an override that is never called" if "never called" in error else "portico stops the script"
+            return [f"{what}: {error}"]
         return likely_causes(difference, first, second, again)
 
     def run_against(self, against: str, report: Path | None) -> int:
@@ -162,7 +184,7 @@ class Verification:
         """Run the script once, alone; runs one after the other write to the same paths, which their files may name."""
         return self._start(label, settings).finished()
 
-    def _start(self, label: str, settings: RecordSettings) -> "_RunningScript":
+    def _start(self, label: str, settings: RecordSettings, **environment: str) -> _RunningScript:
         print(f"Running under {label} ...", file=sys.stderr, flush=True)
         folder = self._folder / label.replace(" ", "-").replace("=", "-")
         shutil.rmtree(folder, ignore_errors=True)
@@ -172,13 +194,16 @@ class Verification:
         with (folder / _LOG).open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "portico.commands.recorder", *words],
-                env=recording_environment(settings),
+                env=recording_environment(settings) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        return _RunningScript(label, folder, process)
+        self._started.append(_RunningScript(label, folder, process))
+        return self._started[-1]
 
     def _check_runs_alone(self, run: RecordedRun) -> None:
+        if run.refusal:
+            raise InputError(run.refusal)
         if run.exit_code:
             print(run.log[-4000:], file=sys.stderr)
             raise InputError(f"The script fails by itself under {run.label}, as shown above; nothing is compared.")

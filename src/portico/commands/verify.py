@@ -75,9 +75,9 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        verification = Verification(script, folder.resolve(), given.steps)
-        if given.against is not None:
-            code = verification.run_against(given.against, given.report)
-        else:
-            code = verification.run(given.report, is_once=given.once)
+        with Verification(script, folder.resolve(), given.steps) as verification:
+            if given.against is not None:
+                code = verification.run_against(given.against, given.report)
+            else:
+                code = verification.run(given.report, is_once=given.once)
     raise SystemExit(code)

@@ -404,6 +404,7 @@ def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
 # ---- Why a batch failed ----
 
 _NUM_EXAMPLES_LOOKED_AT = 32
+_LABELS = ("label", "labels", "label_ids")
 _EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
 
 
@@ -422,7 +423,12 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         if type(cause) is type(error) and str(cause) in str(error):
             reason = f"({cause}): {_why_not_batched(examples)}"
         elif cause is None:
-            note = _left_out(data, set(loader.collate_fn(_first_examples(loader.dataset))))
+            given = set(loader.collate_fn(_first_examples(loader.dataset)))
+            # The default collator leaves text out.
+            in_words = {name: examples[0][name] for name in _LABELS if isinstance(examples[0].get(name), str)}
+            if in_words and not given.intersection(_LABELS):
+                reason = f"with labels: {_why_not_batched([in_words])}"
+            note = _left_out(data, given)
     if reason is not None:
         kind = next((ours for theirs, ours in _EXPLAINED.items() if isinstance(error, theirs)), InputError)
         raise kind(f"`{argument}` cannot be made into batches {reason}") from error
@@ -471,10 +477,13 @@ def _why_not_batched(examples: list[Any]) -> str:
         )
     for name, value in first.items():
         if isinstance(value, str):
-            return (
-                f"`{name}` holds text ({value[:40]!r}); give numbers: the index of a class as a label, and "
-                "`input_ids` of a tokenizer as an input."
+            advice = (
+                f"the index of each class, as `data.class_encode_column({name!r})` of datasets makes it, which also "
+                "keeps the names in a `ClassLabel`"
+                if name in _LABELS
+                else "`input_ids` of a tokenizer"
             )
+            return f"`{name}` holds text ({value[:40]!r}); give numbers: {advice}."
     for name in first:
         sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
         if len(sizes) > 1:

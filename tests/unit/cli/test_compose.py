@@ -200,7 +200,10 @@ def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, ans
         ("strategy=ddp_spawn", r"Another strategy of Lightning is set by strategy\.strategy=ddp_spawn\."),
         ("data=glue", r"A dataset of the hub is set by data\.dataset_name=glue, files by data\.train_file\."),
         ("model=roberta-base", r"a model of the hub is set by model\.name_or_path=roberta-base\."),
-        ("model.hidden_dropout_prob=nan", r"`model.hidden_dropout_prob=nan` cannot be used; set it to a number\."),
+        (
+            "model.hidden_dropout_prob=nan",
+            r"`model.hidden_dropout_prob=nan` cannot be used; set it to a number from 0 to 1, or",
+        ),
         ("launcher=submitit", r"use launcher=submitit_local or launcher=submitit_slurm\."),
         ("args.x=[1", r"Cannot read 'args.x=\[1' \(.*\)\. Write key=value, and quote"),
         ("args.seed=1,2", r"Ambiguous value for argument 'args.seed=1,2'.* add --multirun"),

@@ -19,8 +19,9 @@ from portico.cli.settings import (
 from portico.errors import InputError
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
-from portico.mrc.config import EncoderModel, MRCData, SpanAnswers
+from portico.mrc.config import EncoderDecoderModel, EncoderModel, MRCData, SpanAnswers
 from portico.rules import Rule
+from portico.tasks.models import SmallBert, SmallGPT2, SmallT5, SmallViT
 
 COUNT = Rule((int,), least=1)
 SHARE = Rule((float, type(None)), least=0)
@@ -142,6 +143,28 @@ def test_a_constructor_says_everything_about_its_keys():
     assert known["dropout"].rule == Rule((float,))
     assert known["dropout"].help == "Part of the average that is dropped in training, 0 to 1"
     assert known["vocab_size"].default is NO_DEFAULT
+
+
+NUMBERS = {
+    f"{target.__name__}.{name}": known
+    for target in (EncoderModel, EncoderDecoderModel, SmallBert, SmallGPT2, SmallT5, SmallViT)
+    for name, known in schema_of(target).known.items()
+    if type(known.effective) in (int, float) or name in ("n_inner", "vocab_size", "classifier_dropout")
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_a_model_have_bounds(name):
+    for value in (-1, -0.5, math.inf, math.nan):
+        allowed = rf"^`model\.{name}={value}` cannot be used; set it to a.* (number|integer) "
+        with pytest.raises(InputError, match=allowed):
+            check_values("model", {name: value}, {name: NUMBERS[name].rule})
+
+
+@pytest.mark.parametrize("name", ["SmallBert.hidden_size", "SmallGPT2.n_head", "SmallT5.num_layers", "SmallT5.d_kv"])
+def test_sizes_of_a_model_are_positive(name):
+    with pytest.raises(InputError, match=f"`model.{name}=0` cannot be used; set it to an integer of 1 or more"):
+        check_values("model", {name: 0}, {name: NUMBERS[name].rule})
 
 
 def test_keyword_arguments_of_torch_are_no_settings():

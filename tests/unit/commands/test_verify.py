@@ -1,11 +1,14 @@
 """`portico verify`, with recorded runs in place of processes."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from portico.commands import verify
 from portico.commands.comparison import RecordedRun
+from portico.commands.record import RecordSettings, redirected
 from portico.commands.script import Script
 from portico.commands.verification import Verification
 
@@ -86,7 +89,7 @@ def test_once_runs_transformers_again_only_on_a_difference(verified):
 def test_runs_side_by_side_are_repeated_alone_unless_identical(tmp_path, monkeypatch, losses, labels):
     started, waiting = [], list(losses)
 
-    def start(self, label, settings):
+    def start(self, label, settings, **environment):
         started.append(label)
         run = RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))])
         return SimpleNamespace(finished=lambda: run)
@@ -95,6 +98,18 @@ def test_runs_side_by_side_are_repeated_alone_unless_identical(tmp_path, monkeyp
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     assert Verification(Script("script.py"), tmp_path, None).run(None, is_once=False) == 0
     assert started == labels
+
+
+def test_an_interrupted_comparison_leaves_nothing_behind(tmp_path):
+    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n")
+    settings = RecordSettings("portico", "")
+    with Verification(Script(str(tmp_path / "sleeps.py")), tmp_path / "kept", None) as verification:
+        running = verification._start("portico", settings)
+        output = Path(redirected(str(tmp_path / "out"), replace(settings, folder=str(running.folder))))
+        (output / "checkpoint-1").mkdir(parents=True)
+    assert running.process.returncode is not None
+    assert not output.exists()
+    assert (tmp_path / "kept/portico/output/0/checkpoint-1").is_dir()
 
 
 def test_missing_accelerate_is_named_before_anything_runs(tmp_path, monkeypatch, capsys):

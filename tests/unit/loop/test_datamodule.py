@@ -296,12 +296,15 @@ def test_data_module_with_several_training_loaders_is_refused(tmp_path):
 # Why a batch failed --------------------------------------------------------------------------------------------------
 
 
+WORDS = [{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}]
+
+
 @pytest.mark.parametrize(
     ("examples", "reason"),
     [
         ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
         ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
-        ([{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}], r"`label` holds text \('good'\)"),
+        (WORDS, r"`label` holds text \('good'\); give .*`data.class_encode_column\('label'\)`"),
     ],
 )
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -311,6 +314,13 @@ def test_examples_that_make_no_batch_are_explained(examples, reason, num_workers
     for argument, action in (("train", trainer.train), ("eval", trainer.evaluate)):
         with pytest.raises(InputError, match=f"`{argument}_dataset` cannot be made into batches .*{reason}"):
             action()
+
+
+def test_labels_in_words_that_the_collator_leaves_out_are_named(tmp_path):
+    examples = [{"input_ids": one["input_ids"], "labels": one["label"]} for one in WORDS]
+    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
+    with pytest.raises(InputError, match=r"with labels: `labels` holds text \('good'\); give .*class_encode_column"):
+        trainer.train()
 
 
 def test_columns_that_the_model_misses_are_named(tmp_path):

@@ -14,16 +14,15 @@ if "PORTICO_RUN" in os.environ:
         from portico.commands.install import install_on_demand
 
         install_on_demand(**json.loads(os.environ["PORTICO_RUN"]))
-if "LOCAL_RANK" in os.environ:
-    with contextlib.suppress(ImportError):
-        if "PORTICO_RECORD" in os.environ:
-            from portico.commands import recorder
+with contextlib.suppress(ImportError):
+    if "PORTICO_RECORD" in os.environ:
+        from portico.commands import recorder
 
-            recorder.join()
-        if "PORTICO_REPLAY" in os.environ:
-            from portico.commands import replay
+        recorder.join()
+    if "PORTICO_REPLAY" in os.environ and "LOCAL_RANK" in os.environ:
+        from portico.commands import replay
 
-            replay.join()
+        replay.join()
 # Then the module of that name that this one stands in front of.
 _others = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
 _spec = PathFinder.find_spec("sitecustomize", _others)
