@@ -562,7 +562,7 @@ def _check_kinds(parts: Parts) -> None:
             f"{type(parts.data_collator).__name__}; give one that makes a batch of a list of examples."
         )
     check_examples("train_dataset", parts.train_dataset)
-    for name, data in _named_sets("eval_dataset", parts.eval_dataset):
+    for name, data in named_sets("eval_dataset", parts.eval_dataset):
         check_examples(name, data)
     if isinstance(parts.processing_class, str | int | float | list | dict | type):
         raise InputTypeError(
@@ -587,7 +587,7 @@ def _check_kinds(parts: Parts) -> None:
         )
 
 
-def _named_sets(argument: str, data: object) -> list[tuple[str, object]]:
+def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
     """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
     if not isinstance(data, Mapping):
         return [(argument, data)]

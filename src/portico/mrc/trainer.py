@@ -18,13 +18,14 @@ from portico.checkpoint.writer import naming_full_disk
 from portico.compat.annotations import Batch, DataCollator, EvalExamples, Loader, Nested
 from portico.compat.annotations import Examples as Features
 from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_length
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
 from portico.mrc.collators import by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 from portico.trust.names import data_only
+from portico.validation import check_examples, named_sets
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -169,6 +170,7 @@ class MRCTrainer(Trainer):
         legacy_metrics: bool = False,
         **kwargs: Any,
     ) -> None:
+        _check_kinds(eval_examples, post_process_function, legacy_metrics)
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
         self.scores_logits = post_process_function is None
@@ -393,3 +395,21 @@ class MRCTrainer(Trainer):
             label_ids=getattr(answered, "label_ids", None),
             metrics=output.metrics,
         )
+
+
+def _check_kinds(eval_examples: object, post_process_function: object, legacy_metrics: object) -> None:
+    """Refuse parts of the wrong type, which would fail only in the first evaluation."""
+    for name, examples in named_sets("eval_examples", eval_examples):
+        check_examples(name, examples)
+        if isinstance(examples, list) and examples and isinstance(examples[0], str | int | float | None):
+            raise InputTypeError(
+                f"`{name}` holds a {type(examples[0]).__name__}; give a dict for each example, with the keys id, "
+                "question, context and answers."
+            )
+    if post_process_function is not None and not callable(post_process_function):
+        raise InputTypeError(
+            f"`post_process_function` is a {type(post_process_function).__name__}; give a function that turns "
+            "logits into answers, such as `SpanPostProcessing()`."
+        )
+    if not isinstance(legacy_metrics, bool):
+        raise InputTypeError(f"`legacy_metrics={legacy_metrics!r}` is not a bool; set it to True or False.")

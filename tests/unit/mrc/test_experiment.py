@@ -301,7 +301,7 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
         ),
         (
             {"model": {"hidden_size": "big"}},
-            r"No BERT can be made with `model.hidden_size=big`.* expected int, got str",
+            r"`model.hidden_size=big` cannot be used; set it to an integer of 1 or more, or null\.",
         ),
         ({"args": {"eval_strategy": "sometimes"}}, r"These training arguments cannot be used: .*sometimes"),
         (

@@ -262,6 +262,13 @@ def test_a_prediction_without_examples_returns_logits(trainer_of, data):
     np.testing.assert_array_equal(by_place.predictions[0], by_name.predictions[0])
 
 
+@pytest.mark.parametrize("value", [3, 2.5, "text", ["text"], {"a": 1}], ids=str)
+@pytest.mark.parametrize("name", ["eval_examples", "post_process_function", "legacy_metrics"])
+def test_a_part_of_every_wrong_kind_is_rejected_by_name(name, value, trainer_of):
+    with pytest.raises(InputError, match=rf"`{name}[`=\[]"):
+        trainer_of(**{name: value})
+
+
 def test_legacy_metrics_leave_out_loss_and_speed(trainer_of):
     recorder = EvaluationRecorder()
     options = {"post_process_function": primeqa_process, "callbacks": [recorder]}

@@ -153,7 +153,7 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
         (["task.metrics=[bleu]"], "`task.metrics=.*` has bleu; use any of accuracy, f1"),
         (["model.name_or_path=./none"], "cannot be loaded as a model for SequenceClassification"),
         (["model.num_attention_heads=7"], "No small BERT can be made with `model.num_attention_heads=7`"),
-        (["model.hidden_size=-4"], "No small BERT can be made with `model.hidden_size=-4`"),
+        (["model.hidden_size=-4"], "`model.hidden_size=-4` cannot be used; set it to an integer of 1 or more"),
         (["data.dataset_name=x", "data.train_file=a.json"], "both name the records"),
         (["task._target_=portico.Trainer"], "does not derive from portico.tasks.task.Task"),
     ],
