@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Self, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Self, cast, get_type_hints
 
 import torch
 from lightning.pytorch.strategies import Strategy
@@ -19,12 +19,12 @@ from portico import observers
 from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
-from portico.distributed.accelerator import Accelerator, read_settings
+from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings
 from portico.distributed.mpi import join_mpi
 from portico.distributed.placement import resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError, InputTypeError
-from portico.rules import Rule
+from portico.rules import Rule, rule_of
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -337,10 +337,13 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         observers.tell_of_arguments(self)
         if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
+        refuse_wrong_kinds(self)
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
             # The error of transformers names neither the setting nor the fix.
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
+        if isinstance(self.accelerator_config, Mapping):
+            accelerator_settings(self)
         super().__post_init__()
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
@@ -401,6 +404,9 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
 # Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
 _LEAST_ARGUMENTS = {
+    "adam_beta1": 0,
+    "adam_beta2": 0,
+    "adam_epsilon": 0,
     "dataloader_num_workers": 0,
     "eval_accumulation_steps": 1,
     "gradient_accumulation_steps": 1,
@@ -409,27 +415,59 @@ _LEAST_ARGUMENTS = {
     "per_device_eval_batch_size": 1,
     "per_device_train_batch_size": 1,
     "seed": 0,
+    "torch_empty_cache_steps": 1,
+    "warmup_steps": 0,
     "weight_decay": 0,
 }
-_LARGEST_SEED = 2**32 - 1  # of numpy
+_MOST = {"adam_beta1": 1, "adam_beta2": 1, "seed": 2**32 - 1}  # numpy takes seeds of 32 bits
 # Infinity means: measure the norm without clipping; do not evaluate during training.
 _INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
 
 
+# Arguments that take more kinds than their annotation says, and strings that transformers would fail to read as such.
+_RULES = {
+    "accelerator_config": Rule((dict, str, NoneType)),
+    "fsdp": Rule((bool, str, list, NoneType)),
+    "include_for_metrics": Rule((list, str)),
+    "log_level": Rule((str,)),
+    "log_level_replica": Rule((str,)),
+    "metric_for_best_model": Rule((str, NoneType)),
+    "optim_args": Rule((str, NoneType)),
+    "torch_compile_mode": Rule((str, NoneType)),
+}
+
+
 @cache
 def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
-    """Return a rule for each training argument that is a number or a switch, possibly null.
+    """Return a rule for each training argument that its annotation restricts to plain values.
 
-    Strings have no rule: most are members of an enumeration, which refuses other names itself.
+    Most strings have none, since scripts give paths and numbers for names.
     """
     rules = {}
     for name, hint in get_type_hints(arguments_class or TrainingArguments).items():
-        kinds = get_args(hint) or (hint,)
-        if set(kinds) <= {bool, int, float, NoneType}:
-            is_finite = float in kinds and name not in _INFINITE_ARGUMENTS
-            most = _LARGEST_SEED if name == "seed" else None
-            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name), is_finite=is_finite, most=most)
+        rule = _RULES.get(name) or rule_of(hint)
+        if rule is None or (name not in _RULES and set(rule.kinds) <= {str, NoneType} and not rule.choices):
+            continue
+        if any(isinstance(choice, str) for choice in rule.choices):  # an enumeration, which refuses other strings
+            rule = replace(rule, kinds=tuple(kind for kind in rule.kinds if kind is not str))
+        elif {int, float}.intersection(rule.kinds):
+            is_finite = float in rule.kinds and name not in _INFINITE_ARGUMENTS
+            rule = replace(rule, least=_LEAST_ARGUMENTS.get(name), most=_MOST.get(name), is_finite=is_finite)
+        rules[name] = rule
     return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
+
+
+def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
+    """Refuse values that transformers would compare, convert or join, and fail at without their name.
+
+    Only fields of transformers and portico are looked at, since the annotations of a script's class may be anything.
+    """
+    owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
+    for name, rule in argument_rules(owner).items():
+        value = getattr(args, name, None)
+        if not rule.suits(value):
+            problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
+            raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
 
 
 # ---- The fastest arguments ----

@@ -1,9 +1,11 @@
 """Rules for the values of settings and training arguments; see :func:`portico.arguments.argument_rules`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 WORDS: Mapping[type, str] = {
     bool: "true or false",
@@ -14,6 +16,7 @@ WORDS: Mapping[type, str] = {
     dict: "a mapping",
     NoneType: "null",
 }
+_TRUE = ("true", "yes", "on", "1")
 _PYTHON_WORDS = {**WORDS, bool: "True or False", NoneType: "None"}
 
 
@@ -43,6 +46,22 @@ class Rule:
         is_small = self.most is None or value <= self.most
         return is_number and is_small and (self.least is None or value >= self.least)
 
+    def suits(self, value: object) -> bool:
+        """Return whether code may give ``value``, which transformers takes more freely than a configuration does.
+
+        The range is not checked. A whole number passes for an integer, 0, 1 and words such as "true" for a switch, and
+        an object of another class for anything.
+        """
+        if value is None or value in self.choices or type(value) in self.kinds:
+            return True
+        takes_numbers = int in self.kinds or float in self.kinds
+        if isinstance(value, int | float):
+            is_whole = float in self.kinds or not math.isfinite(value) or value == int(value)
+            return (takes_numbers and is_whole) or (bool in self.kinds and value in (0, 1))
+        if isinstance(value, str):
+            return str in self.kinds or (bool in self.kinds and value.lower() in _TRUE)
+        return not isinstance(value, list | tuple | dict) or (isinstance(value, tuple) and list in self.kinds)
+
     def __str__(self) -> str:
         return self._in(WORDS, str)
 
@@ -59,3 +78,24 @@ class Rule:
         if NoneType in self.kinds:
             words.append(names[NoneType])
         return ", or ".join(words)
+
+
+def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False) -> Rule | None:
+    """Return the rule that a type annotation states; ``None`` if it mentions types that no plain value has."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds: list[type] = []
+    choices: list[Any] = []
+    for part in parts:
+        if get_origin(part) is Literal:
+            choices += get_args(part)
+        elif isinstance(part, type) and issubclass(part, Enum):
+            choices += [member.value for member in part]
+        elif get_origin(part) in (list, Sequence):
+            kinds.append(list)
+        elif get_origin(part) is dict:
+            kinds.append(dict)
+        elif part in WORDS:
+            kinds.append(part)
+        else:
+            return None
+    return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)

@@ -33,7 +33,7 @@ from lightning.pytorch.profilers import Profiler
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names
+from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names, refuse_wrong_kinds
 from portico.checkpoint.weights import has_adapters
 from portico.compat.transformers import (
     DebugOption,
@@ -430,6 +430,7 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
     args = adopt_arguments(args)
     refuse_unsupported(args)
     apply_accelerator_settings(args, lambda: args.lightning_strategy)
+    refuse_wrong_kinds(args)
     check_numbers(args)
     check_async_save(args)
     apply_log_level(args)
@@ -475,16 +476,13 @@ def check_async_save(args: TrainingArguments) -> None:
 
 
 def check_numbers(args: TrainingArguments) -> None:
-    """Refuse numbers out of range, and strings instead of numbers, which settings files produce."""
+    """Refuse numbers out of range."""
     known = argument_rules()
     fields = [
         (field.name, getattr(args, field.name), known[field.name])
         for field in dataclasses.fields(args)
         if field.name in known
     ]
-    for name, value, rule in fields:
-        if isinstance(value, str) and {int, float}.intersection(rule.kinds):
-            raise InputTypeError(f"`{name}={value!r}` is a string; set it to {rule.in_python()}.")
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
         is_unused = name == "num_train_epochs" and args.max_steps > 0
@@ -524,11 +522,19 @@ def check_requirements(args: TrainingArguments) -> None:
             "`use_liger_kernel=False`, or `use_cpu=False` on a machine with a GPU."
         )
     if args.torch_compile:
+        from torch._inductor import list_mode_options  # slow to import
+
         backends = torch.compiler.list_backends(exclude_tags=())
         if args.torch_compile_backend not in backends:
             raise InputError(
                 f"Unknown compiler `torch_compile_backend={args.torch_compile_backend!r}`; set it to one of "
                 f"{', '.join(backends)}."
+            )
+        modes = [None, *list_mode_options()]
+        if args.torch_compile_backend == "inductor" and args.torch_compile_mode not in modes:
+            raise InputError(
+                f"Unknown mode `torch_compile_mode={args.torch_compile_mode!r}`; set it to one of "
+                f"{', '.join(map(repr, modes))}."
             )
 
 

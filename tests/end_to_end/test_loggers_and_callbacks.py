@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -113,10 +114,12 @@ def test_callbacks_of_lightning_work_together_with_those_of_hugging_face(run, ca
     assert "Total params" in capsys.readouterr().out
 
 
-def test_the_finders_suggest_a_learning_rate_and_a_batch_size(run, tmp_path, capsys):
+def test_the_finders_suggest_a_learning_rate_and_a_batch_size(run, tmp_path, caplog, monkeypatch):
+    # The command configures the root logger, where `caplog` listens.
+    monkeypatch.setattr(logging.getLogger("transformers.trainer"), "handlers", [caplog.handler])
     settings = ("callbacks.lr_finder.num_training_steps=13", "callbacks.batch_size_finder.max_val=4")
     assert run("callbacks=[lr_finder,batch_size_finder]", *settings) == 0
-    assert "Suggested `per_device_train_batch_size`: 4; no larger size was tried." in capsys.readouterr().err
+    assert "Suggested `per_device_train_batch_size`: 4; no larger size was tried." in caplog.text
     assert (tmp_path / "run/lr_finder.csv").read_text().startswith("lr,loss\n1e-08,")
 
 

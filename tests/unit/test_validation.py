@@ -1,8 +1,11 @@
 """Error messages for invalid arguments, parts and data."""
 
+import dataclasses
 import inspect
+from functools import partial
 
 import huggingface_hub
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -11,7 +14,9 @@ from lightning.pytorch import Callback as LightningCallback
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_trainer
+from portico.arguments import argument_rules
 from portico.checkpoint import writer
+from portico.deprecated import RetiredArguments
 from portico.distributed.placement import PLACEMENT
 from portico.validation import PASSED_ON, REFUSALS
 
@@ -192,6 +197,86 @@ def test_every_argument_of_lightning_of_every_wrong_kind_is_rejected_by_name(nam
     further = {} if name in PLACEMENT else {"lightning_kwargs": {name: value}}
     shown = name.replace("predict", "(predict|test)")  # `predict` runs in Lightning's test loop
     refused(tmp_path, f"{shown}=", parts=further, **given)
+
+
+# Arguments whose wrong kinds are wrong for this model or data set, or are refused in transformers' words.
+SAID_OTHERWISE = (
+    "debug",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "group_by_length",
+    "label_smoothing_factor",
+    "output_dir",
+    "tf32",
+)
+OWN_ARGUMENTS = {
+    one.name: kind
+    for kind in (portico.ORTTrainingArguments, portico.IPUTrainingArguments, portico.TrainingArguments)
+    for one in dataclasses.fields(kind)
+    if one.init and one.name not in {*SAID_OTHERWISE, *(old.name for old in dataclasses.fields(RetiredArguments))}
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN_ARGUMENTS)
+def test_every_training_argument_of_every_wrong_kind_works_or_is_rejected_by_name(name, tmp_path):
+    if OWN_ARGUMENTS[name] is portico.TrainingArguments:
+        start = partial(toy_trainer, tmp_path, **{"max_steps": 1, "eval_strategy": "steps", "save_strategy": "steps"})
+    else:
+        start = partial(OWN_ARGUMENTS[name], tmp_path)
+    messages = []
+    for value in (2.5, -3, "text", ["text"], {"a": 1}):
+        try:
+            made = start(**{name: value})
+            if isinstance(made, portico.Trainer):
+                made.train()
+        except ValueError as error:
+            messages.append(str(error))
+    assert [message for message in messages if name not in message] == []
+    rule = argument_rules(OWN_ARGUMENTS[name]).get(name)
+    assert len(messages) >= (2 if rule and len(rule.kinds) < 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("eval_strategy", "step", r"`eval_strategy='step'` cannot be used; set it to one of 'no', 'steps', 'epoch'\."),
+        ("eval_strategy", False, r"`eval_strategy=False` cannot be used; set it to one of 'no', 'steps', 'epoch'\."),
+        ("bf16", "False", r"`bf16='False'` is a string; set it to True or False"),
+        (
+            "per_device_train_batch_size",
+            2.5,
+            r"`per_device_train_batch_size=2.5` cannot be used; set it to an int",
+        ),
+        ("label_names", "labels", r"`label_names='labels'` is a string; set it to a list, or None"),
+        ("metric_for_best_model", 3, r"`metric_for_best_model=3` cannot be used; set it to a string, or None"),
+        ("accelerator_config", {"a": 1}, r"`accelerator_config` has no field a; it has split_batches"),
+    ],
+)
+def test_wrong_kind_of_argument_is_rejected_where_the_arguments_are_made(name, value, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        portico.TrainingArguments(str(tmp_path), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_steps", 3.0), ("bf16", "true"), ("fp16", 0), ("seed", np.int64(3)), ("run_name", 3), ("report_to", "none")],
+)
+def test_values_that_transformers_takes_freely_are_taken(name, value, tmp_path):
+    assert getattr(portico.TrainingArguments(tmp_path, use_cpu=True, **{name: value}), name) in (value, [], [value])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"include_for_metrics": ["inputs"]}, r"the batch has no 'input_ids', only .*; set `main_input_name` in the"),
+        ({"dataloader_persistent_workers": True}, r"`dataloader_num_workers=0` starts none; set"),
+        ({"torch_compile": True, "torch_compile_mode": "fast"}, r"`torch_compile_mode='fast'`; set it to .*'default'"),
+    ],
+)
+def test_arguments_that_need_another_are_rejected_by_name(arguments, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        toy_trainer(tmp_path, max_steps=1, eval_strategy="steps", **arguments).train()
 
 
 def test_output_folder_that_cannot_be_made_is_rejected(tmp_path):

@@ -14,13 +14,13 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, get_type_hints
 
 import yaml
 
 from portico.errors import InputError, nearest_names
-from portico.rules import WORDS, Rule
+from portico.rules import Rule, rule_of
 from portico.trust.names import TARGET
 
 
@@ -40,30 +40,7 @@ def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
 
 
-def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False) -> Rule | None:
-    """Return the rule that a type annotation states; ``None`` if it mentions types that no plain value has."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    kinds: list[type] = []
-    choices: list[Any] = []
-    for part in parts:
-        if get_origin(part) is Literal:
-            choices += get_args(part)
-        elif get_origin(part) in (list, Sequence):
-            kinds.append(list)
-        elif part in WORDS:
-            kinds.append(part)
-        else:
-            return None
-    return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)
-
-
 # ---- The settings of a class ----
-
-# Training arguments that may be other objects in Python; transformers opens a number as a file descriptor.
-_RULES_OF_ARGUMENTS = {
-    "accelerator_config": Rule((dict, str, NoneType)),
-    "metric_for_best_model": Rule((str, NoneType)),
-}
 
 # Numbers of a model's configuration, by the first pattern that their name contains.
 _RULES_OF_MODELS = {
@@ -160,7 +137,7 @@ def _settings_of_arguments(target: type) -> GroupSchema:
     from portico.arguments import argument_rules
     from portico.deprecated import RENAMED
 
-    rules, docs = argument_rules(target) | _RULES_OF_ARGUMENTS, documentation(target)
+    rules, docs = argument_rules(target), documentation(target)
     known = {
         one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
     }

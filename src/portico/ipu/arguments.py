@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 # Graphcore's partitions have these sizes.
 N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
 LOADER_MODES = ("sync", "async", "async_rebatched")
-_NUMBERS = {
+_RULES = {
+    "ipu_config_overrides": Rule((str, type(None))),
     "per_device_train_batch_size": Rule((int,), 1),
     "per_device_eval_batch_size": Rule((int,), 1),
     "max_grad_norm": Rule((float, type(None)), 0),
@@ -131,7 +132,7 @@ class IPUTrainingArguments(TrainingArguments):
 
 
 def _check(args: IPUTrainingArguments) -> None:
-    for name, rule in _NUMBERS.items():
+    for name, rule in _RULES.items():
         if not rule.allows(getattr(args, name)):
             raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule.in_python()}.")
     if args.loss_scaling is not None and not (

@@ -239,6 +239,11 @@ class TrainerDataModule(pl.LightningDataModule):
                 f"The {description} data are a DataLoader, but `{type(trainer).__name__}` makes its own batches; give "
                 "its `dataset`."
             )
+        if args.dataloader_persistent_workers and args.dataloader_num_workers == 0:
+            raise InputError(
+                "`dataloader_persistent_workers=True` keeps worker processes, but `dataloader_num_workers=0` starts "
+                "none; set `dataloader_num_workers` to 1 or more, or leave `dataloader_persistent_workers` out."
+            )
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "collate_fn": collate_fn,

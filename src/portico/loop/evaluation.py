@@ -19,7 +19,7 @@ from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, f
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
 from portico.distributed.signals import ending_plainly
-from portico.errors import InputTypeError
+from portico.errors import InputKeyError, InputTypeError
 from portico.loop.corrections import EvaluationLoss
 from portico.loop.datamodule import EvaluationFeed
 from portico.loop.metrics import batch_metrics
@@ -127,6 +127,11 @@ class EvaluationSession:
         is_alone = trainer.accelerator.num_processes == 1
         if "inputs" in trainer.args.include_for_metrics:
             name = getattr(trainer.model, "main_input_name", "input_ids")
+            if name not in inputs:
+                raise InputKeyError(
+                    f"`include_for_metrics` has 'inputs', but the batch has no {name!r}, only {', '.join(inputs)}; "
+                    "set `main_input_name` in the model's class to one of them, or leave 'inputs' out."
+                )
             main_input = gather(pad(trainer._prepare_input(inputs[name])))
         if labels is not None and not is_alone:
             labels = pad(labels)

@@ -65,7 +65,9 @@ def test_training_arguments_have_the_rules_of_their_annotations():
     assert rules["max_grad_norm"].allows(math.inf)
     assert rules["save_total_limit"] == Rule((int, type(None)))
     assert rules["bf16"] == Rule((bool,))
-    assert not {"optim", "lr_scheduler_type", "resume_from_checkpoint", "report_to"} & set(rules)
+    assert rules["eval_strategy"] == Rule((), choices=("no", "steps", "epoch"))
+    assert rules["report_to"] == Rule((type(None), str, list))
+    assert not {"output_dir", "resume_from_checkpoint", "run_name"} & set(rules)
 
 
 NUMBERS = [name for name, rule in argument_rules().items() if {int, float} & set(rule.kinds)]
@@ -96,7 +98,7 @@ def test_numbers_beyond_64_bits_are_refused_where_the_class_decides():
         (str | list[str] | None, Rule((str, list, type(None)))),
         (Literal["a", "b"] | None, Rule((type(None),), choices=("a", "b"))),
         (Any, None),
-        (dict[str, int] | None, None),
+        (dict[str, int] | None, Rule((dict, type(None)))),
     ],
 )
 def test_an_annotation_is_a_rule(annotation, rule):

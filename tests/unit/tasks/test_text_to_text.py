@@ -87,7 +87,7 @@ def test_files_have_to_be_set_where_there_is_no_embedded_data(folder, setting):
             "task.max_source_length=0",
             "`task.max_source_length=0` cannot be used; set it to an integer of 1",
         ),
-        ("args.optim=none", "These training arguments cannot be used: none is not a valid OptimizerNames"),
+        ("args.optim=none", "`args.optim=none` cannot be used; set it to one of adamw_torch, "),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_training(folder, override, message):
