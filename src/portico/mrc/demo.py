@@ -122,10 +122,10 @@ def _load(run: str, device: str) -> Reader:
     folder = Path(run)
     if folder.is_dir() and not (folder / "config.json").is_file():
         checkpoint = newest_complete(folder)
-        if checkpoint is None:
-            instead = "name the folder of a finished run"
-        elif (checkpoint / "config.json").is_file():
+        if checkpoint is not None and (checkpoint / "config.json").is_file():
             instead = f"name its last checkpoint, {checkpoint}"
+        elif checkpoint is None and not (folder / "model.safetensors").is_file():
+            instead = "name the folder of a finished run"
         else:  # a plain `torch.nn.Module`, which only its class can load
             instead = "the demo loads models of transformers only, and this run trained another one: name another run"
         raise InputError(

@@ -70,6 +70,12 @@ class AnswerSession(EvaluationSession):
         rows = to_arrays(self.trainer.gather_function(padded))
         if not isinstance(rows, tuple | list):
             rows = (rows,)
+        if np.ndim(rows[0]) == 0:
+            raise InputError(
+                f"{type(self.model).__name__} was asked for logits and returned a single number first, as a model "
+                "does that computes its loss; name the columns of the labels, as in "
+                "`label_names=['start_positions', 'end_positions']`, so that the loss is told from the logits."
+            )
         # Gathered batches are in the order of the features; the last one may end with rows that repeat the first.
         first = self._num_kept
         self._num_kept = min(first + len(rows[0]), len(self.features))

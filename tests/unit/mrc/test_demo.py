@@ -352,6 +352,10 @@ def test_an_answer_that_takes_too_long_is_ended(reader):
             ["PLAIN"],
             r"`RUN=PLAIN` contains no model .*; the demo loads models of transformers only",
         ),
+        (
+            ["PLAIN/checkpoint-1"],
+            r"`RUN=PLAIN/checkpoint-1` contains no model .*; the demo loads models of transformers only",
+        ),
         (["/no/such/run"], "`RUN=/no/such/run` does not exist; set it to a folder written by `save_pretrained`"),
         (
             ["outputs/typo"],
@@ -370,8 +374,10 @@ def test_what_cannot_be_served_is_said_in_one_paragraph(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (tmp_path / "plain/checkpoint-1").mkdir(parents=True)
         (tmp_path / "plain/checkpoint-1/trainer_state.json").write_text("{}")
+        (tmp_path / "plain/checkpoint-1/model.safetensors").touch()
         names = {
             "EMPTY": tmp_path,
+            "PLAIN/checkpoint-1": tmp_path / "plain/checkpoint-1",
             "PLAIN": tmp_path / "plain",
             "MODEL": model_folder,
             "TAKEN": taken.getsockname()[1],

@@ -5,6 +5,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torchmetrics import SumMetric
 from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
@@ -280,6 +281,27 @@ def test_legacy_metrics_leave_out_loss_and_speed(trainer_of):
     assert not {"eval_loss", "eval_runtime"} & set(legacy)
     assert trainer_of(compute_metrics=None, legacy_metrics=True, **options).evaluate() == {}
     assert recorder.metrics[-1] == {}
+
+
+class Bare(nn.Module):
+    """A model of one's own, of which nothing tells the columns of the labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(1, 2)
+
+    def forward(self, input_ids, attention_mask, start_positions=None, end_positions=None):
+        start, end = self.head(input_ids[..., None] / 1000).unbind(-1)
+        loss = nn.functional.cross_entropy(start, start_positions) + nn.functional.cross_entropy(end, end_positions)
+        return {"loss": loss, "start_logits": start, "end_logits": end}
+
+
+def test_a_loss_among_the_logits_is_explained(trainer_of, data):
+    own = SimpleNamespace(model=Bare(), tokenizer=data.reader.tokenizer)
+    with pytest.raises(InputError, match=r"Bare was .* returned a single number first, .* `label_names=\['start_pos"):
+        trainer_of(made=own).evaluate()
+    named = trainer_of(made=own, arguments={"label_names": ["start_positions", "end_positions"]})
+    assert named.evaluate()["eval_loss"] > 0
 
 
 def test_label_names_and_evaluation_loop_as_primeqa_uses_them(trainer_of):
