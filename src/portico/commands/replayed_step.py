@@ -395,8 +395,14 @@ def _text(trainer: ObservedTrainer, inputs: Mapping[str, Any]) -> str:
     tokens = inputs.get("input_ids")
     if tokens is not None and hasattr(tokenizer, "decode"):
         return str(tokenizer.decode([token for token in tokens[0].tolist() if token != tokenizer.pad_token_id]))
-    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in inputs.items()}
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    return ", ".join(f"{name} {_values(value)}" for name, value in inputs.items())
+
+
+def _values(value: object) -> str:
+    """Return the numbers of an array with four decimal places, the middle of a large array left out."""
+    if not hasattr(value, "tolist"):
+        return str(value)
+    return " ".join(numpy.array2string(numpy.array(value.tolist()), precision=4, separator=", ", threshold=100).split())
 
 
 @contextmanager

@@ -173,6 +173,7 @@ def test_names_the_first_module_with_an_output_that_is_not_finite(tmp_path):
     assert "first output that is not finite: root (Root)" in ended.stdout
     # The example whose loss is not finite comes first.
     assert re.search(r"│ (\d+) +│ (\S+) ", ended.stdout).group(2) == "nan"
+    assert re.search(r"x \[\[?-?\d\.\d{1,4}[],]", ended.stdout)
 
 
 @pytest.mark.slow
