@@ -10,7 +10,11 @@ from fresh_process import environment
 from notebook_outputs import FOLDER, executed, shape, violations
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-SLOW = {"reading": "trains a reader for minutes", "sweep": "trains several models"}
+SLOW = {
+    "reading": "trains a reader for minutes",
+    "sweep": "trains several models",
+    "backends": "compiles models for ONNX Runtime and for the emulator of IPUs",
+}
 ROOT = FOLDER.parent
 
 
