@@ -402,7 +402,9 @@ def _values(value: object) -> str:
     """Return the numbers of an array with four decimal places, the middle of a large array left out."""
     if not hasattr(value, "tolist"):
         return str(value)
-    return " ".join(numpy.array2string(numpy.array(value.tolist()), precision=4, separator=", ", threshold=100).split())
+    return " ".join(
+        numpy.array2string(numpy.array(value.tolist()), precision=4, separator=", ", threshold=100).split()
+    )
 
 
 @contextmanager
