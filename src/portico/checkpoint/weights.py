@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
@@ -102,14 +104,15 @@ def load_weights(model: nn.Module, folder: str, *, renames: bool = False) -> _In
         with accepting_full_tensors(model):
             load_adapters(model, folder)
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    if is_sharded(model):
-        return load_weight_slices(model, path)
-    result = _load_by_name(model, path)
+    result = load_weight_slices(model, path) if is_sharded(model) else _load_by_name(model, path)
     if renames and are_renamed(model, result):
         pretrained = cast(PreTrainedModel, model)
+        config = copy(pretrained.config)
+        vars(config).pop("distributed_config", None)  # each process translates the whole model, and keeps its part
         with reading(path, into_model=True), torch.random.fork_rng(devices=[]):
-            same = type(pretrained).from_pretrained(folder, config=pretrained.config, dtype=pretrained.dtype)
-        model.load_state_dict(same.state_dict())
+            same = type(pretrained).from_pretrained(folder, config=config, dtype=pretrained.dtype)
+        with accepting_full_tensors(model):
+            model.load_state_dict(same.state_dict())
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     return result
 
@@ -195,13 +198,17 @@ def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None
     weights = model.state_dict()
     missing = set(result.missing_keys)
     # Tied weights share memory; safetensors stores them once.
-    loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
-    tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
+    loaded = {_memory(tensor) for name, tensor in weights.items() if name not in missing}
+    tied = {name for name in missing if name in weights and _memory(weights[name]) in loaded}
     missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
         logger.warning(f"There were missing keys in the checkpoint model loaded: {sorted(missing)}.")
     if result.unexpected_keys:
         logger.warning(f"There were unexpected keys in the checkpoint model loaded: {sorted(result.unexpected_keys)}.")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()  # a DTensor's own is 0
 
 
 @contextmanager

@@ -6,11 +6,11 @@ these). To check a release of transformers, run `tests/unit/compat/test_transfor
 
 import inspect
 import sys
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import distributed, nn
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
 from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
@@ -186,6 +186,40 @@ def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
     model.tie_weights(recompute_mapping=False)
     # Read by `Trainer.get_tp_size` of transformers.
     model._tp_size = mesh.size()  # type: ignore[assignment]  # None in the class
+    sum_gradients_of_replicated(model, mesh)
+
+
+def mesh_of_loaded(model: nn.Module) -> "DeviceMesh | None":
+    """Return the processes over which transformers has split the layers of ``model`` while loading it."""
+    mesh = getattr(model, "_device_mesh", None)
+    return mesh["tp"] if mesh is not None and "tp" in (mesh.mesh_dim_names or ()) else None
+
+
+def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
+    """Sum each gradient of a norm between split layers over ``mesh`` once, in windows of several batches too.
+
+    transformers (``ReplicatedWithGradAllReduce``) sums ``param.grad`` after each batch, so that the first of two
+    batches counts once for each process.
+    """
+    group = mesh.get_group()
+
+    def summed(gradient: "torch.Tensor") -> "torch.Tensor":
+        gradient = gradient.clone()
+        distributed.all_reduce(gradient, group=group)
+        return gradient
+
+    # FSDP replaces the parameters until the first forward pass.
+    def hook_parameters(module: nn.Module, inputs: object, hooked: dict[str, nn.Parameter]) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and hooked.get(name) is not parameter:
+                parameter.register_hook(summed)
+                hooked[name] = parameter
+
+    for module in model.modules():
+        replaced = vars(module).get("forward")
+        if getattr(replaced, "__qualname__", "").startswith("ReplicatedWithGradAllReduce."):
+            del module.forward
+            module.register_forward_pre_hook(partial(hook_parameters, hooked={}))
 
 
 def shard_operation(tensor: "DTensor") -> Any:

@@ -159,6 +159,8 @@ class ShardedStrategy(MeshStrategy):
         """
         if not is_sharded(model):
             self._split_and_shard(model, optimizer)
+        elif (mesh := hf_compat.mesh_of_loaded(model)) is not None:
+            hf_compat.sum_gradients_of_replicated(model, mesh)
         # Also the meshes that transformers made while loading.
         meshes = [mesh for mesh in by_mesh(model.parameters()) if mesh is not None]
         limit_collectives((one for mesh in meshes for one in mesh.get_all_groups()), process_group_timeout(self))

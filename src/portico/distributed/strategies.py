@@ -400,11 +400,10 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
     """
     loaded = getattr(getattr(model, "config", None), "distributed_config", None)
     if getattr(model, "is_distributed_loading_by_transformers", False) and loaded is not None:
-        if loaded.pp_size > 1 or loaded.ep_size > 1:
+        if loaded.pp_size > 1:
             raise InputError(
-                f"The model was loaded with `pp_size={loaded.pp_size}` and `ep_size={loaded.ep_size}`, but neither "
-                "pipeline nor expert parallelism is trained here; load it with `fsdp_size`, `dp_replicate_size` and "
-                "`tp_size`."
+                f"The model was loaded with `pp_size={loaded.pp_size}`, but pipeline parallelism is not trained here; "
+                "load it with `fsdp_size`, `dp_replicate_size`, `tp_size` and `ep_size`."
             )
         return _MeshSizes(loaded.dp_replicate_size, loaded.fsdp_size, loaded.tp_size)
     config = args.parallelism_config

@@ -1,6 +1,7 @@
 """Models sharded over processes: the numbers, the checkpoints and the resumed runs of data-parallel training."""
 
 import json
+import logging
 import os
 import shutil
 import warnings
@@ -465,6 +466,84 @@ def test_models_of_other_kinds(tmp_path):
     assert "distributed_config" not in json.loads((tmp_path / "loaded/checkpoint-4/config.json").read_text())
     lines = [(tmp_path / f"line-{kind}/model.safetensors").read_bytes() for kind in (True, False)]
     assert lines[0] == lines[1]
+
+
+EXPERTS = {
+    "mixtral": (transformers.MixtralConfig, {"num_local_experts": 4, "intermediate_size": 24}),
+    "qwen3": (
+        transformers.Qwen3MoeConfig,
+        {"num_experts": 4, "moe_intermediate_size": 8, "num_experts_per_tok": 2, "head_dim": 8},
+    ),
+}
+PLANS = {"tensor": {"tp_size": 2, "ep_size": 2}, "data": {"fsdp_size": 2, "ep_size": 2}}
+
+
+def experts(folder, name, plan=None, **changes):
+    """A trainer of a mixture of experts that was loaded over processes, with windows of two batches."""
+    config = DistributedConfig(**PLANS[plan]) if plan else None
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / name, distributed_config=config)
+    batch = {"per_device_train_batch_size": 2 if plan == "data" else 4, "gradient_accumulation_steps": 2}
+    run = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    options = {**EXACT, **run, **batch, "corrections": "renamed_weights", **changes}
+    return portico.Trainer(
+        model,
+        toy_arguments(folder / f"{name}-{plan}", **options),
+        train_dataset=Sequences(24),
+        eval_dataset=Sequences(8, seed=4),
+    )
+
+
+def logged_losses(trainer):
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def experts_over_processes(folder):
+    warnings.filterwarnings("ignore", message=VIEWS)
+    expected = torch.load(folder / "one.pt")
+    for name in EXPERTS:
+        for plan in PLANS:
+            trainer = experts(folder, name, plan)
+            owns = [
+                parameter.to_local().shape[0]
+                for key, parameter in trainer.model.named_parameters()
+                if "experts" in key
+            ]
+            assert set(owns) == {2}
+            trainer.train()
+            again = experts(folder, name, plan, save_strategy="no")
+            again.train(resume_from_checkpoint=str(folder / f"{name}-{plan}/checkpoint-3"))
+            for one in (trainer, again):
+                torch.testing.assert_close(weights(one), expected[name]["weights"], rtol=0, atol=1e-6)
+            messages = []
+            heard = logging.Handler()
+            heard.emit = lambda record, messages=messages: messages.append(record.getMessage())
+            logging.getLogger("transformers").addHandler(heard)
+            untranslated = experts(folder, name, plan, save_strategy="no", corrections=None)
+            untranslated.train(resume_from_checkpoint=str(folder / f"{name}-{plan}/checkpoint-3"))
+            assert any("missing keys" in message and "experts.gate_up_proj" in message for message in messages)
+            assert logged_losses(trainer) == pytest.approx(expected[name]["losses"], abs=1e-6)
+            if plan == "tensor":  # otherwise the means of other batches are averaged
+                assert trainer.evaluate()["eval_loss"] == pytest.approx(expected[name]["eval_loss"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_experts_over_processes_give_the_numbers_of_one(tmp_path):
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    expected = {}
+    for name, (kind, own) in EXPERTS.items():
+        torch.manual_seed(0)
+        config = kind(**sizes, num_key_value_heads=2, **own)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
+        trainer = experts(tmp_path, name)
+        trainer.train()
+        expected[name] = {"weights": weights(trainer), "losses": logged_losses(trainer), **trainer.evaluate()}
+    torch.save(expected, tmp_path / "one.pt")
+    run_in_processes(2, experts_over_processes, tmp_path)
+    for name in EXPERTS:
+        for plan in PLANS:
+            again = experts(tmp_path, name)
+            again.train(resume_from_checkpoint=str(tmp_path / f"{name}-{plan}/checkpoint-3"))
+            torch.testing.assert_close(weights(again), expected[name]["weights"], rtol=0, atol=1e-6)
 
 
 def saved_in_the_background(folder):
