@@ -13,6 +13,7 @@ import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError as UnpicklingError
 from typing import IO, Any, ClassVar
@@ -235,6 +236,12 @@ class ShardReader(FileSystemReader):
 
     @override
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        self.table.storage_meta = StorageMeta(load_id=self.load_id)
+        return self.table
+
+    @cached_property
+    def table(self) -> Metadata:
+        """The table of contents: what has been judged is what is used."""
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _ShardTable(file).load()
         if not isinstance(metadata, Metadata):
@@ -244,7 +251,6 @@ class ShardReader(FileSystemReader):
                 raise UnpicklingError(
                     f"it names {stored.relative_path!r}, which is no shard next to it, or compressed"
                 )
-        metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata
 
     @override
