@@ -11,9 +11,11 @@ import math
 import pickle
 import struct
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import cached_property
+from lzma import LZMAError
 from pathlib import Path
 from pickle import UnpicklingError as UnpicklingError
 from typing import IO, Any, ClassVar
@@ -196,7 +198,7 @@ def refuse_oversized(file: IO[bytes]) -> None:
                 for one in parts:
                     if one.filename.lower().endswith("data.pkl"):
                         _Rehearsal(archive.open(one), most).load()
-        except (BadZipFile, RuntimeError) as error:
+        except (BadZipFile, RuntimeError, zlib.error, LZMAError) as error:
             raise UnpicklingError(str(error)) from error
     else:
         with suppress(EOFError):  # which torch meets too

@@ -1,5 +1,6 @@
 """Every file that a run may read, damaged: it is read, or refused by an ``InputError``, and soon."""
 
+import io
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import datasets
 import numpy as np
@@ -252,6 +254,38 @@ def test_a_damaged_file_is_read_or_refused(name, num_files, in_memory):
             file.write_bytes(files[file])
     print(name, "damaged files:", seed + 1, "read:", num_read)
     assert num_read < seed + 1
+
+
+def badly_compressed():
+    """Return an archive whose table of contents is no stream of zlib."""
+    file, name = io.BytesIO(), "archive/data.pkl"
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr(name, b"\x80\x02}.")
+    content = bytearray(file.getvalue())
+    content[30 + len(name)] = 0xFF  # after the header of the first file
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "why"),
+    [
+        ("pickled weights", "pytorch_model.bin", badly_compressed(), "pytorch_model.bin cannot be read: Error -3"),
+        (
+            "pickled shards",
+            "pytorch_model.bin.index.json",
+            b'{"weight_map": {"linear.weight": "../shard.bin"}}',
+            r"index.json lists '../shard.bin', which is not next to it; restore the file",
+        ),
+        ("AllenNLP", "best.th", b"", r"best.th has no weights of this model \(.*\); restore the file, or delete it"),
+    ],
+)
+def test_damage_that_chance_rarely_makes_is_refused(name, file, content, why, tmp_path):
+    make, read, _ = FORMATS[name]
+    make(tmp_path)
+    assert (tmp_path / file).is_file()
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError, match=why):
+        read(tmp_path)
 
 
 @pytest.fixture
