@@ -141,9 +141,10 @@ def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
         with reading(file):
             is_safe = file.suffix == ".safetensors"
             weights = safetensors.torch.load_file(file) if is_safe else load_tensors(file, map_location="cpu")
-        with _fitting(model, path):
+        with reading(file, into_model=True), _fitting(model, path):
             result = model.load_state_dict(weights, strict=False)
-        missing = [name for name in missing if name in result.missing_keys]
+        absent = set(result.missing_keys)
+        missing = [name for name in missing if name in absent]
         unexpected += result.unexpected_keys
     return _IncompatibleKeys(missing, unexpected)
 

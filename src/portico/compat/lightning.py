@@ -172,6 +172,7 @@ def continue_from(
 
 class _ResumesWhenTold(_CheckpointConnector):
     @property
+    @override
     def _hpc_resume_path(self) -> str | None:
         file = super()._hpc_resume_path
         if file is not None:
@@ -405,9 +406,8 @@ def quiet_lightning() -> Iterator[None]:
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]
     for announcer in _ANNOUNCERS:
-        announcer.addFilter(
-            warns
-        )  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
+        # A level would clear the caches of all loggers, a sixth of the start of an evaluation.
+        announcer.addFilter(warns)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")

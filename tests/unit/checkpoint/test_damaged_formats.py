@@ -256,6 +256,12 @@ def test_a_damaged_file_is_read_or_refused(name, num_files, in_memory):
     assert num_read < seed + 1
 
 
+def stored(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
 def badly_compressed():
     """Return an archive whose table of contents is no stream of zlib."""
     file, name = io.BytesIO(), "archive/data.pkl"
@@ -270,6 +276,7 @@ def badly_compressed():
     ("name", "file", "content", "why"),
     [
         ("pickled weights", "pytorch_model.bin", badly_compressed(), "pytorch_model.bin cannot be read: Error -3"),
+        ("pickled weights", "pytorch_model.bin", stored([1]), "pytorch_model.bin cannot be read: Expected state_dict"),
         (
             "pickled shards",
             "pytorch_model.bin.index.json",
