@@ -283,6 +283,12 @@ def badly_compressed():
             b'{"weight_map": {"linear.weight": "../shard.bin"}}',
             r"index.json lists '../shard.bin', which is not next to it; restore the file",
         ),
+        (
+            "reader",
+            "tokenizer_config.json",
+            b'{"tokenizer_class": "BertTokenizer", "unk_token": ""}',
+            "with its tokenizer .maximum recursion depth",
+        ),
         ("AllenNLP", "best.th", b"", r"best.th has no weights of this model \(.*\); restore the file, or delete it"),
     ],
 )

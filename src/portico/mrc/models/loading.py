@@ -93,7 +93,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
         if reader.max_length < 1:
             raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
-    _check_tokenizer(given, tokenizer, reader.model)
+        _check_tokenizer(given, tokenizer, reader.model)
     return reader
 
 
