@@ -54,7 +54,7 @@ ROWS: Mapping[str, Row] = {
     "training_args": Row("`training_args.bin`", "written as transformers does, never read"),
     "callbacks": Row("states of callbacks in `trainer_state.json`", "JSON; the classes are those of your callbacks"),
     "ckpt": Row(
-        "checkpoints of `TrainerModule` and other `.ckpt`",
+        "checkpoints of `TrainerModule` and other `.ckpt`, which no command reads",
         "Lightning's loader: `weights_only` is its default, which is off for a URL",
         "from a URL: yes",
     ),
@@ -64,8 +64,9 @@ ROWS: Mapping[str, Row] = {
         "no, unless you answer `y` when transformers asks on the terminal; without a terminal it is refused",
     ),
     "data": Row(
-        "data: JSON, JSON lines, gzip",
-        "parsed; a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused",
+        "data: JSON, JSON lines, gzip, a folder of `datasets`",
+        "parsed; a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused, and so is a stored "
+        "dataset that names files elsewhere",
     ),
     "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
     "report": Row(
@@ -182,6 +183,7 @@ def only_pickled_weights(folder: Path, file: str) -> None:
 # ---- Small files that would fill the memory ----
 
 GIGABYTE = 1 << 30
+SHARD = "pytorch_model-00001-of-00001.bin"
 _SO_MANY_BYTES = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + GIGABYTE.to_bytes(5, "little") + b"\x85R."
 _TEXT = b"X" + struct.pack("<I", 1 << 19) + b"a" * (1 << 19) + b"q\x01"
 _COPIES = b"\x80\x02c_codecs\nencode\nq\x00" + _TEXT + b"]("
@@ -230,8 +232,10 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
 
 def bomb(folder: Path, name: str, content: Callable[[], bytes]) -> None:
     """Put a file into a checkpoint whose manifest lists it; if it holds weights, it is the only one that does."""
-    if name == "pytorch_model.bin":
+    if name in ("pytorch_model.bin", SHARD):
         (folder / "model.safetensors").unlink()
+    if name == SHARD:
+        rewritten(folder, "pytorch_model.bin.index.json", {"metadata": {}, "weight_map": {"classifier.bias": name}})
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(content())
     if (folder / MANIFEST_FILE).is_file():
@@ -246,6 +250,9 @@ def _bombs() -> list[Animal]:
             found.append(Animal("sizes", f"{file}, {name}", ["resume"], change))
         weights = partial(bomb, name="pytorch_model.bin", content=content)
         found.append(Animal("sizes", f"pytorch_model.bin, {name}", ["evaluate", "demo"], weights))
+    shard = partial(bomb, name=SHARD, content=BOMBS["a number of bytes"])
+    found.append(Animal("sizes", f"{SHARD}, a number of bytes", ["resume"], _in_last(shard)))
+    found.append(Animal("sizes", f"{SHARD}, a number of bytes", ["evaluate", "demo"], shard))
     for name, content in (("a number of bytes", _SO_MANY_BYTES), ("a long memo", _LONG_MEMO)):
         change = _in_last(partial(bomb, name="optimizer_0/.metadata", content=lambda content=content: content))
         found.append(Animal("sizes", f"table, {name}", ["resume"], change))
@@ -600,6 +607,9 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
             },
         }
     },
+    "overrides": {"overrides": ["paths.output_dir=CANARY", "+callbacks.one._target_=os.mkdir"]},
+    "a study above": {"trial": {**TRIAL, "study": "../../canary"}},
+    "a folder of its own": {"folder": "CANARY"},
     "an interpolated pruner": {
         "trial": {**TRIAL, "pruner": {"_target_": "${.name}", "name": "os.mkdir", "path": "CANARY"}}
     },
@@ -616,6 +626,8 @@ def _sweeps() -> list[Animal]:
         trial = {**TRIAL, "storage": storage}
         change = partial(_storage, changes={**job, "trial": trial})
         found.append(Animal("sweep", name, ["sweep", "job"], change))
+    for name in ("0/job.json", "0/config.yaml", "0", "multirun.yaml"):
+        found.append(Animal("sweep", f"{name}, a link", ["sweep", "job"], partial(_linked_to_canary, name=name)))
     for file in ("0/job.json", "0/config.yaml", "multirun.yaml", "study.journal", ".hydra/config.pickle"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found.append(Animal("sweep", f"{file}, pickle", ["sweep", "job"], change))
@@ -646,6 +658,15 @@ def _study(folder: Path) -> None:
         system_attrs={"cma:optimizer:0": state[:20], "cma:optimizer:1": state[20:], "cma:generation": 0},
     )
     study.add_trial(finished)
+
+
+def _linked_to_canary(folder: Path, name: str) -> None:
+    """Put a link to the canary, which a command would create by writing through it, in place of a file or folder."""
+    place = folder / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.symlink_to(canary_of(folder))
 
 
 def _storage(folder: Path, changes: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def reason_of(error: BaseException) -> str:
             "a pickle there holds more than tensors, and opening it in full could run code; get the file as "
             "safetensors, and do not switch `weights_only` off"
         )
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return printable(" ".join(str(error).split())[:300]) or type(error).__name__
 
 
 def printable(text: str) -> str:

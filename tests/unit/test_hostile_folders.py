@@ -17,6 +17,7 @@ import hostile_folders
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
 from hydra_plugins.portico_launchers import logged
+from models import toy_trainer
 from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
@@ -287,6 +288,23 @@ def test_a_trusted_folder_does_what_it_names(name, harmless, tmp_path):
     with suppress(InputError, SystemExit, AttributeError):
         replay.main([str(folder), "--step", "3", "--trust-config"])
     assert canary_of(folder).exists()
+
+
+def test_a_job_of_slurm_reads_no_checkpoint_of_lightning(tmp_path, monkeypatch, caplog):
+    """Lightning looks for one in the folder of a run, and would continue from it."""
+    folder = tmp_path / RUN
+    folder.mkdir()
+    hostile_folders.pickled(folder, "hpc_ckpt_1.ckpt", by_torch=True, listed=False)
+    for name in ("JOB_ID", "NTASKS", "NTASKS_PER_NODE"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    for name in ("PROCID", "LOCALID", "NODEID"):
+        monkeypatch.setenv(f"SLURM_{name}", "0")
+    monkeypatch.setenv("SLURM_JOB_NAME", "training")
+    monkeypatch.setenv("SLURM_NODELIST", "localhost")
+    trainer = toy_trainer(folder, max_steps=2)
+    assert trainer.train().global_step == 2
+    assert not canary_of(folder).exists()
+    assert "hpc_ckpt_1.ckpt is not read; to continue a run, set `resume_from_checkpoint=True`" in caplog.text
 
 
 def test_the_pickles_of_the_zoo_are_live(tmp_path):

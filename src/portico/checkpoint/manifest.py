@@ -143,11 +143,28 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
     for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
         if (folder / name).is_file():
-            with suppress(*DAMAGE):
-                shards = {folder / shard for shard in json.loads((folder / name).read_bytes())["weight_map"].values()}
-                return [folder / name, *sorted(shards)] if all(map(Path.is_file, shards)) else []
+            try:
+                shards = listed_shards(folder / name)
+            except InputError:
+                raise
+            except DAMAGE:
+                continue
+            return [folder / name, *shards] if all(map(Path.is_file, shards)) else []
     adapters = [folder / name for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)]
     return [file for file in adapters if file.is_file()]
+
+
+def listed_shards(index: Path) -> list[Path]:
+    """Return the files that an index of weights lists, sorted by name; a damaged index raises one of `DAMAGE`.
+
+    Raises:
+        InputError: If a file is not next to the index.
+    """
+    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{index} lists {printable(name[:100])!r}, which is not next to it; restore the file.")
+    return [index.with_name(name) for name in names]
 
 
 def refuse_oversized_model(name_or_path: str) -> None:
@@ -294,7 +311,7 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
         raise
     except errors as error:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise InputError(f"{file} cannot be read: {printable(reason)}. {_way_out(file.parent)}") from error
+        raise InputError(printable(f"{file} cannot be read: {reason}. {_way_out(file.parent)}")) from error
 
 
 def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:

@@ -23,7 +23,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import WEIGHTS_NAME, PreTrainedModel
 
-from portico.checkpoint.manifest import MANIFEST_FILE, has_file, of_another_model, reading
+from portico.checkpoint.manifest import (
+    MANIFEST_FILE,
+    has_file,
+    listed_shards,
+    of_another_model,
+    reading,
+    steps_of_checkpoints,
+)
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty, is_sharded
@@ -103,7 +110,7 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
                 {f"model.{name}": tensor for name, tensor in present.items()}, _shards(folder, FSDP_WEIGHTS_FOLDER)
             )
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    stored = _stored_weights(folder)
+    stored = {key: weight for file in stored_weights(folder) for key, weight in _in_file(file).items()}
     missing = [name for name in present if name not in stored]
     unexpected = [name for name in stored if name not in present]
     wrong = [name for name in present if name in stored and stored[name].shape != list(present[name].shape)]
@@ -176,20 +183,25 @@ class _StoredWeight:
             return _own_part(like, opened.get_slice(self.name))
 
 
-def _stored_weights(folder: Path) -> dict[str, _StoredWeight]:
-    for name, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
-        parts = [folder / name] if has_file(folder, name) else []
-        if not parts and has_file(folder, index):
-            with reading(folder / index):
-                listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
-            parts = [folder / file for file in dict.fromkeys(listed.values())]
-        if parts:
-            return {key: weight for part in parts for key, weight in _in_file(part).items()}
-    if has_file(folder, FSDP_WEIGHTS_FILE):
-        return _in_file(folder / FSDP_WEIGHTS_FILE)
+def stored_weights(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint that hold the weights of its model: one, or shards.
+
+    Raises:
+        InputError: If there are none, or an index of shards is damaged.
+    """
+    for name in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, FSDP_WEIGHTS_FILE):
+        if has_file(folder, name):
+            return [folder / name]
+    for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
+        if has_file(folder, name):
+            with reading(folder / name):
+                return listed_shards(folder / name)
+    steps = steps_of_checkpoints(folder)
+    known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""
+    what = "it holds no" if folder.is_dir() else "there is no such folder, and so no"
     raise InputError(
-        f"Can't find a valid checkpoint at {folder}: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
-        "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+        f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
+        f"`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run{known}, or leave it out."
     )
 
 

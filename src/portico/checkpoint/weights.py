@@ -16,13 +16,14 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import has_file, of_another_model, reading, steps_of_checkpoints
+from portico.checkpoint.manifest import has_file, of_another_model, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     accepting_full_tensors,
     load_weight_slices,
     save_weight_shards,
     stored_tensors,
+    stored_weights,
 )
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -30,7 +31,6 @@ from portico.compat.transformers import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
-    load_sharded_checkpoint,
     logger,
     unwrap_peft_model,
 )
@@ -139,30 +139,17 @@ def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
 
 
 def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
-    folder = str(path)
-    if has_file(path, SAFE_WEIGHTS_NAME):
-        file = path / SAFE_WEIGHTS_NAME
+    missing, unexpected = list(model.state_dict()), []
+    for file in stored_weights(path):
         with reading(file):
-            weights = safetensors.torch.load_file(file, device="cpu")
-        with _fitting(model, path):
-            return model.load_state_dict(weights, False)
-    for name in (WEIGHTS_NAME, FSDP_WEIGHTS_FILE):
-        if has_file(path, name):
-            file = path / name
-            with reading(file):
-                weights = load_tensors(file, map_location="cpu")
-            with _fitting(model, path):
-                return model.load_state_dict(weights, False)
-    if has_file(path, SAFE_WEIGHTS_INDEX_NAME) or has_file(path, WEIGHTS_INDEX_NAME):
-        with reading(path), _fitting(model, path):
-            return load_sharded_checkpoint(model, folder, strict=False)
-    steps = steps_of_checkpoints(path)
-    known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""
-    what = "it holds no" if path.is_dir() else "there is no such folder, and so no"
-    raise InputError(
-        f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
-        f"`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run{known}, or leave it out."
-    )
+            is_safe = file.suffix == ".safetensors"
+            weights = safetensors.torch.load_file(file) if is_safe else load_tensors(file, map_location="cpu")
+        with reading(file, into_model=True), _fitting(model, path):
+            result = model.load_state_dict(weights, strict=False)
+        absent = set(result.missing_keys)
+        missing = [name for name in missing if name in absent]
+        unexpected += result.unexpected_keys
+    return _IncompatibleKeys(missing, unexpected)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.states import TrainerFn
@@ -39,6 +40,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
+
+from portico.compat.transformers import logger
 
 CHECKED_VERSION = "2.6"
 USES_SHORTCUTS = os.environ.get("PORTICO_LIGHTNING_SHORTCUTS") != "0"
@@ -165,6 +168,25 @@ def continue_from(
         progress["total"].update(ready=steps, completed=steps)
     state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
     loop.load_state_dict(state)
+
+
+class _ResumesWhenTold(_CheckpointConnector):
+    @property
+    @override
+    def _hpc_resume_path(self) -> str | None:
+        file = super()._hpc_resume_path
+        if file is not None:
+            logger.warning("%s is not read; to continue a run, set `resume_from_checkpoint=True`.", file)
+        return None
+
+
+def resume_when_told(pl_trainer: pl.Trainer) -> None:
+    """Keep Lightning, in a job of SLURM, from loading ``hpc_ckpt_N.ckpt`` in the folder of the run by itself.
+
+    Lightning does not bound the memory for the file, and the run would end after another number of steps (measured).
+    Public: none.
+    """
+    pl_trainer._checkpoint_connector = _ResumesWhenTold(pl_trainer)
 
 
 def end_epoch_after(pl_trainer: pl.Trainer, num_batches: int) -> None:
@@ -383,8 +405,9 @@ def quiet_lightning() -> Iterator[None]:
 
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]
-    for logger in _ANNOUNCERS:
-        logger.addFilter(warns)  # a level would clear the caches of all loggers, a sixth of the start of an evaluation
+    for announcer in _ANNOUNCERS:
+        # A level would clear the caches of all loggers, a sixth of the start of an evaluation.
+        announcer.addFilter(warns)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
@@ -396,5 +419,5 @@ def quiet_lightning() -> Iterator[None]:
             yield
     finally:
         cuda._check_cuda_matmul_precision = tip  # type: ignore[attr-defined]
-        for logger in _ANNOUNCERS:
-            logger.removeFilter(warns)
+        for announcer in _ANNOUNCERS:
+            announcer.removeFilter(warns)

@@ -67,7 +67,6 @@ from transformers.trainer_utils import (
     default_compute_objective,
     denumpify_detensorize,
     has_length,
-    load_sharded_checkpoint,
     number_of_arguments,
     seed_worker,
     sort_checkpoints,

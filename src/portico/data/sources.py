@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-_STORED_DATASET = "dataset_info.json"  # written by `Dataset.save_to_disk`
+# Written by `Dataset.save_to_disk`.
+_STORED_DATASET, _STORED_FILES = "dataset_info.json", "state.json"
 _GZIP_MAGIC = b"\x1f\x8b"
 MAX_GZIP_RATIO = 100.0
 """How many times as large as a gzip file its content may be; JSON is about 5 times as large, and gzip allows 1,030."""
@@ -101,7 +102,14 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
         return
     package = import_datasets(f"{path} was saved with `datasets`")
     try:
+        _refuse_files_elsewhere(path)
         dataset = package.load_from_disk(str(path))
+        for name, feature in dataset.features.items():
+            if package.features.features.require_decoding(feature):
+                raise InputError(
+                    f"{path}: the column {shorten(name)} names images or other files, which would be opened; remove "
+                    "the column and save the dataset again."
+                )
         dataset.data.validate(full=True)  # else a damaged offset ends the process
         yield dataset
     except InputError:
@@ -111,6 +119,17 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
             f"{path}: cannot be read as a dataset saved with `datasets` ({shorten(' '.join(str(error).split()))}); "
             "save it again."
         ) from error
+
+
+def _refuse_files_elsewhere(path: Path) -> None:
+    """Raise an ``InputError`` if a stored dataset names a file that is not in its folder, or is a link out of it."""
+    for listed in json.loads((path / _STORED_FILES).read_text(encoding="utf-8"))["_data_files"]:
+        name = listed["filename"]
+        if Path(name).name != name or (path / name).resolve().parent != path.resolve():
+            raise InputError(
+                f"{path / _STORED_FILES}: names {shorten(name)}, which is not in the folder; copy the file into it, "
+                "or save the dataset again."
+            )
 
 
 class _LimitedGzipFile(gzip.GzipFile):

@@ -19,7 +19,7 @@ from portico.checkpoint.files import replaced
 from portico.checkpoint.manifest import DAMAGE
 from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
-from portico.errors import printable
+from portico.errors import printable, reason_of
 from portico.gradient_descent.construction import ConfigurationError, Registrable
 from portico.trust.files import load_tensors
 
@@ -251,11 +251,17 @@ class BestWeights:
                 torch.save(model.state_dict(), staging)
 
     def load(self, model: nn.Module) -> None:
-        weights = self._in_memory
-        if self.path is not None:
-            weights = load_tensors(self.path, map_location="cpu")
-        assert weights is not None, "weights have been kept"
-        model.load_state_dict(weights)
+        if self.path is None:
+            assert self._in_memory is not None, "weights have been kept"
+            model.load_state_dict(self._in_memory)
+            return
+        try:
+            model.load_state_dict(load_tensors(self.path, map_location="cpu"))
+        except (*DAMAGE, RuntimeError) as error:
+            raise ConfigurationError(
+                f"{self.path} has no weights of this model ({reason_of(error)}); restore the file, or delete it "
+                "to end with the weights of the last epoch."
+            ) from error
 
 
 def check_folder(folder: Path | None) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from portico.checkpoint.manifest import DAMAGE
 from portico.cli.experiment import Experiment, GroupSpec, Placement, print_scores
 from portico.cli.settings import GroupSchema, Setting, documentation, schema_of, setting
 from portico.errors import InputError, reason_of
@@ -31,7 +32,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
-from portico.trust.files import UnpicklingError, load_tensors
+from portico.trust.files import load_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class GradientDescentExperiment(Experiment):
             )
         try:
             parts.model.load_state_dict(load_tensors(file, map_location="cpu"))
-        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+        except (*DAMAGE, RuntimeError) as error:
             raise InputError(
                 f"`args.weights={path}` has no weights of this model ({reason_of(error)}); set it to the folder of a "
                 "run with the same settings."

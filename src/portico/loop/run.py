@@ -574,6 +574,7 @@ def build_lightning_trainer(
         # Lightning would end the run by batches, and validate at its end.
         pl_trainer.fit_loop.epoch_loop.max_steps, pl_trainer.check_val_every_n_epoch = -1, sys.maxsize
     lightning_compat.keep_loss_scale(pl_trainer)
+    lightning_compat.resume_when_told(pl_trainer)
     if inside_worker():
         lightning_compat.drop_launcher(pl_trainer.strategy)
     if args.enable_jit_checkpoint:

@@ -11,8 +11,11 @@ import math
 import pickle
 import struct
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import cached_property
+from lzma import LZMAError
 from pathlib import Path
 from pickle import UnpicklingError as UnpicklingError
 from typing import IO, Any, ClassVar
@@ -195,7 +198,7 @@ def refuse_oversized(file: IO[bytes]) -> None:
                 for one in parts:
                     if one.filename.lower().endswith("data.pkl"):
                         _Rehearsal(archive.open(one), most).load()
-        except (BadZipFile, RuntimeError) as error:
+        except (BadZipFile, RuntimeError, zlib.error, LZMAError) as error:
             raise UnpicklingError(str(error)) from error
     else:
         with suppress(EOFError):  # which torch meets too
@@ -235,6 +238,12 @@ class ShardReader(FileSystemReader):
 
     @override
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        self.table.storage_meta = StorageMeta(load_id=self.load_id)
+        return self.table
+
+    @cached_property
+    def table(self) -> Metadata:
+        """The table of contents: what has been judged is what is used."""
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _ShardTable(file).load()
         if not isinstance(metadata, Metadata):
@@ -244,7 +253,6 @@ class ShardReader(FileSystemReader):
                 raise UnpicklingError(
                     f"it names {stored.relative_path!r}, which is no shard next to it, or compressed"
                 )
-        metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata
 
     @override

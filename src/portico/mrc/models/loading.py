@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from portico.checkpoint.manifest import refuse_oversized_model
-from portico.errors import InputError, loading_pretrained
+from portico.errors import InputError, loading_pretrained, printable
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
@@ -93,7 +93,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
         if reader.max_length < 1:
             raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
-    _check_tokenizer(given, tokenizer, reader.model)
+        _check_tokenizer(given, tokenizer, reader.model)
     return reader
 
 
@@ -104,8 +104,8 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
     how = "with `mode=train`" if setting == _SETTING else "with MRCTrainer"
     if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
         raise InputError(
-            f"`{setting}={name_or_path}` holds {', '.join(saved)}, which has no question answering head yet, so its "
-            f"answers would be random; train it first, {how}."
+            f"`{setting}={name_or_path}` holds {printable(', '.join(saved))}, which has no question answering "
+            f"head yet, so its answers would be random; train it first, {how}."
         )
     return reader
 

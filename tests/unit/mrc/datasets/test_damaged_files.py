@@ -207,6 +207,39 @@ def test_damaged_stored_dataset_is_refused(tmp_path, suffix):
     assert len(read_examples(tmp_path / "stored")) == 1
 
 
+@pytest.mark.parametrize("way", ["above", "absolute", "a link"])
+def test_a_stored_dataset_that_names_a_file_elsewhere_is_refused(way, tmp_path):
+    """Else whoever sends a folder chooses which file of the user's is read."""
+    stored = tmp_path / "stored"
+    datasets.Dataset.from_list(FLAT_SQUAD[:1]).save_to_disk(stored)
+    (file,) = stored.glob("*.arrow")
+    elsewhere = file.rename(tmp_path / file.name)
+    name = {"above": f"../{file.name}", "absolute": str(elsewhere), "a link": file.name}[way]
+    if way == "a link":
+        file.symlink_to(elsewhere)
+    state = stored / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "_data_files": [{"filename": name}]}))
+    with pytest.raises(InputError, match=r"state.json: names '.*', which is not in the folder; copy the file"):
+        read_examples(stored)
+
+
+def test_a_stored_dataset_with_images_is_refused(tmp_path):
+    """Reading a row would open the address of its image."""
+    image = {"bytes": None, "path": "http://localhost:1/x.png"}
+    features = datasets.Features(
+        question=datasets.Value("string"), image={"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    )
+    datasets.Dataset.from_list([{"question": "Where?", "image": image}], features=features).save_to_disk(
+        tmp_path / "stored"
+    )
+    info = tmp_path / "stored/dataset_info.json"
+    content = json.loads(info.read_text())
+    content["features"]["image"] = {"_type": "Image"}
+    info.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"the column 'image' names images or other files, which would be opened"):
+        read_examples(tmp_path / "stored")
+
+
 def test_a_stored_text_beyond_its_file_is_refused(tmp_path):
     """Reading it would end the process."""
     examples = [{**FLAT_SQUAD[0], "id": str(number), "title": "Oslo"} for number in range(3)]
