@@ -25,6 +25,8 @@ from portico.callbacks import LossSpike, find_spike
 from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
+from portico.loop.model_setup import loss_shifts_labels
+from portico.loop.outputs import count_labels
 from portico.observers import ObservedTrainer, Observer
 from portico.report.page import Section, html_table, render_page
 
@@ -44,6 +46,8 @@ class Example:
 
     index: int | None
     loss: float
+    num_labels: int
+    """Labels that the loss is a mean over; 0 if none of the example's labels counts."""
     share: float
     text: str
 
@@ -277,7 +281,8 @@ class Replay(Observer):
                     for name, value in inputs.items()
                 }
                 loss = float(trainer.compute_loss(model, dict(one)))
-                self.step.examples.append(Example(self._index_in_dataset(number), loss, 0.0, _text(trainer, one)))
+                index, num_labels = self._index_in_dataset(number), _num_labels(model, one)
+                self.step.examples.append(Example(index, loss, num_labels, 0.0, _text(trainer, one)))
         for module in was_training:
             module.training = True
 
@@ -329,11 +334,14 @@ class Replay(Observer):
             row = next(row for row in self._recorded if "loss" in row and row["step"] == self.checked_step)
             self.step.checked = row["step"], row["loss"], logged
         self._gather(self.step)
-        total = sum(one.loss for one in self.step.examples if math.isfinite(one.loss))
-        for one in self.step.examples:
-            one.share = one.loss / total if total and math.isfinite(one.loss) else float(not math.isfinite(one.loss))
+        # The loss of a step is a mean over labels, so a longer text weighs more. Without labels, nan is no defect.
+        counted = [one for one in self.step.examples if one.num_labels]
+        total = sum(one.loss * one.num_labels for one in counted if math.isfinite(one.loss))
+        for one in counted:
+            weighted = one.loss * one.num_labels
+            one.share = weighted / total if total and math.isfinite(one.loss) else float(not math.isfinite(one.loss))
         # An example whose loss is not finite comes first.
-        self.step.examples.sort(key=lambda one: (math.isfinite(one.loss), -one.share))
+        self.step.examples.sort(key=lambda one: (math.isfinite(one.loss) or not one.num_labels, -one.share))
         self.is_finished = True
         raise StepReplayed
 
@@ -386,6 +394,13 @@ class _ReplayEvents(TrainerCallback):
 def _rolls_back(trainer: ObservedTrainer) -> bool:
     """Return whether a callback would restore a checkpoint during the training."""
     return any(isinstance(one, LossSpike) and one.action == "rollback" for one in trainer.callback_handler.callbacks)
+
+
+def _num_labels(model: nn.Module, inputs: Mapping[str, Any]) -> int:
+    """Return over how many labels the loss of one example is a mean, 1 if that is unknown."""
+    if not isinstance(inputs.get("shift_labels", inputs.get("labels")), torch.Tensor):
+        return 1
+    return int(count_labels([dict(inputs)], shifts_labels=loss_shifts_labels(getattr(model, "module", model))) or 0)
 
 
 def _text(trainer: ObservedTrainer, inputs: Mapping[str, Any]) -> str:

@@ -3,9 +3,13 @@ import re
 import shutil
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from fresh_process import portico
-from portico.commands import replay
+from portico import Trainer, TrainingArguments
+from portico.commands import replay, replayed_step
+from portico.observers import observe
 
 SCRIPT = """
 import torch
@@ -58,6 +62,29 @@ def test_opens_the_step_of_the_spike(folder):
     page = (folder / "step.html").read_text(encoding="utf-8")
     assert "<td>3</td>" in page
     assert "Training step" in page
+
+
+def test_share_of_an_example_counts_its_labels(tmp_path):
+    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=9, max_position_embeddings=16, **size))
+    texts = [torch.arange(1, 9), torch.tensor([1, 2, 3]), torch.tensor([4, 5])]
+    unlabelled = torch.tensor([-100, -100])  # its loss by itself is nan
+    labels = [*texts[:2], unlabelled]
+
+    def collate(batch):
+        padded = [
+            torch.nn.utils.rnn.pad_sequence(column, True, value) for column, value in ((texts, 0), (labels, -100))
+        ]
+        return {"input_ids": padded[0], "labels": padded[1]}
+
+    args = TrainingArguments(tmp_path / "out", max_steps=1, per_device_train_batch_size=3, report_to="none")
+    step = replayed_step.Replay(1, tmp_path / "replay")
+    with observe(step), pytest.raises(replayed_step.StepReplayed):
+        Trainer(model, args, train_dataset=[{"input_ids": text} for text in texts], data_collator=collate).train()
+    long, short, unlabelled = step.step.examples
+    assert (long.num_labels, short.num_labels, unlabelled.num_labels) == (7, 2, 0)
+    assert long.share == pytest.approx(7 * long.loss / (7 * long.loss + 2 * short.loss))
+    assert (unlabelled.share, math.isnan(unlabelled.loss)) == (0.0, True)
 
 
 @pytest.mark.parametrize(
