@@ -21,7 +21,7 @@ from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, 
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings
 from portico.distributed.mpi import join_mpi
-from portico.distributed.placement import resolve_strategy
+from portico.distributed.placement import PLACEMENT, resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError, InputTypeError
 from portico.rules import Rule, rule_of
@@ -465,7 +465,7 @@ def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
     owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
-        if not rule.suits(value):
+        if name not in PLACEMENT and not rule.suits(value):  # the placement refuses its own
             problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
             raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
 

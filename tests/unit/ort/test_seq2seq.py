@@ -56,6 +56,7 @@ def assert_same_tokens(trained, rows, **options):
     assert found.metrics["test_loss"] == pytest.approx(expected.metrics["test_loss"], **EQUAL_TO_PLAIN)
 
 
+@pytest.mark.slow
 def test_it_evaluates_and_predicts_the_tokens_of_torch(trained):
     assert_same_tokens(trained, 4)
     found, expected = (trainer.evaluate(max_length=4) for trainer in trained)
