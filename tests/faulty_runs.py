@@ -169,7 +169,7 @@ def run(job: dict[str, Any], library: ctypes.CDLL, rank: int) -> None:
         outcome["error"] = f"{type(error).__name__}: {error}"
         traceback.print_exc()
     outcome["calls"] = {name: library.counted(number) for number, name in enumerate(CALLS)}
-    if rank == 0:
+    if rank == job.get("rank", 0):
         (folder.parent / OUTCOME).write_text(json.dumps(outcome))
 
 

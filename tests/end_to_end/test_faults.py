@@ -34,12 +34,12 @@ def undisturbed(server, tmp_path_factory):
     """Return a function that returns the outcome of a run of a kind without faults."""
     known = {}
 
-    def outcome(kind):
-        if kind not in known:
+    def outcome(kind, rank=0):
+        if (kind, rank) not in known:
             folder = tmp_path_factory.mktemp(kind) / "run"
-            known[kind] = server(kind, folder)
-            assert "weights" in known[kind], output(folder)
-        return known[kind]
+            known[kind, rank] = server(kind, folder, rank=rank)
+            assert "weights" in known[kind, rank], output(folder)
+        return known[kind, rank]
 
     return outcome
 
@@ -58,13 +58,14 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undis
     assert num_killed == wanted
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_full_disk_is_named_and_loses_nothing(kind, server, undisturbed, tmp_path):
-    whole = undisturbed(kind)
+@pytest.mark.parametrize(("kind", "rank"), [(kind, rank) for kind in RUNS for rank in range(PROCESSES.get(kind, 1))])
+def test_a_full_disk_is_named_and_loses_nothing(kind, rank, server, undisturbed, tmp_path):
+    whole = undisturbed(kind, rank)
     writes = whole["calls"]["write"]
     numbers = sorted({round(at) for at in np.linspace(1, writes, max(3, min(writes, round(writes * SHARE))))})
     for number in numbers:
-        fault, folder = {"call": "write", "number": number, "action": "fill"}, tmp_path / str(number) / "run"
+        fault = {"call": "write", "number": number, "action": "fill", "rank": rank}
+        folder = tmp_path / str(number) / "run"
         error = server(kind, folder, **fault).get("error", "no error")
         if kind == "sweep":  # a command, which ends with sentences
             assert re.search(r"^error: .*(No space left on device|failed: [01])", output(folder), re.M), fault
@@ -77,7 +78,7 @@ def test_a_full_disk_is_named_and_loses_nothing(kind, server, undisturbed, tmp_p
         if kind not in PROCESSES:  # another process may still write
             assert not [path for path in folder.rglob("*") if "partial" in path.name], fault
         assert_resumes(server, kind, folder, whole, fault)
-    print(kind, "full disks:", len(numbers))
+    print(kind, rank, "full disks:", len(numbers))
 
 
 def test_cycles_in_one_process_hold_nothing(server, tmp_path):

@@ -60,7 +60,8 @@ def share_processes(strategy: "Strategy") -> None:
         "backend": torch.distributed.get_backend() if connected else None,
         "debug": state.get("debug", False),
         "device": strategy.root_device,
-        "distributed_type": _accelerate.DistributedType(distributed_type(strategy)),
+        # Code may wait for processes that Lightning has not started, as trl's constructors do: until then, for none.
+        "distributed_type": _accelerate.DistributedType(distributed_type(strategy) if connected else "NO"),
         "fork_launched": False,
         "local_process_index": int(getattr(strategy, "local_rank", 0)),
         "num_processes": num_processes(strategy),

@@ -30,8 +30,13 @@ def folder(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "other.py").write_text("from transformers import Trainer, TrainingArguments")
+    # Between arguments and trainer, constructors of trl wait for processes that are not running yet.
+    waiting = "    with accelerate.PartialState().main_process_first():\n        pass\n    trainer ="
     (tmp_path / "package" / "main.py").write_text(
-        TRAINS.format(names="set_seed").replace("import sys\n", "import sys\nfrom .other import *\n", 1)
+        TRAINS.format(names="set_seed")
+        .replace("import sys\n", "import sys\nimport accelerate\nfrom .other import *\n", 1)
+        .replace("    trainer =", waiting)
+        + "    print(accelerate.PartialState().distributed_type, accelerate.PartialState().num_processes)\n"
     )
     return tmp_path
 
@@ -61,6 +66,7 @@ def test_runs_a_module_with_relative_imports_in_two_processes(folder):
     ended = portico("run", "--strategy", "ddp", "--devices=2", "-m", "package.main", "--x", folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("portico.trainer 2 None") == 2
+    assert ended.stdout.count("DistributedType.MULTI_CPU 2") == 2
     assert ended.stderr.count("replaces Trainer") == 1
 
 
