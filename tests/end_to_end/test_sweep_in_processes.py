@@ -90,7 +90,7 @@ def sweep(tmp_path):
     [
         pytest.param("drawing", "ddp", marks=pytest.mark.slow),
         pytest.param("optuna", "fsdp", marks=pytest.mark.slow),
-        ("optuna", "ddp"),
+        pytest.param("optuna", "ddp", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path, sweeper, strategy):

@@ -484,7 +484,7 @@ def experts(folder, name, plan=None, **changes):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / name, distributed_config=config)
     batch = {"per_device_train_batch_size": 2 if plan == "data" else 4, "gradient_accumulation_steps": 2}
     run = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
-    options = {**EXACT, **run, **batch, "corrections": "renamed_weights", **changes}
+    options = {**EXACT, **run, **batch, "max_grad_norm": 0.5, "corrections": "renamed_weights", **changes}
     return portico.Trainer(
         model,
         toy_arguments(folder / f"{name}-{plan}", **options),

@@ -167,6 +167,7 @@ def operators(path):
     return {node.domain for node in proto.graph.node}, {each.domain for each in proto.opset_import}
 
 
+@pytest.mark.slow
 def test_a_standard_file_has_no_operators_of_onnxruntime(tmp_path):
     saved = {}
     for kind in (True, "standard"):
