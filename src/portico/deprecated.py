@@ -25,7 +25,7 @@ from portico.errors import InputError, InputTypeError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from portico.compat.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
+    from portico.compat.annotations import Batch, ComputeMetrics, Loader, Nested, ProcessingClass
 
 _REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
@@ -480,7 +480,8 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
                 FutureWarning,
                 stacklevel=3,
             )
-            setattr(subclass, hook, _called_without(missing, override, names))
+            adapted = _called_without(missing, override, names)
+            setattr(subclass, hook, _with_outputs(adapted) if "return_outputs" in missing else adapted)
 
 
 def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
@@ -501,6 +502,19 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
         return override(*kept, *args[len(names) :], **named)
 
     setattr(adapted, LEFT_OUT, frozenset(missing))
+    return adapted
+
+
+def _with_outputs(compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an override for transformers before 4.2, which returns only the loss, return the model's outputs too."""
+
+    @functools.wraps(compute_loss)
+    def adapted(trainer: object, model: Any, inputs: "Batch", return_outputs: bool = False, **kwargs: object) -> Any:
+        # First: the override may take labels out of the inputs.
+        outputs = model(**inputs) if return_outputs else None
+        loss = compute_loss(trainer, model, inputs, **kwargs)
+        return (loss, outputs) if return_outputs else loss
+
     return adapted
 
 

@@ -1333,7 +1333,7 @@ class Trainer:
         with without_gradients, self.compute_loss_context_manager():
             if computes_loss:
                 num_items = self.corrections.count_for_loss(self._get_num_items_in_batch([inputs], self.args.device))
-                loss, outputs = self._loss_and_outputs(model, inputs, num_items)
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items)
                 loss = loss.detach()
                 loss = loss.mean() if loss.dim() else loss
                 ignored = [*ignored, "loss"]
@@ -1342,16 +1342,6 @@ class Trainer:
         if prediction_loss_only:
             return loss, None, None
         return loss, logits_of(outputs, ignored, skip_first=loss is not None), labels
-
-    def _loss_and_outputs(
-        self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
-    ) -> tuple[torch.Tensor, Any]:
-        if "return_outputs" in getattr(self.compute_loss, deprecated.LEFT_OUT, ()):
-            # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
-            outputs = model(**inputs)
-            return self.compute_loss(model, inputs), outputs
-        loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
-        return loss, outputs
 
     def _evaluate(
         self, trial: "Trial", ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

@@ -259,11 +259,6 @@ class DataLoaderShard(DataLoader[Any]):
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
             # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
-        return self._on_device(batch)
-
-    def _on_device(self, batch: "Batch") -> Any:
-        if self.config.device is None:
-            return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
@@ -396,8 +391,13 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
     return again
 
 
-def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
-    """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
+def move_to_device(data: "Nested", device: torch.device | None, *, non_blocking: bool = False) -> Any:
+    """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types.
+
+    Without a device they stay where they are.
+    """
+    if device is None:
+        return data
     if type(data) is dict and set(map(type, data.values())) == {torch.Tensor}:  # the usual batch
         return {name: value.to(device, non_blocking=non_blocking) for name, value in data.items()}
     if type(data) is not dict and isinstance(data, Mapping) and hasattr(data, "to"):
@@ -478,7 +478,7 @@ class DataLoaderDispatcher(DataLoaderShard):
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         first = self.position["first"] if self.position else None
-        self._first: Any = None if first is None else self._on_device(first)
+        self._first: Any = None if first is None else move_to_device(first, self.config.device)
         self.remainder = -1
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
@@ -599,27 +599,23 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     if dispatches:
         options.pop("generator", None)
         return DataLoaderDispatcher(loader.dataset, **options)
-    generator = _shared_generator(loader, batches, config)
-    if config.num_processes > 1:
-        if config.split_batches and options.get("batch_size"):
-            options["batch_size"] //= config.num_processes
-        for name in options.keys() & {"sampler", "batch_sampler"}:
-            if not isinstance(options[name], BatchRebalanceSampler):  # which yields the batches of its process
-                options[name] = BatchSamplerShard(options[name], config)
+    if config.num_processes == 1:
+        return DataLoaderShard(loader.dataset, **options)
+    if config.split_batches and options.get("batch_size"):
+        options["batch_size"] //= config.num_processes
+    for name in options.keys() & {"sampler", "batch_sampler"}:
+        if not isinstance(options[name], BatchRebalanceSampler):  # which yields the batches of its process
+            options[name] = BatchSamplerShard(options[name], config)
     examples = _own_examples(loader, config)
-    has_own_files = (
-        config.num_processes > 1
-        and isinstance(examples, IterableDataset)
-        and not isinstance(examples, IterableDatasetShard)
-    )
+    has_own_files = isinstance(examples, IterableDataset) and not isinstance(examples, IterableDatasetShard)
     kind = StreamShardsLoader if has_own_files else DataLoaderShard
-    return kind(examples, shared_generator=generator, **options)
+    return kind(examples, shared_generator=_shared_generator(loader, batches, config), **options)
 
 
 def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
-    """Return the examples that this process reads; if they have indices, the sampler chooses among all."""
+    """Return the examples that one of several processes reads; if they have indices, the sampler chooses among all."""
     dataset: Examples = loader.dataset
-    if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader.dataset, IterableDataset):
         return dataset
     if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
         # A stream of the `datasets` library: every process reads different files.
@@ -628,9 +624,7 @@ def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
 
 
 def _shared_generator(loader: "Loader", batches: object, config: DataLoaderConfig) -> torch.Generator | None:
-    """Return the generator from which all processes must draw the same order."""
-    if config.num_processes == 1:
-        return None
+    """Return the generator from which several processes must draw the same order."""
     if isinstance(loader.dataset, IterableDataset):
         return getattr(loader.dataset, "generator", None)
     sampler: Any = getattr(batches, "sampler", None)

@@ -66,14 +66,15 @@ class Corrections:
 
     Attributes:
         corrects_evaluations: Whether the loss of an evaluation is corrected.
+        watches_evaluation: Whether the next evaluation is compared with the mean over all labels: the first is.
     """
 
     def __init__(self, trainer: "TrainerHooks") -> None:
         self._trainer = trainer
         self._names = frozenset(correction_names(trainer.args.corrections))
         self.corrects_evaluations = not self._names.isdisjoint(("loss_scale", "eval_duplicates", "eval_batch_means"))
+        self.watches_evaluation = True
         self._warned: set[str] = set()
-        self._begun: set[str] = set()
         # Share of the batch whose loss is being computed; `None` if it is computed as in transformers.
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
@@ -83,12 +84,6 @@ class Corrections:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
-
-    def is_first(self, watch: str) -> bool:
-        """Return whether ``watch`` begins for the first time, and note that it has begun."""
-        is_first = watch not in self._begun
-        self._begun.add(watch)
-        return is_first
 
     def warn(self, name: str, message: str, advice: str = "") -> None:
         """Warn once, from the first process, about a deviation that is not corrected."""
@@ -365,9 +360,11 @@ class EvaluationLoss:
         """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
         is_alone = trainer.accelerator.data_parallel_size == 1
-        watches = is_alone and trainer.corrections.is_first("eval_batch_means")
-        if is_alone and not watches and not trainer.corrections.corrects_evaluations:
+        corrections = trainer.corrections
+        watches = is_alone and corrections.watches_evaluation
+        if is_alone and not watches and not corrections.corrects_evaluations:
             return None
+        corrections.watches_evaluation = False
         return cls(trainer, loader, watches=watches)
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:

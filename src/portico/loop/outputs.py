@@ -146,31 +146,29 @@ class GrowingArray:
 
     def _settle_dtype(self, tensor: torch.Tensor, row_shape: tuple[int, ...]) -> None:
         """Choose the type as transformers' ``EvalLoopContainer``: concatenation promotes, padding keeps the type."""
-        if self._dtype is None:
-            self._use_dtype(tensor.dtype)
+        dtype = tensor.dtype
+        if self._dtype is not None:
+            known = self._runs[0][0]
+            if len(known) != len(row_shape) or known[1:] != row_shape[1:]:
+                raise InputRuntimeError(
+                    f"The outputs of an evaluation cannot be joined: rows of shape {list(row_shape)} follow rows of "
+                    f"shape {list(known)}, and only the first of these dimensions can be padded. Pad them to one "
+                    "shape in `preprocess_logits_for_metrics` or in the data collator, leave the output out with "
+                    "`ignore_keys`, or set `eval_do_concat_batches=False` to get a list with an entry per batch."
+                )
+            padded = row_shape and row_shape[0] != self._width
+            dtype = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
+        if dtype == self._dtype:
             return
-        known = self._runs[0][0]
-        if len(known) != len(row_shape) or known[1:] != row_shape[1:]:
-            raise InputRuntimeError(
-                f"The outputs of an evaluation cannot be joined: rows of shape {list(row_shape)} follow rows of shape "
-                f"{list(known)}, and only the first of these dimensions can be padded. Pad them to one shape in "
-                "`preprocess_logits_for_metrics` or in the data collator, leave the output out with `ignore_keys`, "
-                "or set `eval_do_concat_batches=False` to get a list with an entry per batch."
-            )
-        padded = row_shape and row_shape[0] != self._width
-        joined = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
-        if joined != self._dtype:
-            assert self._flat is not None, "a batch came"
-            old = self._flat[: self._num_values]
-            self._use_dtype(joined)
+        old = None if self._flat is None else self._flat[: self._num_values]
+        self._dtype = dtype
+        # numpy lacks bfloat16, which becomes float32.
+        self._numpy_dtype = torch.empty(0, dtype=torch.float32 if dtype is torch.bfloat16 else dtype).numpy().dtype
+        if old is not None:
             self._block = None
             self._reserve(self._num_values, expected=0)
+            assert self._flat is not None, "just reserved"
             self._flat[: self._num_values] = old
-
-    def _use_dtype(self, dtype: torch.dtype) -> None:
-        """Keep values of ``dtype``; bfloat16, which numpy lacks, becomes float32."""
-        self._dtype = dtype
-        self._numpy_dtype = torch.empty(0, dtype=torch.float32 if dtype is torch.bfloat16 else dtype).numpy().dtype
 
     def _spread(self, values: npt.NDArray[Any], row_shape: tuple[int, ...]) -> None:
         """Spread rows stored end to end to rows of ``row_shape``, without overwriting a row that is still to move."""
@@ -310,15 +308,17 @@ def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItem
     It is ``None`` for labels that are not tensors, such as the boxes of object detection. A causal loss
     (``shifts_labels``) never predicts the first position.
     """
-
-    def scored(batch: "Batch") -> torch.Tensor:
-        labels: torch.Tensor = batch["shift_labels"] if "shift_labels" in batch else batch["labels"]
-        return labels[..., 1:] if shifts_labels and "shift_labels" not in batch else labels
-
+    num_labels: Any = 0
     try:
-        return sum(scored(batch).ne(-100).sum() for batch in batches)
+        for batch in batches:
+            if "shift_labels" in batch:
+                labels = batch["shift_labels"]
+            else:
+                labels = batch["labels"][..., 1:] if shifts_labels else batch["labels"]
+            num_labels += labels.ne(-100).sum()
     except (TypeError, AttributeError):
         return None
+    return num_labels
 
 
 def count_tokens(
