@@ -66,7 +66,7 @@ ROWS: Mapping[str, Row] = {
     "data": Row(
         "data: JSON, JSON lines, gzip, a folder of `datasets`",
         "parsed; a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused, and so is a stored "
-        "dataset that names files elsewhere",
+        "dataset that names files elsewhere; what compressed Arrow or parquet files take is not limited",
     ),
     "hub": Row("data of the hub", "`datasets.load_dataset` without `trust_remote_code`", "no"),
     "report": Row(
@@ -680,6 +680,8 @@ def _sizes() -> list[Animal]:
         for name, text in SIZES.items():
             written = partial(_written, file=file, text=text)
             found.append(Animal("sizes", f"{file}, {name}", commands, written))
+    for file, commands in {**READ_BY, "config.yaml": ["replay", "report", "job"]}.items():
+        found.append(Animal("sizes", f"{file}, a pipe", commands, partial(_pipe, file=file)))
     for size in (2**63, 10**9, 50_000_000):  # of the header, which precedes it
         change = partial(_claiming, size=size)
         found.append(Animal("sizes", f"model.safetensors, a header of {size} bytes", ["evaluate", "demo"], change))
@@ -688,6 +690,13 @@ def _sizes() -> list[Animal]:
 
 def _claiming(folder: Path, size: int) -> None:
     (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
+
+
+def _pipe(folder: Path, file: str) -> None:
+    """Put a named pipe, which an archive may hold and whose reader would wait for ever, in place of a file."""
+    (folder / file).parent.mkdir(exist_ok=True, parents=True)
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
 
 
 def _callback_state(run: Path, state: Any) -> None:

@@ -172,8 +172,11 @@ def refuse_oversized_model(name_or_path: str) -> None:
 
     Raises:
         UnpicklingError: If a pickle of its weights would.
-        InputError: If its configuration asks for more layers or labels than any model has.
+        InputError: If its configuration asks for more layers or labels than any model has, or a file is a pipe.
     """
+    for file in Path(name_or_path).glob("*"):  # none for a name of the hub
+        if file.is_fifo():
+            raise InputError(f"{file}: is a pipe, from which reading would never end; restore the file.")
     config = Path(name_or_path, "config.json")
     settings: Any = None
     with suppress(*DAMAGE, RecursionError):  # which ``from_pretrained`` explains

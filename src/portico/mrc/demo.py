@@ -140,8 +140,11 @@ def _load(run: str, device: str) -> Reader:
 
 def read_example(run: str | Path) -> DemoExample:
     """Return the passage and questions that ``report.json`` of the run shows, or none if it is missing or has none."""
+    record = Path(run, REPORT_RECORD)
+    if not record.is_file():  # from a pipe, reading would never end
+        return NO_EXAMPLE
     try:
-        shown = json.loads(Path(run, REPORT_RECORD).read_text(encoding="utf-8"))["example"]
+        shown = json.loads(record.read_text(encoding="utf-8"))["example"]
         one = DemoExample(
             shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
         )
