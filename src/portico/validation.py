@@ -428,15 +428,20 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
-    refuse_unsupported(args)
+    check_values(args)
     apply_accelerator_settings(args, lambda: args.lightning_strategy)
+    apply_log_level(args)
+    warn_about_ignored_arguments(args)
+    return args
+
+
+def check_values(args: TrainingArguments) -> None:
+    """Refuse training arguments that no trainer could use."""
+    refuse_unsupported(args)
     refuse_wrong_kinds(args)
     check_numbers(args)
     check_async_save(args)
-    apply_log_level(args)
-    warn_about_ignored_arguments(args)
     check_requirements(args)
-    return args
 
 
 def apply_log_level(args: "TrainingArguments") -> None:

@@ -448,9 +448,10 @@ def _left_out(data: Any, given: set[str]) -> str | None:
     left_out = set(columns) - given - ({"label", "label_ids"} if "labels" in given else set())
     if not left_out:
         return None
+    labels = "" if given.intersection(_LABELS) else "labels are numbers in a column `labels`; "
     return (
         f"the model got {', '.join(sorted(given))}, and not the columns {', '.join(sorted(left_out))}. A tokenizer "
-        "makes inputs of text; columns that `forward` does not take stay with `remove_unused_columns=False`."
+        f"makes inputs of text; {labels}columns that `forward` does not take stay with `remove_unused_columns=False`."
     )
 
 
@@ -488,7 +489,7 @@ def _why_not_batched(examples: list[Any]) -> str:
                 if name in _LABELS
                 else "`input_ids` of a tokenizer"
             )
-            return f"`{name}` holds text ({value[:40]!r}); give numbers: {advice}."
+            return f"`{name}` holds strings ({value[:40]!r}); give numbers: {advice}."
     for name in first:
         sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
         if len(sizes) > 1:
