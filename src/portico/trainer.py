@@ -829,7 +829,7 @@ class Trainer:
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule, of which this run may have run only a part.
-        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
+        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1) if num_train_samples else None
         metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
