@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 import transformers
 
 from portico.compat.transformers import EvalLoopOutput, HFTrainingArguments, nested_numpify, sort_checkpoints
+from portico.distributed.placement import PLACEMENT
 from portico.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def _meant(unknown: str, known: Collection[str]) -> str:
     usual = _MEANT.get(unknown, unknown)
     containing = [name for name in known if unknown in name]
     nearest = [usual] if usual in known else (containing or get_close_matches(unknown, known))[:3]
-    if "args" in known and usual in HFTrainingArguments.__dataclass_fields__ and (usual == unknown or not nearest):
+    in_arguments = usual in HFTrainingArguments.__dataclass_fields__ or usual in PLACEMENT
+    if "args" in known and in_arguments and (usual == unknown or not nearest):
         return f"; did you mean `args=TrainingArguments({usual}=...)`?"
     return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else "."
 

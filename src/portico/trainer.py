@@ -770,7 +770,7 @@ class Trainer:
             with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
         except Exception as error:
-            explain_failure(error, run.loader, "train_dataset", self.train_dataset)
+            explain_failure(error, run.loader, "train_dataset", self.train_dataset, self.model)
             raise
         finally:
             with contextlib.suppress(Exception):
@@ -1234,7 +1234,7 @@ class Trainer:
                 output = run_evaluation(session)
         except Exception as error:
             argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
-            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None))
+            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None), self.model)
             raise
         if self.model_preparation_time is not None and output.metrics is not None:
             output.metrics[f"{metric_key_prefix}_model_preparation_time"] = self.model_preparation_time

@@ -6,7 +6,7 @@ The class is checked first, then each part, the training arguments, and the part
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -299,6 +299,11 @@ def check_examples(argument: str, data: object) -> None:
         raise InputTypeError(
             f"`{argument}` is a dict of the columns {', '.join(names)}; make a set of them with "
             "`datasets.Dataset.from_dict`."
+        )
+    if isinstance(data, Generator):
+        raise InputTypeError(
+            f"`{argument}` is a generator, which can be read once and has no length; give a list of its examples, or "
+            "a set made by `datasets.Dataset.from_generator`."
         )
     if hasattr(data, "iloc"):
         raise InputTypeError(

@@ -76,8 +76,9 @@ def refuse_missing(resume_from_checkpoint: object, output_dir: str) -> None:
         return
     if not isinstance(resume_from_checkpoint, str | PathLike):
         raise InputTypeError(
-            f"`resume_from_checkpoint={resume_from_checkpoint!r}` is a {type(resume_from_checkpoint).__name__}; set "
-            "it to a `checkpoint-N` folder of an earlier run, or to `True` for the last one in `output_dir`."
+            f"`resume_from_checkpoint={' '.join(repr(resume_from_checkpoint).split())[:60]}` is a "
+            f"{type(resume_from_checkpoint).__name__}; set it to a `checkpoint-N` folder of an earlier run, or to "
+            "`True` for the last one in `output_dir`."
         )
     if not Path(resume_from_checkpoint).is_dir():
         if str(resume_from_checkpoint).lower() in ("true", "false"):

@@ -304,6 +304,10 @@ WORDS = [{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}
     [
         ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
         ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
+        (
+            [{"input_ids": [1], "labels": 0}, {"input_ids": [1], "labels": None}],
+            "`labels` is None in some examples; fill them",
+        ),
         (WORDS, r"`label` holds strings \('good'\); give .*`data.class_encode_column\('label'\)`"),
     ],
 )
@@ -320,6 +324,23 @@ def test_labels_in_words_that_the_collator_leaves_out_are_named(tmp_path):
     examples = [{"input_ids": one["input_ids"], "labels": one["label"]} for one in WORDS]
     trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
     with pytest.raises(InputError, match=r"with labels: `labels` holds strings \('good'\); .*class_encode_column"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label", "reason"),
+    [
+        ([1, 2000], 0, "`input_ids` holds 2000, and its `vocab_size` is [0-9]+; use the tokenizer of the model"),
+        ([1] * 600, 0, "`input_ids` has rows of 600 tokens, and its `max_position_embeddings` is [0-9]+; let the tok"),
+        ([1], 7, "`labels` holds 7, and its `num_labels` is [0-9]; load it with `num_labels=8`"),
+        ([1], 0.5, "`labels` holds a fraction for each example, and .*; give the index of each class"),
+    ],
+)
+def test_numbers_that_the_model_cannot_have_are_named(tokens, label, reason, tmp_path):
+    examples = [{"input_ids": tokens, "labels": label}] * 2
+    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
+    match = f"`train_dataset` cannot be made into batches that BertFor.* takes .*{reason}"
+    with pytest.raises(InputError, match=match):
         trainer.train()
 
 
