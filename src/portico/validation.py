@@ -433,14 +433,14 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
-    check_values(args)
+    refuse_unusable_arguments(args)
     apply_accelerator_settings(args, lambda: args.lightning_strategy)
     apply_log_level(args)
     warn_about_ignored_arguments(args)
     return args
 
 
-def check_values(args: TrainingArguments) -> None:
+def refuse_unusable_arguments(args: TrainingArguments) -> None:
     """Refuse training arguments that no trainer could use."""
     refuse_unsupported(args)
     refuse_wrong_kinds(args)

@@ -44,7 +44,7 @@ from portico.loop.model_setup import refuse_missing_trackers
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
-from portico.validation import check_lightning_kwargs, check_values
+from portico.validation import check_lightning_kwargs, refuse_unusable_arguments
 
 # Callbacks of other libraries that our configuration files name; all take data only.
 data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
@@ -267,7 +267,7 @@ class TrainerExperiment(Experiment):
         except (TypeError, ValueError, OverflowError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
         # A trainer refuses these too, but it is made when the data has been read and the model been built.
-        check_values(args)
+        refuse_unusable_arguments(args)
         keywords = getattr(getattr(self, "trainer", None), "keywords", {})
         options = check_lightning_kwargs(keywords.get("lightning_kwargs"))
         if not options.get("fast_dev_run"):  # which is not tracked

@@ -199,7 +199,7 @@ def resume_when_told(pl_trainer: pl.Trainer) -> None:
             pl_trainer.save_checkpoint = lambda *_: None  # type: ignore[method-assign]
             requeue(signum, frame)
 
-    pl_trainer._signal_connector._slurm_sigusr_handler_fn = requeue_only  # type: ignore[method-assign]
+    pl_trainer._signal_connector._slurm_sigusr_handler_fn = requeue_only  # type: ignore[assignment, method-assign]
 
 
 def end_epoch_after(pl_trainer: pl.Trainer, num_batches: int) -> None:
