@@ -113,6 +113,8 @@ _MEANT = {
     "optimizer": "optim",
     "scheduler": "lr_scheduler_type",
 }
+# Training arguments of portico, whose module imports this one.
+_PLACEMENT = ("accelerator", "strategy", "devices", "num_nodes", "precision")
 
 
 def refuse_unknown_arguments(cls: type, given: Collection[str], known: Collection[str]) -> None:
@@ -129,7 +131,8 @@ def _meant(unknown: str, known: Collection[str]) -> str:
     usual = _MEANT.get(unknown, unknown)
     containing = [name for name in known if unknown in name]
     nearest = [usual] if usual in known else (containing or get_close_matches(unknown, known))[:3]
-    if "args" in known and usual in HFTrainingArguments.__dataclass_fields__ and (usual == unknown or not nearest):
+    in_arguments = usual in HFTrainingArguments.__dataclass_fields__ or usual in _PLACEMENT
+    if "args" in known and in_arguments and (usual == unknown or not nearest):
         return f"; did you mean `args=TrainingArguments({usual}=...)`?"
     return f"; did you mean {' or '.join(f'`{name}`' for name in nearest)}?" if nearest else "."
 

@@ -65,7 +65,7 @@ def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
     return hf_compat.suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
-def create_repository(args: "TrainingArguments", token: str | None, private: bool | None) -> str:
+def create_repository(args: "TrainingArguments", token: str | None = None, private: bool | None = None) -> str:
     """Create the repository that the run is uploaded to, unless it exists, and return its full name.
 
     Raises:

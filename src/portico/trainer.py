@@ -770,7 +770,7 @@ class Trainer:
             with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
         except Exception as error:
-            explain_failure(error, run.loader, "train_dataset", self.train_dataset)
+            explain_failure(error, run.loader, "train_dataset", self.train_dataset, self.model)
             raise
         finally:
             with contextlib.suppress(Exception):
@@ -829,7 +829,7 @@ class Trainer:
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule, of which this run may have run only a part.
-        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
+        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1) if num_train_samples else None
         metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
@@ -1234,7 +1234,7 @@ class Trainer:
                 output = run_evaluation(session)
         except Exception as error:
             argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
-            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None))
+            explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None), self.model)
             raise
         if self.model_preparation_time is not None and output.metrics is not None:
             output.metrics[f"{metric_key_prefix}_model_preparation_time"] = self.model_preparation_time

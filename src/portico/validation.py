@@ -6,7 +6,7 @@ The class is checked first, then each part, the training arguments, and the part
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -300,6 +300,11 @@ def check_examples(argument: str, data: object) -> None:
             f"`{argument}` is a dict of the columns {', '.join(names)}; make a set of them with "
             "`datasets.Dataset.from_dict`."
         )
+    if isinstance(data, Generator):
+        raise InputTypeError(
+            f"`{argument}` is a generator, which can be read once and has no length; give a list of its examples, or "
+            "a set made by `datasets.Dataset.from_generator`."
+        )
     if hasattr(data, "iloc"):
         raise InputTypeError(
             f"`{argument}` is a {type(data).__name__} of pandas; convert it with `datasets.Dataset.from_pandas`."
@@ -428,15 +433,20 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
         args = TrainingArguments(output_dir="tmp_trainer")
     args = adopt_arguments(args)
-    refuse_unsupported(args)
+    refuse_unusable_arguments(args)
     apply_accelerator_settings(args, lambda: args.lightning_strategy)
+    apply_log_level(args)
+    warn_about_ignored_arguments(args)
+    return args
+
+
+def refuse_unusable_arguments(args: TrainingArguments) -> None:
+    """Refuse training arguments that no trainer could use."""
+    refuse_unsupported(args)
     refuse_wrong_kinds(args)
     check_numbers(args)
     check_async_save(args)
-    apply_log_level(args)
-    warn_about_ignored_arguments(args)
     check_requirements(args)
-    return args
 
 
 def apply_log_level(args: "TrainingArguments") -> None:

@@ -1,7 +1,9 @@
 """Every command over a zoo of hostile folders: no code of theirs runs, and each refusal is a sentence."""
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from starlette.testclient import TestClient
+from transformers import TrainerCallback
 
 import hostile_folders
 from fake_experiment import SearchedExperiment
@@ -290,20 +293,34 @@ def test_a_trusted_folder_does_what_it_names(name, harmless, tmp_path):
     assert canary_of(folder).exists()
 
 
-def test_a_job_of_slurm_reads_no_checkpoint_of_lightning(tmp_path, monkeypatch, caplog):
-    """Lightning looks for one in the folder of a run, and would continue from it."""
+class EndsSoon(TrainerCallback):
+    """SLURM sends the signal before the time of a job is up."""
+
+    def on_step_end(self, *args, **kwargs):
+        signal.getsignal(signal.SIGUSR1)(signal.SIGUSR1, None)
+
+
+def test_a_job_of_slurm_reads_and_writes_no_checkpoint_of_lightning(tmp_path, monkeypatch, caplog):
+    """Lightning looks for one in the folder of a run, and would continue from it; it writes one if a job ends soon."""
     folder = tmp_path / RUN
     folder.mkdir()
     hostile_folders.pickled(folder, "hpc_ckpt_1.ckpt", by_torch=True, listed=False)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $* > {tmp_path}/requeued.txt\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for name in ("JOB_ID", "NTASKS", "NTASKS_PER_NODE"):
         monkeypatch.setenv(f"SLURM_{name}", "1")
-    for name in ("PROCID", "LOCALID", "NODEID"):
+    for name in ("PROCID", "LOCALID", "NODEID", "STEP_ID"):
         monkeypatch.setenv(f"SLURM_{name}", "0")
     monkeypatch.setenv("SLURM_JOB_NAME", "training")
     monkeypatch.setenv("SLURM_NODELIST", "localhost")
     trainer = toy_trainer(folder, max_steps=2)
+    trainer.add_callback(EndsSoon)
     assert trainer.train().global_step == 2
     assert not canary_of(folder).exists()
+    assert [file.name for file in folder.glob("hpc_ckpt*")] == ["hpc_ckpt_1.ckpt"]
+    assert (tmp_path / "requeued.txt").read_text() == "requeue 1\n"
+    assert f"Signal {signal.SIGUSR1:d}: SLURM is asked to start this job again" in caplog.text
     assert "hpc_ckpt_1.ckpt is not read; to continue a run, set `resume_from_checkpoint=True`" in caplog.text
 
 

@@ -169,6 +169,7 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"train_dataset": {"train": Points(2), "test": Points(2)}}, r"a dict of train, test; .*dataset\['train'\]"),
         ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
         ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
+        ({"train_dataset": (one for one in ())}, "`train_dataset` is a generator, which can be read once"),
         ({"train_dataset": Points}, "is the class Points; give a data set"),
         ({"eval_dataset": {"a": Points(2), "b": 3}}, r"`eval_dataset\['b'\]` is the number 3; give a data set"),
     ],
@@ -242,6 +243,7 @@ def test_every_training_argument_of_every_wrong_kind_works_or_is_rejected_by_nam
     [
         ("eval_strategy", "step", r"`eval_strategy='step'` cannot be used; set it to one of 'no', 'steps', 'epoch'\."),
         ("eval_strategy", False, r"`eval_strategy=False` cannot be used; set it to one of 'no', 'steps', 'epoch'\."),
+        ("optim", torch.optim.AdamW, "`optim=<class .*AdamW'>` cannot be used; set it to one of 'adamw_torch', "),
         ("bf16", "False", r"`bf16='False'` is a string; set it to True or False"),
         (
             "per_device_train_batch_size",
@@ -308,6 +310,7 @@ class PassesOn(portico.MRCTrainer):
     [
         (portico.Trainer, "dataset", "`train_dataset` or `eval_dataset`"),
         (portico.Trainer, "lr", r"`args=TrainingArguments\(learning_rate=...\)`"),
+        (portico.Trainer, "accelerator", r"`args=TrainingArguments\(accelerator=...\)`"),
         (portico.Trainer, "seed", r"`args=TrainingArguments\(seed=...\)`"),
         (portico.Seq2SeqTrainer, "metrics", "`compute_metrics`"),
         (portico.MRCTrainer, "post_process", "`post_process_function`"),
@@ -386,6 +389,7 @@ def test_batch_eval_metrics_needs_compute_result(tmp_path):
         (True, "holds no complete `checkpoint-N`"),
         ("nowhere", "`resume_from_checkpoint=nowhere`"),
         ("True", "`resume_from_checkpoint='True'` is a string, .*let the script pass `True` without quotes"),
+        (Points(2), r"`resume_from_checkpoint=<.*` is a Points; set it to a `checkpoint-N` folder"),
         (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
     ],
 )

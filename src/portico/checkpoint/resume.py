@@ -28,6 +28,7 @@ from portico.checkpoint.manifest import (
     of_another_model,
     reading,
     refuse_damaged,
+    steps_of_checkpoints,
 )
 from portico.checkpoint.sharded import (
     OPTIMIZER_FOLDER,
@@ -48,20 +49,36 @@ _MAX_COUNT = 1 << 63
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """Return the folder to resume from: the given one, or for ``True`` the last complete one; refuse damaged ones."""
+    refuse_missing(resume_from_checkpoint, output_dir)
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
         last = newest_complete(Path(output_dir))
         if last is None:
-            raise InputError(
-                f"No valid checkpoint found in output directory ({output_dir}): it holds no complete `checkpoint-N`. "
-                "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start from scratch."
-            )
+            raise _no_checkpoint(output_dir)
         return str(last)
+    if is_incomplete(Path(resume_from_checkpoint)):
+        raise InputError(
+            f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is where a checkpoint is written, and it was "
+            "not completed; set it to a `checkpoint-N` folder, or to `True` for the last one in `output_dir`."
+        )
+    refuse_damaged(Path(resume_from_checkpoint))
+    return str(resume_from_checkpoint)
+
+
+def refuse_missing(resume_from_checkpoint: object, output_dir: str) -> None:
+    """Refuse a checkpoint that does not exist, without reading any file."""
+    if resume_from_checkpoint is None or resume_from_checkpoint is False:
+        return
+    if resume_from_checkpoint is True:
+        if not steps_of_checkpoints(Path(output_dir)):
+            raise _no_checkpoint(output_dir)
+        return
     if not isinstance(resume_from_checkpoint, str | PathLike):
         raise InputTypeError(
-            f"`resume_from_checkpoint={resume_from_checkpoint!r}` is a {type(resume_from_checkpoint).__name__}; set "
-            "it to a `checkpoint-N` folder of an earlier run, or to `True` for the last one in `output_dir`."
+            f"`resume_from_checkpoint={' '.join(repr(resume_from_checkpoint).split())[:60]}` is a "
+            f"{type(resume_from_checkpoint).__name__}; set it to a `checkpoint-N` folder of an earlier run, or to "
+            "`True` for the last one in `output_dir`."
         )
     if not Path(resume_from_checkpoint).is_dir():
         if str(resume_from_checkpoint).lower() in ("true", "false"):
@@ -75,13 +92,13 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
-    if is_incomplete(Path(resume_from_checkpoint)):
-        raise InputError(
-            f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is where a checkpoint is written, and it was "
-            "not completed; set it to a `checkpoint-N` folder, or to `True` for the last one in `output_dir`."
-        )
-    refuse_damaged(Path(resume_from_checkpoint))
-    return str(resume_from_checkpoint)
+
+
+def _no_checkpoint(output_dir: str) -> InputError:
+    return InputError(
+        f"No valid checkpoint found in output directory ({output_dir}): it holds no complete `checkpoint-N`. Set "
+        "`resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start from scratch."
+    )
 
 
 def warn_of_other_version(folder: str) -> None:

@@ -60,10 +60,11 @@ def save_weights(
         if getattr(unwrapped, "peft_config", None):
             _save_sharded_adapters(unwrapped, folder, is_writer=is_writer)
             return
+        if is_writer and isinstance(unwrapped, PreTrainedModel):
+            # Only the configuration, and first: `save_pretrained` deletes all shards that it has not written.
+            _save_pretrained(unwrapped, folder, {})
         tensors = background.copied(stored_tensors(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
-        if is_writer and isinstance(unwrapped, PreTrainedModel):
-            _save_pretrained(unwrapped, folder, {})  # only the configuration
         return
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and (model is not unwrapped or background.copies):

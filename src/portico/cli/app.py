@@ -33,7 +33,7 @@ from portico.cli.composition import (
     register_resolvers,
     settings_to_run,
 )
-from portico.cli.errors import explained, in_words_of_the_command_line
+from portico.cli.errors import TOP_LEVEL_NAMES, explained, in_words_of_the_command_line
 from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
@@ -46,6 +46,7 @@ from portico.cli.jobs import (
     is_first_process,
     refuse_drawing_in_several_processes,
 )
+from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.mpi import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
@@ -69,7 +70,12 @@ def main() -> None:
     except InputError as error:
         _exit(str(error))
     sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
-    pickled = option_parser().parse_args().experimental_rerun
+    options, unknown = option_parser().parse_known_args()
+    if "--experiment" in (one.partition("=")[0] for one in sys.argv):  # which argparse takes for the rerun below
+        unknown = ["--experiment", options.experimental_rerun]
+    if unknown:
+        _exit(_about_option(*unknown))
+    pickled = options.experimental_rerun
     if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
         _exit(
             f"`--experimental-rerun {pickled}` would unpickle the file, which can run code; repeat the command of the "
@@ -110,6 +116,17 @@ def main() -> None:
     if sweep.failed:  # a sweeper may have continued after a failure
         numbers = ", ".join(map(str, sorted(sweep.failed)))
         _exit(f"These jobs of the sweep failed: {numbers}. Their errors are above; the others have run.")
+
+
+def _about_option(option: str, *further: str) -> str:
+    """Return why an option that Hydra does not have, such as ``--learning_rate 1e-4``, is refused."""
+    name, _, value = option.lstrip("-").partition("=")
+    name = name.replace("-", "_")
+    value = value or next((one for one in further[:1] if not one.startswith("-")), "<value>")
+    known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(sys.argv[1:])
+    keys = [key for key in known if key.split(".")[-1] == name]
+    meant = f"; write {min(keys, key=len)}={value}." if keys else suggestion(name, known)
+    return f"`{option}` is not an option of `portico train`, where settings are written key=value{meant}"
 
 
 def run(config: DictConfig) -> float | list[float] | None:

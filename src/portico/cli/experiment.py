@@ -28,6 +28,7 @@ from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
+from portico.checkpoint.resume import refuse_missing
 from portico.cli.settings import (
     ExperimentSchema,
     GroupSchema,
@@ -38,9 +39,12 @@ from portico.cli.settings import (
     without_further_keys,
 )
 from portico.errors import InputError
+from portico.hub import create_repository
+from portico.loop.model_setup import refuse_missing_trackers
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
+from portico.validation import check_lightning_kwargs, refuse_unusable_arguments
 
 # Callbacks of other libraries that our configuration files name; all take data only.
 data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
@@ -207,6 +211,9 @@ class TrainerExperiment(Experiment):
         started = time.time()
         args = self.training_arguments()
         check_early_stopping(self.callbacks, args)
+        refuse_missing(args.resume_from_checkpoint, args.output_dir)
+        if args.push_to_hub and args.process_index == 0:
+            create_repository(args)
         set_seed(args.seed)
         trainer = self.make_trainer(args)
         train_dataset: Any = trainer.train_dataset
@@ -256,9 +263,16 @@ class TrainerExperiment(Experiment):
     def training_arguments(self, **changes: Any) -> Any:
         """Return the training arguments, some of them changed; refuse those that do not fit together."""
         try:
-            return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
+            args = self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, OverflowError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
+        # A trainer refuses these too, but it is made when the data has been read and the model been built.
+        refuse_unusable_arguments(args)
+        keywords = getattr(getattr(self, "trainer", None), "keywords", {})
+        options = check_lightning_kwargs(keywords.get("lightning_kwargs"))
+        if not options.get("fast_dev_run"):  # which is not tracked
+            refuse_missing_trackers(args.report_to)
+        return args
 
 
 def load_model(source: Any, *arguments: object) -> tuple[Any, Any]:

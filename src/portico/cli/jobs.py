@@ -80,7 +80,7 @@ class SweepJob:
     started: float = 0.0
     """Unix time of the last start."""
     seconds: float = 0.0
-    """Wall time of all starts."""
+    """Wall time of all starts; of one that was killed, until its last evaluation or checkpoint."""
     error: str | None = None
     is_feasible: bool = True
     """Whether the constraints of the search hold."""
@@ -189,7 +189,7 @@ class SweepJob:
 
     def read_outcome(self, code: int | None) -> None:
         """Read what the process of the job recorded; ``code`` is its exit code, None if unknown."""
-        recorded = SweepJob.read(self.folder)
+        recorded, before = SweepJob.read(self.folder), self.seconds
         if recorded is not None:
             self.__dict__.update(recorded.__dict__)
         if self.status == RUNNING:
@@ -197,7 +197,7 @@ class SweepJob:
             self.status = KILLED
             self.error = f"{ending}; the same command over the same folder resumes it"
             if code is not None and self.started:
-                self.seconds += time.time() - self.started
+                self.seconds = before + time.time() - self.started
 
 
 def _fits(value: object, kind: Any) -> bool:

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -148,6 +149,7 @@ class JobProgress(TrainerCallback):
         if job.trial is not None:
             _judge_storage(job.trial["storage"], job.folder)
         self.job = job
+        self._seconds_before = job.seconds
         self.metrics_of = metrics_of
         self._trial: Trial | None = None
         self._is_training = False
@@ -183,13 +185,24 @@ class JobProgress(TrainerCallback):
         is_pruned = [False]
         if state.is_world_process_zero:
             self.job.evaluations.append([state.global_step, value])
-            self.job.write()
+            self._write()
             # After its last evaluation a run has nothing left to save.
             is_pruned = [self._report(value) and state.global_step < state.max_steps]
         if self.job.trial is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(is_pruned)
         if is_pruned[0]:
             raise JobPruned
+
+    @override
+    def on_save(
+        self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        # A process that is killed does not record how long it ran.
+        self.job.seconds = self._seconds_before + time.time() - self.job.started
+        self.job.write()
 
     def _report(self, value: float) -> bool:
         if self.job.trial is None or len(self.job.goals) > 1:

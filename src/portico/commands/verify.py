@@ -1,6 +1,7 @@
 """The command ``portico verify``: a script under transformers and under portico, compared step by step."""
 
 import argparse
+import os
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -59,6 +60,11 @@ def main(arguments: Sequence[str]) -> None:
     parser = build_parser()
     script, own = Script.split(parser, arguments, anywhere=_ANYWHERE)
     given = parser.parse_args(own)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError(
+            f"`portico verify` was started in {os.environ['WORLD_SIZE']} processes, and would run the script in each; "
+            "start it without torchrun. Several processes are compared with one by `--against devices=2`."
+        )
     if given.steps is not None and given.steps < 1:
         raise InputError(f"`--steps {given.steps}` is not positive; give a number of steps, at least 1.")
     if given.keep is not None and given.keep.exists() and (given.keep.is_file() or any(given.keep.iterdir())):

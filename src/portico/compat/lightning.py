@@ -181,12 +181,25 @@ class _ResumesWhenTold(_CheckpointConnector):
 
 
 def resume_when_told(pl_trainer: pl.Trainer) -> None:
-    """Keep Lightning, in a job of SLURM, from loading ``hpc_ckpt_N.ckpt`` in the folder of the run by itself.
+    """Keep Lightning, in a job of SLURM, from writing and loading ``hpc_ckpt_N.ckpt`` in the folder of the run.
 
     Lightning does not bound the memory for the file, and the run would end after another number of steps (measured).
     Public: none.
     """
     pl_trainer._checkpoint_connector = _ResumesWhenTold(pl_trainer)
+    requeue = pl_trainer._signal_connector._slurm_sigusr_handler_fn
+
+    def requeue_only(signum: Any, frame: Any) -> None:
+        logger.warning(
+            "Signal %d: SLURM is asked to start this job again. It then resumes from the last `checkpoint-N`, if it "
+            "sets `resume_from_checkpoint`; nothing else is saved now.",
+            signum,
+        )
+        with _restored([(pl_trainer, "save_checkpoint")]):
+            pl_trainer.save_checkpoint = lambda *_: None  # type: ignore[method-assign]
+            requeue(signum, frame)
+
+    pl_trainer._signal_connector._slurm_sigusr_handler_fn = requeue_only  # type: ignore[assignment, method-assign]
 
 
 def end_epoch_after(pl_trainer: pl.Trainer, num_batches: int) -> None:

@@ -14,7 +14,10 @@ from torch import distributed, nn
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
 from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
-from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+from transformers.integrations.integration_utils import (
+    get_available_reporting_integrations,
+    get_reporting_integration_callbacks,
+)
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss

@@ -66,15 +66,17 @@ def count_epochs(
             "or more data."
         )
     num_batches = count_batches(data_loader) or sys.maxsize
+    data = getattr(data_loader, "dataset", None)
+    num_examples = len(data) if per_epoch is not None and has_length(data) else 0
     return EpochPlan(
         num_train_epochs=num_epochs,
         num_update_steps_per_epoch=per_epoch or sys.maxsize,
         steps_in_epoch=num_batches,
         max_steps=sys.maxsize if per_epoch is None else per_epoch * num_epochs,
         gradient_accumulation_steps=num_gradient_accumulation_steps,
-        # The size of a batch is the loader's business, so speeds are reported in batches.
-        num_examples=0 if per_epoch is None else num_batches,
-        num_train_samples=0.0 if per_epoch is None else float(num_batches * num_epochs),
+        # 0 if a loader does not say: no speed is reported in examples.
+        num_examples=num_examples,
+        num_train_samples=float(num_examples * num_epochs),
         total_train_batch_size=num_gradient_accumulation_steps * world_size,
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico.compat import transformers as hf_compat
@@ -413,11 +414,12 @@ _LABELS = ("label", "labels", "label_ids")
 _EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
 
 
-def explain_failure(error: Exception, loader: "Loader", argument: str, data: object) -> None:
+def explain_failure(error: Exception, loader: "Loader", argument: str, data: object, model: nn.Module) -> None:
     """Raise an ``InputError`` if ``error`` comes from making batches of ``data``, the trainer's ``argument``.
 
-    Otherwise add a note to ``error`` about columns of ``data`` that are not in the batches of ``loader``, since a
-    model that misses an input does not name the column.
+    So do numbers in ``data`` that are too large for the configuration of ``model``. Otherwise add a note to ``error``
+    about columns of ``data`` that are not in the batches of ``loader``, since a model that misses an input does not
+    name the column.
     """
     if isinstance(error, InputError) or not isinstance(loader, DataLoader) or loader.collate_fn is None:
         return
@@ -428,7 +430,10 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         if type(cause) is type(error) and str(cause) in str(error):
             reason = f"({cause}): {_why_not_batched(examples)}"
         elif cause is None:
-            given = set(loader.collate_fn(_first_examples(loader.dataset)))
+            batch = loader.collate_fn(_first_examples(loader.dataset))
+            given, misfit = set(batch), _misfit(batch, model)
+            if misfit is not None:
+                reason = f"that {type(model).__name__} takes ({error}): {misfit}"
             # The default collator leaves text out.
             in_words = {name: examples[0][name] for name in _LABELS if isinstance(examples[0].get(name), str)}
             if in_words and not given.intersection(_LABELS):
@@ -441,6 +446,36 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         error.add_note(f"`{argument}`: {note}")
 
 
+def _misfit(batch: Mapping[str, Any], model: nn.Module) -> str | None:
+    """Return which numbers of a batch the model cannot have, by its configuration."""
+    config: Any = getattr(model, "config", None)
+    tokens, labels = batch.get("input_ids"), batch.get("labels")
+    vocabulary, longest = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
+    if tokens is not None and vocabulary and int(tokens.max()) >= vocabulary:
+        return (
+            f"`input_ids` holds {int(tokens.max())}, and its `vocab_size` is {vocabulary}; use the tokenizer of the "
+            "model, or call `model.resize_token_embeddings(len(tokenizer))`."
+        )
+    if tokens is not None and longest and tokens.shape[-1] > longest:
+        return (
+            f"`input_ids` has rows of {tokens.shape[-1]} tokens, and its `max_position_embeddings` is {longest}; let "
+            f"the tokenizer cut them, by `truncation=True, max_length={longest}`."
+        )
+    if labels is None or "Classification" not in type(model).__name__:
+        return None
+    if labels.is_floating_point() and labels.dim() == 1 and config.num_labels > 1:
+        return (
+            f"`labels` holds a fraction for each example, and its `num_labels` is {config.num_labels}; give the index "
+            "of each class, or load it with `num_labels=1`, which is a regression."
+        )
+    if not labels.is_floating_point() and int(labels.max()) >= config.num_labels > 1:
+        return (
+            f"`labels` holds {int(labels.max())}, and its `num_labels` is {config.num_labels}; load it with "
+            f"`num_labels={int(labels.max()) + 1}`, or count labels from 0."
+        )
+    return None
+
+
 def _left_out(data: Any, given: set[str]) -> str | None:
     """Return a sentence about the columns of ``data`` that are missing in the batches, which have ``given``."""
     columns = getattr(data, "column_names", None) or _columns_of(_first_examples(data))
@@ -448,9 +483,10 @@ def _left_out(data: Any, given: set[str]) -> str | None:
     left_out = set(columns) - given - ({"label", "label_ids"} if "labels" in given else set())
     if not left_out:
         return None
+    labels = "" if given.intersection(_LABELS) else "labels are numbers in a column `labels`; "
     return (
         f"the model got {', '.join(sorted(given))}, and not the columns {', '.join(sorted(left_out))}. A tokenizer "
-        "makes inputs of text; columns that `forward` does not take stay with `remove_unused_columns=False`."
+        f"makes inputs of text; {labels}columns that `forward` does not take stay with `remove_unused_columns=False`."
     )
 
 
@@ -488,8 +524,10 @@ def _why_not_batched(examples: list[Any]) -> str:
                 if name in _LABELS
                 else "`input_ids` of a tokenizer"
             )
-            return f"`{name}` holds text ({value[:40]!r}); give numbers: {advice}."
+            return f"`{name}` holds strings ({value[:40]!r}); give numbers: {advice}."
     for name in first:
+        if any(example.get(name) is None for example in examples):
+            return f"`{name}` is None in some examples; fill them, or leave these examples out, by `data.filter`."
         sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
         if len(sizes) > 1:
             return (

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -208,16 +208,8 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
 def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
-    try:
-        kinds = hf_compat.get_reporting_integration_callbacks(args.report_to)
-        # A run of a few batches is not tracked, as under Lightning.
-        trackers = [] if is_fast_dev_run(trainer.lightning_trainer) else [tracker() for tracker in kinds]
-    except (ImportError, RuntimeError, ValueError) as error:
-        kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
-        raise kind(
-            f"`report_to={', '.join(args.report_to)}` cannot be used ({error}); install its package, name another "
-            "tracker, or set it to 'none'."
-        ) from error
+    # A run of a few batches is not tracked, as under Lightning.
+    trackers = [] if is_fast_dev_run(trainer.lightning_trainer) else _trackers(args.report_to)
     # The deprecated argument; transformers' arguments have none.
     folder = getattr(args, "logging_dir", None)
     for tracker in trackers:
@@ -227,6 +219,23 @@ def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     for saver in savers:
         saver.set_trainer(trainer)
     return [DefaultFlowCallback, *trackers, *savers]
+
+
+def refuse_missing_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers of ``report_to`` that do not exist or are not installed; no other is made."""
+    installed = hf_compat.get_available_reporting_integrations()
+    _trackers([name for name in names if name not in installed])
+
+
+def _trackers(names: Sequence[str]) -> list[Any]:
+    try:
+        return [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(names)]
+    except (ImportError, RuntimeError, ValueError) as error:
+        kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
+        raise kind(
+            f"`report_to={', '.join(names)}` cannot be used ({error}); install its package, name another tracker, or "
+            "set it to 'none'."
+        ) from error
 
 
 def progress_callback() -> type[TrainerCallback]:

@@ -202,7 +202,8 @@ def imported(path: str) -> Any:
     if "." not in path:
         raise InputError(
             f"'{path}' is unknown; give package.module.Class, one of the loggers {', '.join(LIGHTNING_LOGGERS)}, or "
-            f"the callback {', '.join(_CALLBACKS)}."
+            f"one of the callbacks {', '.join(_CALLBACKS)}. A tracker of transformers, such as wandb, is set by "
+            "`report_to` in the training arguments."
         )
     try:
         return resolved(path)

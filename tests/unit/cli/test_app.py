@@ -198,6 +198,14 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
         ("objective.mode=up", "objective.mode=up is unknown; set it to max or min."),
         ("debug=true", "Got bool; give the group the name of a file, as in debug=default."),
         ("--experimental-rerun=a.pickle", "`--experimental-rerun a.pickle` would unpickle the file, which can run"),
+        (
+            "--strategy=dpd",
+            "`--strategy=dpd` is not an option of `portico train`, where settings are written key=value; "
+            "write strategy=dpd.",
+        ),
+        ("--learning-rate=1e-4", "key=value; write args.learning_rate=1e-4."),
+        ("--lr=1e-4", "key=value; use args.learning_rate."),
+        ("--experiment=mrc", "key=value; write experiment=mrc."),
         ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
         ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),
         (

@@ -1,10 +1,13 @@
 """What the report of a sweep reads from the sweep's folder."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from portico.cli.jobs import SweepJob
+from portico.cli.studies import JobProgress
 from portico.cli.sweeps import report_sweep
 
 GRID = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper", "params": None}
@@ -109,3 +112,15 @@ def test_damaged_configuration_of_a_sweep_is_left_out(reported, text):
     found = reported(text)
     assert (found["space"], found["method"]) == ([], {})
     assert found["jobs"][0]["command"] == "portico train args.seed=1"
+
+
+@pytest.mark.parametrize("event", ["on_save", "on_evaluate"])
+def test_a_start_that_was_killed_counts_until_its_last_evaluation_or_checkpoint(event, tmp_path):
+    job = SweepJob(folder=tmp_path, number=0, overrides=[], seconds=100.0)
+    job.begin({"metric": "eval_f1", "mode": "max"})
+    job.started -= 50
+    progress, state = JobProgress(job, dict), SimpleNamespace(global_step=1, max_steps=2, is_world_process_zero=True)
+    progress.on_train_begin(None, state, None)
+    for _ in range(2):
+        getattr(progress, event)(None, state, None, metrics={"eval_f1": 1.0})
+    assert SweepJob.read(tmp_path).seconds == pytest.approx(150, abs=20)

@@ -119,3 +119,11 @@ def test_missing_accelerate_is_named_before_anything_runs(tmp_path, monkeypatch,
         verify.main([str(tmp_path / "script.py")])
     assert ended.value.code == 2
     assert "which needs accelerate; install it with `pip install 'portico[verify]'`" in capsys.readouterr().err
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "script.py").touch()
+    with pytest.raises(SystemExit, match="2"):
+        verify.main([str(tmp_path / "script.py")])
+    assert "was started in 2 processes, and would run the script in each; start it without" in capsys.readouterr().err

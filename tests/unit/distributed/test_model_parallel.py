@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from lightning.pytorch.strategies import ModelParallelStrategy
+from safetensors.torch import save_file
 from transformers.distributed import DistributedConfig
 
 import portico
@@ -30,6 +31,7 @@ from models import (
     toy_arguments,
     toy_trainer,
 )
+from portico.checkpoint import sharded
 from portico.checkpoint.manifest import MANIFEST_FILE, examine
 from portico.distributed.model_parallel import full_tensor, is_sharded
 
@@ -361,6 +363,56 @@ def test_any_number_of_processes_resumes_what_any_other_has_saved(tmp_path):
 def resumed(trainer, checkpoint):
     trainer.train(resume_from_checkpoint=str(checkpoint))
     return trainer
+
+
+def save_halves(state, folder):
+    names = sorted(state)
+    index = {}
+    for number, half in enumerate((names[::2], names[1::2]), 1):
+        index |= dict.fromkeys(half, f"model-{number:05}-of-00002.safetensors")
+        save_file({name: state[name] for name in half}, folder / index[half[0]], {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+EDITS = {
+    "one file": lambda state, folder: save_file(state, folder / "model.safetensors", {"format": "pt"}),
+    "pickled": lambda state, folder: torch.save(state, folder / "pytorch_model.bin"),
+    "other shards": save_halves,
+}
+
+
+def resumes_edited(folder):
+    """Resume the sharded checkpoint of two processes as it is, saved again in other files, and with other weights."""
+    sharded.MAX_SHARD_SIZE = "10KB"
+    options = {"save_strategy": "no", "eval_strategy": "no"}
+    first = classifier(folder / "first", **{**SHARDED, "max_steps": 4, "eval_strategy": "no"})
+    first.train()
+    saved = folder / "first" / "checkpoint-4"
+    state = transformers.BertForSequenceClassification.from_pretrained(saved).state_dict()
+    changed = {name: tensor / 2 for name, tensor in state.items()}
+    expected = resumed(classifier(folder, **SHARDED, **options), saved)
+    for name, write in EDITS.items():
+        results = []
+        for kind, tensors in (("same", state), ("other", changed)):
+            edited = folder / f"{kind} weights, {name}" / "checkpoint-4"
+            if first.is_world_process_zero():
+                shutil.copytree(saved, edited)
+                files = list(edited.glob("model*"))
+                assert len(files) > 3, "an index, and shards of at most 10 KB"
+                for file in files:
+                    file.unlink()
+                write(tensors, edited)
+            first.accelerator.wait_for_everyone()
+            assert examine(edited).damage is None
+            results.append(resumed(classifier(folder, **SHARDED, **options), edited))
+            assert_same_weights(results[-1], resumed(classifier(folder, **WHOLE, **options), edited))
+        assert_same_weights(results[0], expected)
+        assert not torch.equal(*(weights(one)["classifier.weight"] for one in results))
+
+
+@pytest.mark.slow
+def test_sharded_checkpoints_that_a_user_edited_resume(tmp_path):
+    run_in_processes(2, resumes_edited, tmp_path)
 
 
 def as_transformers_saves(folder):

@@ -63,6 +63,20 @@ def test_transformers_model():
     assert metrics["best_validation_loss"] < 0.65
 
 
+def test_speeds_count_examples_and_not_batches():
+    batches = [{"x": torch.randn(4, 3), "labels": torch.zeros(4, 1)}] * 3
+
+    def speeds(data_loader):
+        trainer = make_trainer(data_loader=data_loader, num_epochs=2)
+        trainer.train()
+        return trainer.loop.state.log_history[-1]
+
+    rows = [{name: value[0] for name, value in batches[0].items()}] * 12
+    measured = speeds(torch.utils.data.DataLoader(rows, batch_size=4))
+    assert measured["train_samples_per_second"] == pytest.approx(4 * measured["train_steps_per_second"], rel=0.01)
+    assert "train_samples_per_second" not in speeds(batches), "a list does not say how many examples its batches hold"
+
+
 def test_second_train_starts_from_the_trained_weights():
     trainer = make_trainer(num_epochs=1)
     first = trainer.train()

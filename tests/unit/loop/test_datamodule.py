@@ -304,7 +304,11 @@ WORDS = [{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}
     [
         ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
         ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
-        (WORDS, r"`label` holds text \('good'\); give .*`data.class_encode_column\('label'\)`"),
+        (
+            [{"input_ids": [1], "labels": 0}, {"input_ids": [1], "labels": None}],
+            "`labels` is None in some examples; fill them",
+        ),
+        (WORDS, r"`label` holds strings \('good'\); give .*`data.class_encode_column\('label'\)`"),
     ],
 )
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -319,18 +323,46 @@ def test_examples_that_make_no_batch_are_explained(examples, reason, num_workers
 def test_labels_in_words_that_the_collator_leaves_out_are_named(tmp_path):
     examples = [{"input_ids": one["input_ids"], "labels": one["label"]} for one in WORDS]
     trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
-    with pytest.raises(InputError, match=r"with labels: `labels` holds text \('good'\); give .*class_encode_column"):
+    with pytest.raises(InputError, match=r"with labels: `labels` holds strings \('good'\); .*class_encode_column"):
         trainer.train()
 
 
-def test_columns_that_the_model_misses_are_named(tmp_path):
-    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+@pytest.mark.parametrize(
+    ("tokens", "label", "reason"),
+    [
+        ([1, 2000], 0, "`input_ids` holds 2000, and its `vocab_size` is [0-9]+; use the tokenizer of the model"),
+        ([1] * 600, 0, "`input_ids` has rows of 600 tokens, and its `max_position_embeddings` is [0-9]+; let the tok"),
+        ([1], 7, "`labels` holds 7, and its `num_labels` is [0-9]; load it with `num_labels=8`"),
+        ([1], 0.5, "`labels` holds a fraction for each example, and .*; give the index of each class"),
+    ],
+)
+def test_numbers_that_the_model_cannot_have_are_named(tokens, label, reason, tmp_path):
+    examples = [{"input_ids": tokens, "labels": label}] * 2
+    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
+    match = f"`train_dataset` cannot be made into batches that BertFor.* takes .*{reason}"
+    with pytest.raises(InputError, match=match):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("columns", "got", "advice"),
+    [
+        ({"text": ["a", "b"], "label": [0, 1]}, "labels, and not the columns text", ""),
+        (
+            {"input_ids": [[1], [1]], "sentiment": ["good", "bad"]},
+            "input_ids, and not the columns sentiment",
+            "labels are numbers in a column `labels`; ",
+        ),
+    ],
+)
+def test_columns_that_the_model_misses_are_named(columns, got, advice, tmp_path):
+    data = datasets.Dataset.from_dict(columns)
     trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": data}, max_steps=1)
     with pytest.raises(ValueError, match="input_ids") as failure:
         trainer.train()
     assert failure.value.__notes__ == [
-        "`train_dataset`: the model got labels, and not the columns text. A tokenizer makes inputs of text; columns "
-        "that `forward` does not take stay with `remove_unused_columns=False`."
+        f"`train_dataset`: the model got {got}. A tokenizer makes inputs of text; {advice}columns that `forward` does "
+        "not take stay with `remove_unused_columns=False`."
     ]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -343,3 +344,42 @@ def test_the_report_shows_what_was_predicted(tmp_path):
 def test_random_parts_are_those_of_torchvision(size, least_area, parts):
     torch.manual_seed(0)
     assert [random_part(*size, least_area) for _ in parts] == parts
+
+
+# First mistakes of a command line, each with what its refusal names. The data of an experiment takes minutes to read.
+WRONG_BEFORE_DATA = {
+    "strategy.strategy=dpd": "did you mean 'ddp'",
+    "strategy.accelerator=gpuu": "did you mean 'gpu'",
+    "strategy.precision=fp8": "`precision='fp8'`",
+    "strategy.devices=0": "`devices=0`",
+    "strategy.devices=-2": "`devices=-2`",
+    "strategy.num_nodes=0": "`num_nodes=0`",
+    "args.resume_from_checkpoint=true": "holds no complete `checkpoint-N`",
+    "args.resume_from_checkpoint=elsewhere": "`resume_from_checkpoint=elsewhere` is not a folder",
+    "args.push_to_hub=true": "cannot be made on the hub",
+    "args.report_to=wandb": "`report_to=wandb`",
+    "args.report_to=wandbb": "`report_to=wandbb`",
+    "args.optim=adamm": "adamm",
+    "args.lr_scheduler_type=lin": "lin",
+    "args.per_device_train_batch_size=0": "`args.per_device_train_batch_size=0`",
+    "args.use_liger_kernel=true": "liger-kernel",
+    "args.torch_compile_backend=inducto": "torch_compile_backend",
+    "args.debug=tpu_metrics_debug": "tpu_metrics_debug",
+    "args.deepspeed=ds.json": "deepspeed",
+    "args.accelerator_config=none.json": "accelerator_config",
+    "args.corrections=[resume]": "resume",
+    "args.optim_args=beta3=1": "beta3",
+    "trainer.lightning_kwargs={max_epoch:3}": "max_epoch",
+    "trainer.compute_metrics=f1": "compute_metrics",
+    "callbacks=early_stopping args.eval_strategy=no args.load_best_model_at_end=false": "Early stopping",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_BEFORE_DATA)
+def test_wrong_settings_are_refused_before_data_is_read(wrong, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    read = []
+    monkeypatch.setattr(TaskData, "load", lambda *_: read.append("data") or [])
+    with pytest.raises(InputError, match=re.escape(WRONG_BEFORE_DATA[wrong])):
+        run("text_classification", tmp_path / "run", *wrong.split(" "))
+    assert not read
