@@ -5,6 +5,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -412,6 +413,8 @@ def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
 _NUM_EXAMPLES_LOOKED_AT = 32
 _LABELS = ("label", "labels", "label_ids")
 _EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
+# What torch says of an index that is too large, of shapes that differ and of fractions in the place of classes.
+_OF_TORCH = re.compile(r"out of (range|bounds)|must (match|be the same)|scalar type")
 
 
 def explain_failure(error: Exception, loader: "Loader", argument: str, data: object, model: nn.Module) -> None:
@@ -431,7 +434,8 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
             reason = f"({cause}): {_why_not_batched(examples)}"
         elif cause is None:
             batch = loader.collate_fn(_first_examples(loader.dataset))
-            given, misfit = set(batch), _misfit(batch, model)
+            given = set(batch)
+            misfit = _misfit(batch, model) if _OF_TORCH.search(str(error)) else None
             if misfit is not None:
                 reason = f"that {type(model).__name__} takes ({error}): {misfit}"
             # The default collator leaves text out.

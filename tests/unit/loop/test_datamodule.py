@@ -366,12 +366,14 @@ def test_columns_that_the_model_misses_are_named(columns, got, advice, tmp_path)
     ]
 
 
-def test_other_failures_are_left_alone(tmp_path):
+@pytest.mark.parametrize("tokens", [[1], [1] * 600])
+def test_other_failures_are_left_alone(tokens, tmp_path):
     class Failing(portico.Trainer):
         def training_step(self, *args):
             raise ValueError("something else")
 
+    parts = {"model": tiny_bert(), "train_dataset": [{"input_ids": tokens, "labels": 0}] * 2}
     with pytest.raises(ValueError, match=r"^something else$") as failure:
-        toy_trainer(tmp_path, Failing).train()
+        toy_trainer(tmp_path, Failing, parts=parts).train()
     assert not isinstance(failure.value, InputError)
     assert not hasattr(failure.value, "__notes__")
