@@ -12,6 +12,8 @@ from transformers import (
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -57,6 +59,12 @@ def gpt2(kind=GPT2LMHeadModel, **config):
     sizes = {"vocab_size": 45, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
     tokens = {"bos_token_id": 4, "eos_token_id": 4, "pad_token_id": 0}
     return kind(GPT2Config(**sizes, **tokens, **config))
+
+
+def llama():
+    torch.manual_seed(7)
+    tokens = {"bos_token_id": 4, "eos_token_id": 4, "pad_token_id": 0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=45, max_position_embeddings=64, **_SIZES, **tokens))
 
 
 def reward_model():

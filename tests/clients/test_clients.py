@@ -6,6 +6,7 @@ nothing is downloaded.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -67,6 +68,26 @@ def test_trl_trains_the_same_weights_in_two_processes(kind, tmp_path):
         first, second = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for run in (theirs, ours))
         assert all(torch.equal(first[name], second[name]) for name in first | second)
         assert history(theirs, step) == history(ours, step)
+
+
+@pytest.mark.parametrize("kind", ["split_sft", "split_packed", "split_dpo", "split_kto"])
+def test_trl_trains_split_sequences_like_whole_ones_and_resumes_on_one_process(kind, tmp_path):
+    if find_spec("trl") is None or find_spec("peft") is None:
+        pytest.skip("trl or peft is not installed; install them with pip install 'portico[clients]'")
+    command, launcher = ["trl_trainers.py", kind], ["-m", "portico", "run"]
+    whole = trained(command, tmp_path, "whole", *launcher)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    split = trained(command, tmp_path, "split", *torchrun, *launcher)
+    shutil.copytree(split / "checkpoint-3", tmp_path / "out" / "checkpoint-3")
+    resumed = trained(command, tmp_path, "resumed", *launcher)
+    for run in (split, resumed):
+        (weights,) = (path.relative_to(whole) for path in whole.glob("checkpoint-6/*.safetensors"))
+        torch.testing.assert_close(load_file(run / weights), load_file(whole / weights), rtol=1e-6, atol=1e-6)
+        for row, expected in zip(history(run, 6), history(whole, 6), strict=True):
+            if run == resumed:
+                # trl counts tokens from the start of each call.
+                row |= {name: value for name, value in expected.items() if "num_tokens" in name}
+            assert row == pytest.approx(expected, rel=2e-6, abs=2e-6)
 
 
 def trained(command, folder, name, *launcher):

@@ -4,10 +4,10 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 import safetensors.torch
 import torch
@@ -160,6 +160,23 @@ def _of_dataloader_config(name: str) -> property:
     )
 
 
+@dataclass(frozen=True)
+class SequenceParallelism:
+    """What user code reads of accelerate's ``ParallelismConfig`` to find out whether sequences are split.
+
+    trl's ``SFTTrainer`` then takes the loss from ``Trainer.compute_loss``, which sums the parts of the processes. It
+    does so for the exchange of heads, whose backend is called after DeepSpeed there.
+    """
+
+    sp_size: int
+    sp_enabled: ClassVar = True
+    sp_backend: ClassVar = "deepspeed"
+    tp_size: ClassVar = 1
+    cp_size: ClassVar = 1
+    tp_enabled: ClassVar = False
+    cp_enabled: ClassVar = False
+
+
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
@@ -173,7 +190,7 @@ class Accelerator:
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
-    deepspeed_plugin = fsdp_plugin = megatron_lm_plugin = parallelism_config = torch_device_mesh = None
+    deepspeed_plugin = fsdp_plugin = megatron_lm_plugin = torch_device_mesh = None
     is_fsdp2 = is_composable_parallelism_enabled = False
     autocast_handler = init_handler = profile_handler = scaler_handler = None
     ao_recipe_handler = fp8_recipe_handler = msamp_recipe_handler = te_recipe_handler = None
@@ -237,6 +254,12 @@ class Accelerator:
         """Number of processes in a row that read the same batches: they share each layer, or each sequence."""
         strategy = self._strategy()
         return int(getattr(strategy, "tensor_parallel_size", 1)) * int(getattr(strategy, "sequence_parallel_size", 1))
+
+    @property
+    def parallelism_config(self) -> SequenceParallelism | None:
+        """The sizes of a run that splits sequences, ``None`` for any other run."""
+        size = int(getattr(self._strategy(), "sequence_parallel_size", 1))
+        return SequenceParallelism(size) if size > 1 else None
 
     @property
     def is_main_process(self) -> bool:

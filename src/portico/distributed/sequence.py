@@ -96,8 +96,8 @@ def split_sequences(model: nn.Module, strategy: "Strategy", size: int) -> "Split
 class SplitSequences:
     """Hooks that split the inputs of ``model`` over ``group`` and join its outputs, and the attention between them.
 
-    A forward pass with a cache, as in generation, is not split. A training pass with labels returns only the loss;
-    joined logits would be as large as without splitting.
+    A forward pass with a cache, as in generation, is not split. A training pass with labels returns the loss and the
+    outputs that are one value for each token; joined logits would be as large as without splitting.
 
     Args:
         model: The model; its configuration has sdpa or eager attention.
@@ -112,6 +112,7 @@ class SplitSequences:
         self._names = list(inspect.signature(base.forward).parameters)
         self._takes_count = hf_compat.accepts_loss_kwargs(base)
         self._divides_by_count = False
+        self._per_token: set[str] = set()  # outputs whose values belong to the tokens, also to the last one
         self._shifts_labels = getattr(base, "loss_function", None) is hf_compat.ForCausalLMLoss
         self._attention = str(self._config._attn_implementation)
         self._is_allowed = self._is_split = True
@@ -217,10 +218,14 @@ class SplitSequences:
         loss = outputs.get("loss")
         if loss is not None:
             loss = _Sum.apply(part.share_of_loss(loss, divides_by_count=self._divides_by_count), self._group)
-            if model.training and torch.is_grad_enabled():
-                return type(outputs)(loss=loss)
         others = {name: value for name, value in outputs.items() if name != "loss"}
+        if loss is not None and model.training and torch.is_grad_enabled():
+            others = {name: value for name, value in others.items() if part.is_value_per_token(value)}
         joined: Any = map_tensors(lambda tensor: part.joined(tensor, self._group), others)
+        for name, value in joined.items():
+            if part.shifts_labels and name not in self._per_token and getattr(value, "ndim", 0) == 2:
+                # Values of the labels: the last token has no next one.
+                joined[name] = value[:, :-1]
         return type(outputs)(loss=loss, **joined) if loss is not None else type(outputs)(**joined)
 
     # ---- The check of a model ----
@@ -260,7 +265,9 @@ class SplitSequences:
             # What eager attention predicts from a padding token depends on how much padding there is.
             is_counted_BL = mask_BL * F.pad(mask_BL[:, :-1], (1, 0), value=1)
             batch["labels"] = (batch["input_ids"] % logits_BLC.shape[-1]).masked_fill(is_counted_BL == 0, -100)
-            loss = self._model(**batch).loss
+            whole = self._model(**batch)
+            loss = whole.loss
+            self._per_token = {name for name in whole if getattr(whole[name], "shape", ())[:2] == mask_BL.shape}
             count = {"num_items_in_batch": 2 * mask_BL.sum()} if self._takes_count else {}
             divides = bool(self._model(**batch, **count).loss < 0.75 * loss)
         finally:
@@ -294,6 +301,9 @@ class _Part:
     def __init__(self, inputs: Mapping[str, Any], size: int, rank: int, *, shifts_labels: bool) -> None:
         inputs = {name: value for name, value in inputs.items() if value is not None}
         self.num_items = inputs.pop("num_items_in_batch", None)
+        for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+            # Only flash attention reads the ends of packed sequences; positions tell them, too.
+            inputs.pop(name, None)
         ids = inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"]
         self.shape = batch_size, length = ids.shape[:2]
         self.padded_length = length + -length % size
@@ -305,10 +315,11 @@ class _Part:
             positions = torch.arange(length, device=ids.device)[None]
         elif mask_BL is None:
             self.packed_BL = self._packed(positions.expand(batch_size, -1), is_causal=shifts_labels)
-        if "labels" in inputs and shifts_labels:
-            shifted = inputs.pop("shift_labels", None)
-            shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100) if shifted is None else shifted
-            inputs["labels"] = inputs["shift_labels"] = shifted
+        self.shifts_labels = shifts_labels and "labels" in inputs and "shift_labels" not in inputs
+        if self.shifts_labels:
+            inputs["shift_labels"] = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+        if shifts_labels and "labels" in inputs:
+            inputs["labels"] = inputs["shift_labels"]
         inputs["position_ids"] = positions.expand(batch_size, -1)
         if mask_BL is None:
             # Also without padding: transformers would look for packed sequences in the positions of a part.
@@ -331,6 +342,10 @@ class _Part:
         # The mean over no label is NaN.
         return torch.where(self.num_own_labels > 0, loss * self.num_own_labels, 0.0) / total
 
+    def is_value_per_token(self, output: object) -> bool:
+        """Return whether ``output`` is one value for each token, ``[B, S]``, such as its log probability."""
+        return isinstance(output, torch.Tensor) and output.shape == (self.shape[0], self.own.stop - self.own.start)
+
     def joined(self, tensor: torch.Tensor, group: "ProcessGroup") -> torch.Tensor:
         """Return an output of all processes, ``[B, length, ...]``, for this process's part ``[B, S, ...]``."""
         if tensor.ndim < 2 or tensor.shape[1] != self.own.stop - self.own.start:
@@ -339,9 +354,10 @@ class _Part:
                 f"{list(tensor.shape)}; let it return none, or leave `sp_size` out."
             )
         around = [0, 0] * (tensor.ndim - 2) + [self.own.start, self.padded_length - self.own.stop]
-        # The parts of other processes are zero here.
-        whole: torch.Tensor = _Sum.apply(F.pad(tensor, around), group)
-        return whole[:, : self.shape[1]]
+        # The parts of other processes are zero here. Truth values cannot be summed.
+        summed = tensor.byte() if tensor.dtype == torch.bool else tensor
+        whole: torch.Tensor = _Sum.apply(F.pad(summed, around), group)
+        return whole[:, : self.shape[1]].to(tensor.dtype)
 
     def _padded(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         around = [0, 0] * (tensor.ndim - 2) + [0, self.padded_length - self.shape[1]]

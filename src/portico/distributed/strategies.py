@@ -429,8 +429,9 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             )
     if (given.get("cp_size") or 1) > 1:
         raise InputError(
-            f"`cp_size={given['cp_size']}` in `parallelism_config` asks for attention in a ring of processes; here "
-            f"processes exchange heads of attention instead: set `sp_size={given['cp_size']}`."
+            f"`cp_size={given['cp_size']}` in `parallelism_config` asks for attention in a ring of processes, for "
+            f"which torch has kernels on CUDA devices only; set `sp_size={given['cp_size']}`, with which processes "
+            "exchange heads of attention on every device."
         )
     sequence = given.get("sp_size") or 1
     tensor = given.get("tp_size") or 1

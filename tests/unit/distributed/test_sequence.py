@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import dataclass
 from itertools import chain
 
 import accelerate
@@ -197,9 +198,62 @@ REFUSED_IN_TRAINING = [
 ]
 
 
+@dataclass
+class ScoredOutput(transformers.utils.ModelOutput):
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    largest: torch.Tensor | None = None
+    is_best: torch.Tensor | None = None
+
+
+class ScoredLlamaForCausalLM(transformers.LlamaForCausalLM):
+    """Also returns the largest logit of each token, and what a library on top asks for: whether it is the next label.
+
+    As with trl's fused head, that is a value for each label, and so one less than there are tokens.
+    """
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, labels=None, ranked=False, **options):
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        outputs = super().forward(**inputs, labels=labels, **options)
+        largest, best = outputs.logits.max(-1)
+        is_best = None
+        if ranked:
+            shifted = options.get("shift_labels")
+            is_best = best[:, :-1] == labels[:, 1:] if shifted is None else best == shifted
+        return ScoredOutput(outputs.loss, outputs.logits, largest, is_best)
+
+
+class RankingTrainer(portico.Trainer):
+    """Asks for the values of each token in every batch, as trl's trainers do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        inputs = {**inputs, "ranked": True, "cu_seq_lens_q": torch.tensor([0, inputs["input_ids"].shape[1]])}
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            vars(self).setdefault("values", []).append((outputs["largest"].detach(), outputs["is_best"]))
+        return (loss, outputs) if return_outputs else loss
+
+
+def values_per_token(folder, **changes):
+    torch.manual_seed(7)
+    args = toy_arguments(folder, max_steps=4, **changes)
+    data = Sequences(20, ragged=True)
+    trainer = RankingTrainer(
+        ScoredLlamaForCausalLM(tiny_llama().config),
+        args,
+        data_collator=with_mask,
+        train_dataset=data,
+        eval_dataset=data,
+    )
+    trainer.train()
+    predicted = trainer.predict(data).predictions
+    return trainer.values, [torch.from_numpy(array) for array in predicted[1:]]
+
+
 def two_processes(folder):
     """What takes no long run: equal numbers, processes that draw different numbers, and what is refused."""
     split_equals_whole(folder, ["llama", "random"], {})
+    torch.testing.assert_close(values_per_token(folder / "split", **SPLIT), torch.load(folder / "values.pt"))
     for case, changes, message in REFUSED_IN_TRAINING:
         trainer = trainer_of(case, folder / "refused", **SPLIT, **changes, remove_unused_columns=False)
         with pytest.raises(portico.InputError, match=message):
@@ -210,6 +264,7 @@ def two_processes(folder):
 def test_split_sequences_train_as_whole_sequences(tmp_path):
     for case in ("llama", "random"):
         torch.save(numbers(trainer_of(case, tmp_path / "one")), tmp_path / f"{case}.pt")
+    torch.save(values_per_token(tmp_path / "one"), tmp_path / "values.pt")
     run_in_processes(2, two_processes, tmp_path)
 
 
