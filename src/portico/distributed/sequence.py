@@ -354,10 +354,9 @@ class _Part:
                 f"{list(tensor.shape)}; let it return none, or leave `sp_size` out."
             )
         around = [0, 0] * (tensor.ndim - 2) + [self.own.start, self.padded_length - self.own.stop]
-        # The parts of other processes are zero here. Truth values cannot be summed.
-        summed = tensor.byte() if tensor.dtype == torch.bool else tensor
-        whole: torch.Tensor = _Sum.apply(F.pad(summed, around), group)
-        return whole[:, : self.shape[1]].to(tensor.dtype)
+        # The parts of other processes are zero here.
+        whole: torch.Tensor = _Sum.apply(F.pad(tensor, around), group)
+        return whole[:, : self.shape[1]]
 
     def _padded(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         around = [0, 0] * (tensor.ndim - 2) + [0, self.padded_length - self.shape[1]]

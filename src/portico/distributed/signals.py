@@ -73,5 +73,10 @@ def ending_plainly(pl_trainer: pl.Trainer) -> Iterator[None]:
         if isinstance(exit_.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from exit_
         raise
+    except RuntimeError as error:
+        if pl_trainer.received_sigterm and pl_trainer.world_size > 1:
+            # Another process had left by then, and a collective with it failed.
+            raise SystemExit(128 + signal.SIGTERM) from error
+        raise
     if pl_trainer.received_sigterm:
         raise SystemExit(128 + signal.SIGTERM)

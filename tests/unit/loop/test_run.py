@@ -8,6 +8,7 @@ import torch
 from transformers import TrainerCallback
 
 import portico
+from forked import run_in_processes
 from models import Line, Points, toy_trainer
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
@@ -187,6 +188,29 @@ def test_sigterm_in_last_evaluation_ends_run(batch, tmp_path):
         trainer.train()
     assert caught.value.code == 128 + signal.SIGTERM
     assert terminate.seen == batch
+
+
+def terminate_both(folder):
+    """Let the second process leave at the signal, and the first one wait for it in a collective."""
+
+    class Terminate(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                if args.process_index == 1:
+                    torch.distributed.destroy_process_group()
+                    os._exit(0)
+
+    with pytest.raises(SystemExit) as caught:
+        toy_trainer(folder, parts={"callbacks": [Terminate()]}).train()
+    assert caught.value.code == 128 + signal.SIGTERM
+    (folder / "ended").touch()
+    os._exit(0)
+
+
+def test_sigterm_ends_a_process_that_waits_for_one_that_left(tmp_path):
+    run_in_processes(2, terminate_both, tmp_path)
+    assert (tmp_path / "ended").exists()
 
 
 def test_sigterm_while_finishing_ends_run(tmp_path):
