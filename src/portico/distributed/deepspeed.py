@@ -166,6 +166,15 @@ class EngineStrategy(DDPStrategy):
         self.wrapped_model: Any = None
         self.zero_stage_3 = config.is_zero3()
 
+    def check(self, *, has_optimizer: bool) -> None:
+        """Raise ``InputError`` for what would fail once the engine is started."""
+        if has_optimizer:
+            raise InputError(
+                "Passing `optimizers` is not allowed if DeepSpeed is enabled: the engine divides the parameters of an "
+                "optimizer that is made for it; override `create_optimizer` and `create_scheduler`."
+            )
+        EngineConfig(self.config.args).fill()
+
     @property
     def skips_on_overflow(self) -> bool:
         """Whether a step may be skipped because a gradient overflows."""
