@@ -350,8 +350,13 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         if isinstance(self.accelerator_config, Mapping):
             accelerator_settings(self)
+        if not self.deepspeed and os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("1", "true"):
+            raise InputError(
+                "`accelerate launch` was told to use DeepSpeed (`ACCELERATE_USE_DEEPSPEED`), whose configuration is "
+                "read from the training arguments only; set `deepspeed`, or start the script with `torchrun`."
+            )
         super().__post_init__()
-        self.deepspeed, self.deepspeed_plugin = self.__dict__.pop("_deepspeed"), None
+        self.deepspeed, self.deepspeed_plugin = self.__dict__.pop("_deepspeed", self.deepspeed), None
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
             return

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 import transformers
+from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file
 
 import portico
@@ -46,7 +47,7 @@ def configuration(stage=2, **sections):
     return {"zero_optimization": zero, **dict.fromkeys(auto, "auto"), **sections}
 
 
-def trainer_of(library, folder, config, *, model=None, **changes):
+def trainer_of(library, folder, config, *, model=None, trainer_class=None, **changes):
     settings = {
         "per_device_train_batch_size": 2,
         "max_steps": 6,
@@ -66,7 +67,7 @@ def trainer_of(library, folder, config, *, model=None, **changes):
     args = library.TrainingArguments(str(folder), deepspeed=config, **settings)
     transformers.set_seed(3)
     data, others = Sequences(30), Sequences(7, seed=1)
-    return library.Trainer(model or tiny_gpt2(), args, train_dataset=data, eval_dataset=others)
+    return (trainer_class or library.Trainer)(model or tiny_gpt2(), args, train_dataset=data, eval_dataset=others)
 
 
 def numbers(trainer, folder):
@@ -140,6 +141,14 @@ class Touch:
         return os.mkdir, (str(self.path),)
 
 
+class OwnStep(portico.Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        loss = self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=num_items_in_batch)
+        self.accelerator.backward(loss, scale_wrt_gas=False)
+        return loss.detach()
+
+
 def other_uses(folder):
     # A second training of a trainer ends the first engine, whose hooks would reduce each gradient again.
     again, once = (trainer_of(portico, folder / name, configuration(), model=tiny_llama()) for name in ("a", "b"))
@@ -148,6 +157,12 @@ def other_uses(folder):
         transformers.set_seed(3)
         trainer.train()
     assert_equal(numbers(again, folder / "a"), numbers(once, folder / "b"))
+
+    # A step of the user's own, in which backward runs at once.
+    own = trainer_of(portico, folder / "own", configuration(), model=tiny_llama(), trainer_class=OwnStep)
+    transformers.set_seed(3)
+    own.train()
+    assert_equal(numbers(own, folder / "own"), numbers(once, folder / "b"))
 
     # Evaluations before any training, and the best checkpoint, whose weights are spread and not gathered.
     config = configuration(3)
@@ -187,8 +202,12 @@ def refusals(folder):
     with pytest.raises(portico.InputError, match=r"global_step3 cannot be read: .*[wW]eights"):
         trainer.train(resume_from_checkpoint=str(saved))
     assert not (folder / "executed").exists()
+    args, callbacks = (
+        portico.TrainingArguments(str(folder), deepspeed=configuration(), use_cpu=True),
+        [ModelCheckpoint()],
+    )
     with pytest.raises(portico.InputError, match="Under `deepspeed` there are no checkpoints of Lightning"):
-        trainer.lightning_trainer.strategy.save_checkpoint({}, "file.ckpt")
+        portico.Trainer(tiny_gpt2(), args, train_dataset=Sequences(8), lightning_callbacks=callbacks).train()
 
 
 def test_other_uses_of_the_engine(tmp_path):

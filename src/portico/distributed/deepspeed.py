@@ -193,6 +193,8 @@ class EngineStrategy(DDPStrategy):
     def setup(self, trainer: pl.Trainer) -> None:
         assert self.accelerator is not None
         module: Any = self.lightning_module
+        if trainer.checkpoint_callbacks:
+            self.save_checkpoint()
         self.accelerator.setup(trainer)
         if trainer.state.fn is TrainerFn.FITTING:
             self.setup_optimizers(trainer)
@@ -247,8 +249,8 @@ class EngineStrategy(DDPStrategy):
                 f"DeepSpeed has chosen the accelerator {kind!r}, and the run is placed on {self.root_device.type!r}; "
                 f"set `DS_ACCELERATOR={self.root_device.type}` in the environment."
             )
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # which it requires
         deepspeed.utils.logger.setLevel(self.config.args.get_process_log_level())
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # which it requires, and SLURM does not set
         self.wrapped_model, *_ = deepspeed.initialize(model=model, config=config, **options)
 
     @override
@@ -258,8 +260,9 @@ class EngineStrategy(DDPStrategy):
         is_last = module.run.makes_step
         closure_loss = self.precision_plugin.pre_backward(closure_loss, module)
         engine.set_gradient_accumulation_boundary(is_last)
-        # The trainer has divided by the batches of the window.
-        engine.backward(closure_loss, scale_wrt_gas=False)
+        # The trainer has divided by the batches of the window; a step of the user's is told by accelerate's default.
+        kwargs.setdefault("scale_wrt_gas", module.run.backward.inside_step)
+        engine.backward(closure_loss, *args, **kwargs)
         if is_last:
             engine.step()
         return self.precision_plugin.post_backward(closure_loss, module)
@@ -273,6 +276,7 @@ class EngineStrategy(DDPStrategy):
 
     @override
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Raise ``InputError``: what Lightning would write are parts of weights and states."""
         raise InputError(
             "Under `deepspeed` there are no checkpoints of Lightning: the engine writes its own files; set "
             "`save_strategy`, and leave `ModelCheckpoint` out."
@@ -335,5 +339,9 @@ def spread_loaded_models(args: HFTrainingArguments) -> EngineConfig:
     """Let ``from_pretrained`` spread weights at stage 3 while the result exists, as transformers' arguments do."""
     config = EngineConfig(args)
     config.fill()
+    if config.is_zero3():
+        import deepspeed
+
+        deepspeed.init_distributed()  # else it takes this process for the only one
     set_hf_deepspeed_config(config)
     return config

@@ -24,7 +24,7 @@ from typing_extensions import override
 from portico.compat.lightning import mesh_options, wrap_in_ddp
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
-from portico.distributed.deepspeed import engine_strategy
+from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
 from portico.distributed.sequence import SplitSequences, split_sequences
@@ -487,7 +487,7 @@ def refuse_sharded_weights(strategy: "Strategy") -> None:
 
 def refuse_own_backward(strategy: "Strategy") -> None:
     """Raise ``InputError`` for a step that runs backward itself under a strategy around the whole LightningModule."""
-    wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
+    wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy | EngineStrategy)
     if wraps_module or isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
         raise InputError(
             f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "

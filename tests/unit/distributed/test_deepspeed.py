@@ -118,6 +118,14 @@ def test_what_the_engine_cannot_do_is_rejected(config, changes, message, tmp_pat
         arguments(tmp_path, config, **changes)
 
 
+def test_deepspeed_of_the_launcher_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(
+        portico.InputError, match=r"told to use DeepSpeed .* set `deepspeed`, or start the script with"
+    ):
+        toy_arguments(tmp_path)
+
+
 def test_missing_deepspeed_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
     with pytest.raises(portico.InputError, match=r"DeepSpeed is not installed; .*'portico\[deepspeed\]'"):
