@@ -659,7 +659,7 @@ class Trainer:
                 self.deepspeed = self.model_wrapped = strategy.wrapped_model
             return
         if self.deepspeed is not None:
-            self.deepspeed.destroy()  # whose hooks would reduce each gradient again
+            self.deepspeed.destroy()  # its hooks would stay on the model
         self.optimizer = self.lr_scheduler = None
 
         def make_scheduler(optimizer: torch.optim.Optimizer) -> "Scheduler":

@@ -252,6 +252,12 @@ class EngineStrategy(DDPStrategy):
         deepspeed.utils.logger.setLevel(self.config.args.get_process_log_level())
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # which it requires, and SLURM does not set
         self.wrapped_model, *_ = deepspeed.initialize(model=model, config=config, **options)
+        optimizer = self.wrapped_model.basic_optimizer
+        if hasattr(optimizer, "__del__"):
+            # An optimizer on the host frees its part in C++ then, and so would Lightning's wrappers of it, whose class
+            # inherits from its class.
+            kind = type(optimizer)
+            optimizer.__class__ = type(kind.__name__, (kind,), {"__del__": lambda optimizer: None})
 
     @override
     def backward(self, closure_loss: torch.Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Any:
