@@ -97,6 +97,7 @@ OWN_HOOKS = (
     "restore_optimizer_and_scaler",
     "runs_backward_in_step",
     "set_up_run",
+    "start_engine",
     "sums_losses",
 )
 
