@@ -87,7 +87,7 @@ LIGHTNING = {
     "accelerator_config": "samplers and loaders of `TrainerDataModule`",
     "fsdp": "`strategy=ShardedStrategy(...)`, a `ModelParallelStrategy`",
     "fsdp_config": "arguments of that strategy",
-    "deepspeed": "`strategy=DeepSpeedStrategy(config=...)`",
+    "deepspeed": "`strategy=EngineStrategy(...)`; `DeepSpeedStrategy` is Lightning's own",
     "predict_with_generate": "`generate` runs inside `validation_step` and `test_step`",
 }
 

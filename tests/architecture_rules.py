@@ -11,7 +11,7 @@ from pathlib import Path
 
 CONFIG_PACKAGES = ("hydra", "omegaconf")
 FRAMEWORKS = ("torch", "lightning", "pytorch_lightning", "torchmetrics")
-VENDOR_PACKAGES = ("poptorch", "popart", "onnxruntime", "torch_ort")
+VENDOR_PACKAGES = ("poptorch", "popart", "onnxruntime", "torch_ort", "deepspeed")
 SPECIAL_ROOMS = ("mrc", "tasks", "ipu", "ort", "gradient_descent")
 NUMPY_ONLY = ("mrc.postprocess",)
 TRAINER_FACING = ("mrc.postprocess.span_postprocessing",)  # its result is an EvalPrediction of transformers

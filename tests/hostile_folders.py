@@ -51,6 +51,11 @@ ROWS: Mapping[str, Row] = {
         "`torch.distributed.checkpoint` with a table of contents that may only describe tensors and plain values; a "
         "run whose model is not sharded reads only shards that the manifest lists",
     ),
+    "engine": Row(
+        "states of DeepSpeed in `global_stepN/`",
+        "read under `deepspeed` only, by `torch.load(weights_only=True)` that admits four classes of DeepSpeed, which "
+        "hold numbers; the scripts that DeepSpeed adds to a checkpoint (`zero_to_fp32.py`) are never run",
+    ),
     "training_args": Row("`training_args.bin`", "written as transformers does, never read"),
     "callbacks": Row("states of callbacks in `trainer_state.json`", "JSON; the classes are those of your callbacks"),
     "ckpt": Row(
@@ -273,6 +278,7 @@ CHECKPOINT_FILES = (
     "optimizer_0/.metadata",
     "pytorch_model_fsdp_0/.metadata",
     "adapter_model.bin",
+    "global_step2/mp_rank_00_model_states.pt",
 )
 
 
@@ -280,6 +286,7 @@ def _checkpoints() -> list[Animal]:
     found = []
     for file in (*CHECKPOINT_FILES, "training_args.bin"):
         row = {"optimizer_0": "shards", "pytorch_model_fsdp_0": "shards", "training_args.bin": "training_args"}
+        row["global_step2"] = "engine"
         for listed, how in ((True, "listed"), (False, "unlisted"), (None, "without manifest")):
             for by_torch in (True, False):
                 kind = "torch.save" if by_torch else "pickle"

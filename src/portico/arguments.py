@@ -20,6 +20,7 @@ from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings
+from portico.distributed.deepspeed import spread_loaded_models
 from portico.distributed.mpi import join_mpi
 from portico.distributed.placement import PLACEMENT, resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
@@ -124,7 +125,10 @@ class LightningPlacement:
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
     def _process_fsdp_args(self) -> Any:
-        # transformers makes accelerate's plugin here; Lightning's strategy reads `fsdp` and `fsdp_config` directly.
+        # transformers makes accelerate's plugins here and, of `deepspeed`, right after it; the strategy reads the
+        # arguments directly.
+        self.__dict__["_deepspeed"] = self.__dict__["deepspeed"]
+        self.__dict__["deepspeed"] = None
         return None
 
     @contextmanager
@@ -141,7 +145,8 @@ class LightningPlacement:
 
     def __getstate__(self) -> dict[str, Any]:
         # A strategy owns processes and devices: it belongs to the run and is not copied or pickled.
-        return {key: value for key, value in self.__dict__.items() if key != "_lightning_strategy"}
+        left_out = ("_lightning_strategy", "hf_deepspeed_config")
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
 
 @data_only
@@ -304,7 +309,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         fsdp: Shard the model over the processes with torch's FSDP2, on GPUs or CPUs.
         fsdp_config: Which layers are gathered one at a time, when their weights are freed, offloading and
             recomputation, as a dict or a JSON file.
-        deepspeed: Train with Lightning's ``DeepSpeedStrategy`` and this configuration; needs CUDA and DeepSpeed.
+        deepspeed: Train with DeepSpeed's engine and this configuration, a dict or a JSON file, whose ``"auto"`` values
+            are filled from the other arguments; needs DeepSpeed.
         parallelism_config: Sizes of the mesh of processes (``dp_replicate_size``, ``dp_shard_size``, ``tp_size``,
             ``sp_size``), as an object or a dict; ``cp_size`` is refused.
         debug: ``"underflow_overflow"``: stop at the first value that is NaN or infinite, and report where.
@@ -344,7 +350,13 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
             self.accelerator_config = read_settings("accelerator_config", self.accelerator_config)
         if isinstance(self.accelerator_config, Mapping):
             accelerator_settings(self)
+        if not self.deepspeed and os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("1", "true"):
+            raise InputError(
+                "`accelerate launch` was told to use DeepSpeed (`ACCELERATE_USE_DEEPSPEED`), whose configuration is "
+                "read from the training arguments only; set `deepspeed`, or start the script with `torchrun`."
+            )
         super().__post_init__()
+        self.deepspeed, self.deepspeed_plugin = self.__dict__.pop("_deepspeed", self.deepspeed), None
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
             return
@@ -355,6 +367,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         forget_precision()
         share_processes(self.lightning_strategy)
         connect_launched(self.lightning_strategy)
+        if self.deepspeed and torch.distributed.is_initialized():
+            self.hf_deepspeed_config = spread_loaded_models(self)
 
     @classmethod
     def fast(cls, *args: Any, **settings: Any) -> Self:
@@ -572,7 +586,7 @@ def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     added = (
         set(RetiredArguments.__annotations__)
         | set(LightningPlacement.__annotations__)
-        | {"_lightning_strategy", "_setup_devices", "distributed_state"}
+        | {"_lightning_strategy", "_setup_devices", "distributed_state", "hf_deepspeed_config"}
     )
     plain.__dict__.update({key: value for key, value in args.__dict__.items() if key not in added})
     return plain

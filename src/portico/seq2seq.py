@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 
 from portico.arguments import TrainingArguments
 from portico.compat.transformers import HFTrainingArguments, PredictionOutput
+from portico.distributed.deepspeed import EngineStrategy
 from portico.errors import InputError
 from portico.trainer import Trainer
 from portico.trust.names import data_only, refuse_download
@@ -43,7 +44,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
 
 def shards_weights(strategy: Strategy) -> bool:
     """Return whether each process holds only a part of the weights, so that all must run forward passes together."""
-    if isinstance(strategy, DeepSpeedStrategy):
+    if isinstance(strategy, DeepSpeedStrategy | EngineStrategy):
         return bool(strategy.zero_stage_3)
     return isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
 

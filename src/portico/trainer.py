@@ -40,6 +40,7 @@ from portico import deprecated, hp_search, hub, observers
 from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
+from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
 from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
@@ -52,7 +53,9 @@ from portico.compat.transformers import (
     has_length,
     logger,
 )
+from portico.compat.tree import map_tensors
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
+from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
@@ -258,8 +261,9 @@ class Trainer:
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
-    # Read by subclasses. The Lightning strategy holds DeepSpeed's engine, and no strategy here runs FSDP on XLA.
-    deepspeed = None
+    # DeepSpeed's engine, from the first training on.
+    deepspeed: Any = None
+    # Read by subclasses: no strategy here runs FSDP on XLA.
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
@@ -352,7 +356,8 @@ class Trainer:
         refuse_untrainable_quantized(self.model)
         self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
         # A model that is sharded over processes is moved in parts.
-        is_whole = not (self.is_model_parallel or isinstance(self.lightning_trainer.strategy, ShardedStrategy))
+        strategy = self.lightning_trainer.strategy
+        is_whole = not (self.is_model_parallel or isinstance(strategy, ShardedStrategy | EngineStrategy))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
         # An evaluation in half precision casts the model first, which halves the bytes to move.
@@ -437,7 +442,7 @@ class Trainer:
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
         strategy = self.lightning_trainer.strategy
-        self.is_deepspeed_enabled = isinstance(strategy, DeepSpeedStrategy)
+        self.is_deepspeed_enabled = isinstance(strategy, DeepSpeedStrategy | EngineStrategy)
         self.is_fsdp_enabled = isinstance(strategy, FSDPStrategy | ShardedStrategy)
 
     # ---- Data Loading ----
@@ -638,9 +643,31 @@ class Trainer:
             # The scheduler of an earlier run has counted the steps of that run.
             self.lr_scheduler = None
             self._created_lr_scheduler = False
-        self.create_optimizer_and_scheduler(num_training_steps)
+        if isinstance(self.lightning_trainer.strategy, EngineStrategy):
+            self.start_engine(num_training_steps)
+        else:
+            self.create_optimizer_and_scheduler(num_training_steps)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
+
+    def start_engine(self, num_training_steps: int | None = None) -> None:
+        """Start the engine of the strategy for a training, which ends an earlier one, or for evaluations only."""
+        strategy: Any = self.lightning_trainer.strategy
+        if num_training_steps is None:
+            if self.deepspeed is None:
+                strategy.start_inference(self.model)
+                self.deepspeed = self.model_wrapped = strategy.wrapped_model
+            return
+        if self.deepspeed is not None:
+            self.deepspeed.destroy()  # its hooks would stay on the model
+        self.optimizer = self.lr_scheduler = None
+
+        def make_scheduler(optimizer: torch.optim.Optimizer) -> "Scheduler":
+            return self.create_scheduler(num_training_steps, optimizer)
+
+        parts = strategy.start_engine(self.model, num_training_steps, self.create_optimizer, make_scheduler)
+        self.optimizer, self.lr_scheduler = parts
+        self.deepspeed = self.model_wrapped = strategy.wrapped_model
 
     # ---- Training ----
 
@@ -1042,7 +1069,11 @@ class Trainer:
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
-        return move_to_device(data, self.accelerator.device)
+        moved = move_to_device(data, self.accelerator.device)
+        dtype = getattr(self.lightning_trainer.strategy, "input_dtype", None)
+        if dtype is None:
+            return moved
+        return map_tensors(lambda one: one.to(dtype) if one.is_floating_point() else one, moved)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":
         inputs = self._prepare_input(inputs)
@@ -1423,6 +1454,7 @@ class Trainer:
             lr_scheduler=self.lr_scheduler,
             accelerator=self.accelerator,
             background=self._background,
+            engine=self.deepspeed,
         )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
@@ -1476,6 +1508,8 @@ class Trainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
+        if isinstance(self.lightning_trainer.strategy, EngineStrategy):
+            return  # the engine loads weights and optimizer together, once it exists
         # First, so that no process reads more than its part.
         self.module.shard_model(self.lightning_trainer.strategy, materializes=False)
         self._load_weights(self.model if model is None else model, resume_from_checkpoint)
@@ -1489,6 +1523,9 @@ class Trainer:
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
         assert best is not None
+        if self.deepspeed is not None:
+            load_engine(self.deepspeed, Path(best), self.model)
+            return
         if not weights.holds_weights(best):
             logger.warning(
                 f"Could not locate the best model at {Path(best) / WEIGHTS_NAME}, if you are running a "
@@ -1537,7 +1574,14 @@ class Trainer:
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
         refuse_sharded_weights(self.lightning_trainer.strategy)
-        self._save(self.args.output_dir if output_dir is None else output_dir)
+        folder = self.args.output_dir if output_dir is None else output_dir
+        if self.deepspeed is None:
+            self._save(folder)
+        else:
+            self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
+            # As transformers does; a whole checkpoint gets the states anyway.
+            if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
+                save_engine(self.deepspeed, Path(folder), self.model)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 

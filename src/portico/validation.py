@@ -43,6 +43,7 @@ from portico.compat.transformers import (
     validate_quantization_for_training,
 )
 from portico.distributed.accelerator import apply_accelerator_settings
+from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
 from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
@@ -96,6 +97,7 @@ OWN_HOOKS = (
     "restore_optimizer_and_scaler",
     "runs_backward_in_step",
     "set_up_run",
+    "start_engine",
     "sums_losses",
 )
 
@@ -647,6 +649,8 @@ def check_parts(parts: Parts) -> None:
     if parts.runs_backward_in_step:
         refuse_own_backward(parts.strategy)
     check_model(parts.strategy, parts.model, even_batches=parts.even_batches)
+    if isinstance(parts.strategy, EngineStrategy):
+        parts.strategy.check(has_optimizer=parts.optimizer is not None or parts.lr_scheduler is not None)
     check_sequences(parts.strategy, parts.model)
     if isinstance(parts.strategy, ShardedStrategy) and parts.train_dataset is not None and full_evaluation_dtype(args):
         raise InputError(

@@ -145,7 +145,8 @@ ELSEWHERE = {
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
     "tests/unit/loop/test_corrections.py": "corrections stop_on_nan",
     "tests/unit/checkpoint/test_background.py": "async_save",
-    "refused in tests/unit/test_validation.py": "accelerator_config deepspeed",
+    "refused in tests/unit/test_validation.py": "accelerator_config",
+    "tests/parity/test_deepspeed.py": "deepspeed",
     "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp fsdp_config parallelism_config",
     "the trainer that generates": (

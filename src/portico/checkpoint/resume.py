@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
+from portico.checkpoint.engine_files import load_engine
 from portico.checkpoint.manifest import (
     MANIFEST_FILE,
     POSITION_FILE,
@@ -169,6 +170,11 @@ def load_optimizer_and_scheduler(
     ``convert`` converts the saved state of the optimizer for the optimizer of this run.
     """
     scheduler_file = folder / SCHEDULER_FILE
+    if parts.engine is not None:
+        load_engine(parts.engine, folder, parts.model)
+        if not parts.engine_has_scheduler:
+            _load_scheduler(parts, scheduler_file)
+        return
     named = find_named_optimizer(folder, parts.model)
     optimizer_file = named or folder / OPTIMIZER_FILE
     needed = [SCHEDULER_FILE] if named else [OPTIMIZER_FILE, SCHEDULER_FILE]
@@ -186,13 +192,10 @@ def load_optimizer_and_scheduler(
                 "save them."
             )
         return
-    optimizer, scheduler = parts.optimizer, parts.lr_scheduler
+    optimizer = parts.optimizer
     assert optimizer is not None
-    assert scheduler is not None
     with reading(optimizer_file):
         saved = _read_optimizer(parts.model, optimizer, folder, parts.args.device)
-    with reading(scheduler_file):
-        saved_schedule = load_tensors(scheduler_file)
     with reading(optimizer_file, into_model=True):
         present = [{name: one for name, one in group.items() if name != "params"} for group in optimizer.param_groups]
         state = convert(saved)
@@ -205,12 +208,21 @@ def load_optimizer_and_scheduler(
         optimizer.load_state_dict(state)
         for before, after in zip(present, optimizer.param_groups, strict=True):
             _check_options(before, after, optimizer, folder)
-    with warnings.catch_warnings(), reading(scheduler_file, into_model=True):
+    _load_scheduler(parts, scheduler_file, is_by_name=bool(named))
+
+
+def _load_scheduler(parts: CheckpointParts, file: Path, *, is_by_name: bool = False) -> None:
+    scheduler = parts.lr_scheduler
+    assert scheduler is not None
+    assert parts.optimizer is not None
+    with reading(file):
+        saved = load_tensors(file)
+    with warnings.catch_warnings(), reading(file, into_model=True):
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-        if named or is_sharded(parts.model):
-            saved_schedule = _for_groups(optimizer.param_groups, saved_schedule)
-        _check_alike(scheduler.state_dict(), saved_schedule)
-        scheduler.load_state_dict(saved_schedule)
+        if is_by_name or is_sharded(parts.model):
+            saved = _for_groups(parts.optimizer.param_groups, saved)
+        _check_alike(scheduler.state_dict(), saved)
+        scheduler.load_state_dict(saved)
 
 
 def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimizer: Optimizer, folder: Path) -> None:

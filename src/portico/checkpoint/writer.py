@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
+from portico.checkpoint.engine_files import save_engine
 from portico.checkpoint.manifest import STATE_FILE, steps_of_checkpoints, write_manifest
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
@@ -60,6 +61,13 @@ class CheckpointParts:
     accelerator: Accelerator
     background: BackgroundWriter
     """Writes the large files: at once, or with ``async_save`` while training continues."""
+    engine: Any = None
+    """DeepSpeed's engine around the model, which writes and reads weights and optimizer itself."""
+
+    @property
+    def engine_has_scheduler(self) -> bool:
+        """Whether the schedule is a part of the engine."""
+        return self.engine is not None and self.engine.lr_scheduler is not None
 
 
 @contextmanager
@@ -133,13 +141,15 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
     assert parts.optimizer is not None
     assert parts.lr_scheduler is not None
     background = parts.background
-    if is_sharded(parts.model):
+    if parts.engine is not None:
+        save_engine(parts.engine, folder, parts.model)
+    elif is_sharded(parts.model):
         shards = background.copied(optimizer_by_name(parts.model, parts.optimizer))
         background.run(lambda group: save_optimizer_shards(shards, folder, group))
     elif parts.args.should_save:
         state = background.copied(parts.optimizer.state_dict())
         background.run(lambda group: torch.save(state, folder / OPTIMIZER_FILE))
-    if not parts.args.should_save:
+    if not parts.args.should_save or parts.engine_has_scheduler:
         return
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.

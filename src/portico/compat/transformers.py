@@ -14,6 +14,7 @@ from torch import distributed, nn
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
 from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
+from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, set_hf_deepspeed_config
 from transformers.integrations.integration_utils import (
     get_available_reporting_integrations,
     get_reporting_integration_callbacks,

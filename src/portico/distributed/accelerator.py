@@ -478,6 +478,11 @@ class Accelerator:
     def scaler(self) -> Any:
         return getattr(self._strategy().precision_plugin, "scaler", None)
 
+    @property
+    def may_skip_steps(self) -> bool:
+        """Whether a step is skipped when a gradient overflows."""
+        return self.scaler is not None or getattr(self._strategy(), "skips_on_overflow", False)
+
     def on_main_process(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Make ``function`` run on the first process of all only."""
         return _only_where(lambda: self.is_main_process, function)
@@ -591,7 +596,10 @@ class Accelerator:
         Returns:
             A ``float32`` scalar: the norm over all parameters, including parameters sharded over processes.
         """
-        model = getattr(self._strategy(), "model", None)
+        strategy = self._strategy()
+        if hasattr(strategy, "norm_of_clipped_gradients"):
+            return strategy.norm_of_clipped_gradients()
+        model = getattr(strategy, "model", None)
         if isinstance(model, FullyShardedDataParallel):
             # Each process has only a part of the gradients.
             return model.clip_grad_norm_(max_norm, norm_type)
@@ -654,7 +662,8 @@ class Accelerator:
         """Return the model inside distributed or compiled wrappers."""
         while True:
             # Wrappers are known by their class: a user's model may have a part with the name `module`.
-            inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+            is_wrapper = isinstance(model, _WRAPPERS) or model is getattr(self._strategy(), "wrapped_model", None)
+            inner = model.module if is_wrapper else getattr(model, "_orig_mod", None)
             if not isinstance(inner, nn.Module):
                 return model
             model = inner

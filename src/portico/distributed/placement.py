@@ -19,6 +19,7 @@ from torch import nn
 
 from portico.compat.lightning import quiet_lightning
 from portico.compat.transformers import HFTrainingArguments, is_in_notebook
+from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
@@ -123,6 +124,8 @@ def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> 
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
     if isinstance(strategy, str):
         strategy = ddp_strategy(strategy, args, model) or strategy
+    if isinstance(strategy, EngineStrategy):
+        placement["precision"] = "32-true"  # the engine casts
     return {**placement, "strategy": strategy}
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from importlib.util import find_spec
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -25,6 +24,7 @@ from typing_extensions import override
 from portico.compat.lightning import mesh_options, wrap_in_ddp
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
+from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
 from portico.distributed.sequence import SplitSequences, split_sequences
@@ -327,7 +327,8 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
         named = " and ".join(f"`{name}`" for name in names)
         raise InputError(f"{both}{named} each choose a strategy; set one of them.")
     if names == ["deepspeed"]:
-        return _deepspeed_strategy(args)
+        process_group = {"process_group_backend": args.ddp_backend, "timeout": timedelta(seconds=args.ddp_timeout)}
+        return engine_strategy(args, **process_group)
     sizes = _mesh_sizes(args, model)
     is_sharded = args.parallelism_config is not None and sizes is not None and max(sizes.shards or 1, sizes.tensor) > 1
     if is_sharded and strategy not in (None, "auto", "fsdp"):
@@ -475,22 +476,6 @@ def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None
         )
 
 
-def _deepspeed_strategy(args: HFTrainingArguments) -> DeepSpeedStrategy:
-    accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
-    if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
-        raise InputError(
-            "`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA devices, and the run is placed on "
-            f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
-            "out, or set `fsdp=True` to shard the model without it."
-        )
-    if find_spec("deepspeed") is None:
-        raise InputError(
-            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
-            "`pip install deepspeed`, or set `fsdp=True`."
-        )
-    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
-
-
 def refuse_sharded_weights(strategy: "Strategy") -> None:
     """Raise ``InputError`` instead of writing Hugging Face's files from sharded weights."""
     if isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
@@ -503,43 +488,9 @@ def refuse_sharded_weights(strategy: "Strategy") -> None:
 
 def refuse_own_backward(strategy: "Strategy") -> None:
     """Raise ``InputError`` for a step that runs backward itself under a strategy around the whole LightningModule."""
-    wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
+    wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy | EngineStrategy)
     if wraps_module or isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
         raise InputError(
             f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "
             "average the gradients of the processes; set `strategy='ddp'`, or override `compute_loss` instead."
         )
-
-
-def deepspeed_config(args: HFTrainingArguments) -> dict[str, Any]:
-    """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
-
-    Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
-    """
-    config = read_settings(
-        "deepspeed", cast("str | Mapping[str, Any]", args.deepspeed)
-    )  # transformers declares one form
-    for section in ("optimizer", "scheduler"):
-        if section in config:
-            raise InputError(
-                f"The DeepSpeed configuration has a section `{section}`, but optimizer and scheduler come from the "
-                "training arguments here; leave it out, and set `optim`, `learning_rate` and `lr_scheduler_type`."
-            )
-    expected = {
-        "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "gradient_clipping": args.max_grad_norm,
-    }
-    for name, value in expected.items():
-        if config.get(name, "auto") not in ("auto", value):
-            raise InputError(
-                f"`{name}={config[name]}` in the DeepSpeed configuration contradicts the training arguments, which "
-                f"say {value}; set it to 'auto'."
-            )
-    # Lightning passes the accumulation to DeepSpeed itself.
-    return _without_auto({**config, **expected, "gradient_accumulation_steps": "auto"})
-
-
-def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in config.items() if value != "auto"}
-    return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}

@@ -106,6 +106,10 @@ class TrainerModule(FastModule, pl.LightningModule):
         if materializes and is_empty(model):
             materialize(model)
 
+    def start_engine(self) -> None:
+        """Let a strategy whose engine runs the model start it for an evaluation, unless a training has done so."""
+        self.hf_trainer.start_engine()
+
     @property
     def closes_window(self) -> bool:
         """Whether the batch being trained on is the last of its accumulation window."""
@@ -214,7 +218,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         steppable: Any = _ClosureFirst(optimizer.optimizer)
         step_optimizer(self.trainer, steppable, optimizer_closure)
         accelerator = self.hf_trainer.accelerator
-        accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.scaler is not None
+        accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.may_skip_steps
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:

@@ -177,6 +177,20 @@ def load_tensors(file: Path, **options: Any) -> Any:
     return torch.load(file, weights_only=True, **options)
 
 
+def load_engine_states(file: Path, **options: Any) -> Any:
+    """Return the content of a file of DeepSpeed, as :func:`load_tensors` does.
+
+    Besides tensors and values such a file names four classes of DeepSpeed, which hold numbers and call nothing when
+    they are made.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    with torch.serialization.safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
+        return load_tensors(file, **options)
+
+
 def refuse_oversized(file: IO[bytes]) -> None:
     """Raise an ``UnpicklingError`` if a file of torch would take much more memory than it has bytes; else rewind it.
 

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import re
 from datetime import timedelta
@@ -11,13 +10,11 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 import portico
 from models import Line, tiny_bert, tiny_llama, toy_arguments, toy_trainer
-from portico.distributed import strategies as sharded
 from portico.distributed.model_parallel import ShardedStrategy, Sharding
 from portico.distributed.placement import resolve_strategy, run_placement
 from portico.distributed.strategies import (
     ModelDDPStrategy,
     ddp_strategy,
-    deepspeed_config,
     fsdp_sharding,
     refuse_sharded_weights,
     sharded_strategy,
@@ -440,58 +437,10 @@ def test_cast_of_a_sharded_model_is_rejected(tmp_path):
     toy_trainer(tmp_path, parts={"args": args, "train_dataset": None})
 
 
-def test_deepspeed_without_devices_is_rejected(tmp_path):
-    with pytest.raises(
-        InputError, match=r"`deepspeed` becomes Lightning's DeepSpeedStrategy, which needs CUDA.*'cpu'"
-    ):
-        toy_arguments(tmp_path, deepspeed={"zero_optimization": {"stage": 2}})
-
-
 def test_two_strategies_are_rejected(args):
     args.fsdp, args.strategy = True, "ddp"
     with pytest.raises(InputError, match="`fsdp` and `strategy` each choose a strategy"):
         sharded_strategy(args)
-
-
-def test_missing_deepspeed_is_rejected(args, monkeypatch):
-    args.deepspeed = {"zero_optimization": {"stage": 2}}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sharded, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="DeepSpeed is not installed; install it with `pip install deepspeed`"):
-        sharded_strategy(args)
-
-
-def test_deepspeed_strategy(args, monkeypatch):
-    made = {}
-    monkeypatch.setattr(sharded, "find_spec", lambda name: object())
-    monkeypatch.setattr(sharded, "DeepSpeedStrategy", lambda **options: made.update(options))
-    args.deepspeed = {"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}, "bf16": {"enabled": "auto"}}
-    sharded_strategy(args)
-    assert made["config"] == {
-        "zero_optimization": {"stage": 3},
-        "bf16": {},
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_clipping": 1.0,
-    }
-    assert made["timeout"].total_seconds() == args.ddp_timeout
-
-
-def test_deepspeed_config_file(args, tmp_path):
-    args.deepspeed = str(tmp_path / "deepspeed.json")
-    (tmp_path / "deepspeed.json").write_text('{"gradient_accumulation_steps": 1}')
-    assert deepspeed_config(args) == {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}
-    args.deepspeed = "missing.json"
-    with pytest.raises(InputError, match=r"`deepspeed='missing.json'` cannot be read \(.*No such file"):
-        deepspeed_config(args)
-
-
-def test_contradicting_deepspeed_config_is_rejected(args):
-    args.deepspeed = {"gradient_accumulation_steps": 4}
-    with pytest.raises(InputError, match=r"`gradient_accumulation_steps=4` .* contradicts .* which say 1"):
-        deepspeed_config(args)
-    args.deepspeed = {"optimizer": {"type": "AdamW"}}
-    with pytest.raises(InputError, match=r"a section `optimizer`, but .* set `optim`"):
-        deepspeed_config(args)
 
 
 def test_sharded_weights_are_not_written_by_checkpoint(tmp_path):
