@@ -21,7 +21,7 @@ from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, 
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings
 from portico.distributed.deepspeed import spread_loaded_models
-from portico.distributed.mpi import join_mpi
+from portico.distributed.launchers import join_mpi, join_processes_of_script
 from portico.distributed.placement import PLACEMENT, resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
 from portico.errors import InputError, InputTypeError
@@ -343,6 +343,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         observers.tell_of_arguments(self)
         if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
+        join_processes_of_script()
         refuse_wrong_kinds(self)
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):

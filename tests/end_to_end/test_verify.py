@@ -224,6 +224,31 @@ def test_two_processes_of_a_launcher(script, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fails.py", "script.py"]
 
 
+FORKS = """
+from accelerate import debug_launcher
+from models import Line, Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+def train():
+    Trainer(Line(), toy_arguments("out", TrainingArguments), train_dataset=Points()).train()
+
+
+debug_launcher(train, num_processes=2)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_the_script_forks(tmp_path):
+    (tmp_path / "forks.py").write_text(FORKS)
+    ended = verify("forks.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "identical for 6 steps" in ended.stdout
+    assert re.search(r"trainers\W+1\W+1", ended.stdout)
+    assert re.search(r"batches\W+12\W+12", ended.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["forks.py"]
+
+
 @pytest.mark.slow
 def test_sets_have_one_order(tmp_path):
     writing = 'Path(args.output_dir, "set.txt").write_text(str({f"layer {number}" for number in range(9)}))'

@@ -48,7 +48,7 @@ from portico.cli.jobs import (
 )
 from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
-from portico.distributed.mpi import join_mpi
+from portico.distributed.launchers import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
 
 log = logging.getLogger(__name__)

@@ -69,14 +69,20 @@ class ScriptRecord:
     """Messages of the library on arguments without effect."""
     operators: list[str] = field(default_factory=list)
     """Operators that are not deterministic."""
+    rank: int = 0
     begun: int = field(default_factory=time.time_ns)
     """When the process began, which orders those that a script starts one after the other."""
+
+    def begin_again(self) -> None:
+        """Leave what happened before a fork to the parent."""
+        self.trainings.clear()
+        self.begun = time.time_ns()
 
     def save(self, folder: Path) -> None:
         """Write the record of this process, unless it trained nothing, as a launcher of other processes does."""
         if self.trainings:
             (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
-            name = f"{int(os.environ.get('RANK', '0')):06}-{self.begun}.json"
+            name = f"{self.rank:06}-{self.begun}.json"
             (folder / _RECORDS / name).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
@@ -103,7 +109,7 @@ def read_records(folder: Path) -> dict[str, Any]:
     by_rank: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((folder / _RECORDS).glob("*.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
-        del record["begun"]
+        del record["begun"], record["rank"]
         by_rank.setdefault(file.name.partition("-")[0], []).extend(record["trainings"])
         for name, entries in record.items():
             known = whole.setdefault(name, [])

@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from functools import partial, wraps
+from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
 from portico.commands.install import install_on_demand
@@ -24,6 +25,7 @@ def join() -> None:
     settings = RecordSettings(**json.loads(os.environ[VARIABLE]))
     record = ScriptRecord()
     atexit.register(_finish, settings, record)
+    register_after_fork(record, partial(_record_fork, folder=Path(settings.folder)))
 
     def record_trainers() -> None:
         from portico.commands.recording import record_trainers
@@ -40,6 +42,12 @@ def join() -> None:
         when_imported("transformers.trainer", record_trainers)
     if settings.finds_operators:
         when_imported("torch", _find_operators)
+
+
+def _record_fork(record: ScriptRecord, folder: Path) -> None:
+    """Write the record of a process that multiprocessing forked, which ends without the functions of `atexit`."""
+    record.begin_again()
+    Finalize(None, record.save, (folder,), exitpriority=0)
 
 
 def _finish(settings: RecordSettings, record: ScriptRecord) -> None:

@@ -94,6 +94,7 @@ class Recorder(Observer):
                 return call(handler, event, args, state, control, **kwargs)
             if event == "on_init_end":
                 self._of_handler[id(handler)] = self._current
+                self.record.rank = args.process_index
             record = self._of_handler.get(id(handler), self._current)
             before = random_states()
             record.events.append((event, state.global_step))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from portico import __version__
 from portico.commands.install import install_on_demand, summary, when_replaced
 from portico.commands.script import Script, add_module_option, pass_on
-from portico.distributed.mpi import join_mpi
+from portico.distributed.launchers import join_mpi
 from portico.errors import command
 from portico.imports import when_imported
 from portico.observers import ObservedTrainer, Observer, RunOptions, observe

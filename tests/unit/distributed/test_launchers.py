@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from fresh_process import environment
+from fresh_process import environment, portico
 from portico import InputError
-from portico.distributed.mpi import join_mpi
+from portico.distributed.launchers import join_mpi, join_processes_of_script
 
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 INTEL_MPI = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
@@ -69,6 +69,69 @@ def test_refuses(ranks, message):
         join_mpi()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, ["1", "2", "1", "2", "0", "1"]),
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "2"}, ["3", "4", "1", "2", "1", "2"]),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_STEP_ID": "0"}, ["1", "2", "1", None, None, None]),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, [None, "2", "1", None, None, None]),  # portico's own processes
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ["1", "2", None, None, None, None]),  # a machine of Kubernetes
+        ({"WORLD_SIZE": "2"}, [None, "2", None, None, None, None]),
+    ],
+)
+def test_adds_what_processes_of_a_script_have_not_set(given, expected):
+    os.environ.update(given)
+    join_processes_of_script()
+    assert [os.environ.get(name) for name in TORCHRUN] == expected
+
+
+def test_refuses_processes_on_an_unknown_number_of_machines():
+    os.environ.update(RANK="2", LOCAL_RANK="0", WORLD_SIZE="4")
+    with pytest.raises(InputError, match=r"process 2 of 4 .* number 0 of this machine .*; set LOCAL_WORLD_SIZE and"):
+        join_processes_of_script()
+
+
+SPAWNS = """
+import os
+from accelerate import debug_launcher
+from torch.multiprocessing import start_processes
+from models import Line, Points, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+
+def train(rank=None):
+    if rank is not None:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_PORT="{port}")
+    args = toy_arguments("out", TrainingArguments)
+    trainer = Trainer(Line(), args, train_dataset=Points())
+    trainer.train()
+    open(f"{{args.process_index}}.txt", "w").write(f"{{args.world_size}} {{trainer.model.linear.weight.tolist()}}")
+
+
+{start}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "start", ["start_processes(train, nprocs=2, start_method='fork')", "debug_launcher(train, num_processes=2)"]
+)
+def test_processes_that_a_script_starts_are_one_run(start, tmp_path):
+    (tmp_path / "script.py").write_text(SPAWNS.format(start=start, port=free_port()))
+    ended = portico("run", "script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
+    assert first.startswith("2 ")
+    assert first == second
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 SCRIPT = """
 from models import Line, Points, toy_arguments
 from transformers import Trainer, TrainingArguments
@@ -83,9 +146,7 @@ print(Trainer.__module__, args.world_size, args.process_index, trainer.model.lin
 @pytest.mark.slow
 def test_processes_of_accelerate_launch_and_mpirun_are_one_run(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     started = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "portico", "run", "script.py"],

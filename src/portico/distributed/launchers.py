@@ -1,6 +1,8 @@
-"""Join processes started by an MPI launcher into one run, as ``torchrun`` does."""
+"""Join processes of launchers other than ``torchrun`` into one run, by the variables that ``torchrun`` sets."""
 
 import os
+import sys
+from typing import Any
 
 from portico.errors import InputError
 
@@ -42,6 +44,43 @@ def join_mpi() -> None:
             f"mpirun started {size} processes on several machines; set MASTER_ADDR to the address of the first, or "
             "`--main_process_ip` of `accelerate launch`."
         )
+    _join(rank, size, local_rank, local_size)
+
+
+def join_processes_of_script() -> None:
+    """Set the variables of ``torchrun`` that are missing where the others are set, as accelerate reads them.
+
+    A function that ``torch.multiprocessing.spawn`` starts sets ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``, and so does
+    DeepSpeed's launcher, with ``LOCAL_SIZE``. accelerate's ``debug_launcher`` sets ``WORLD_SIZE`` and initializes the
+    process group.
+
+    Raises:
+        InputError: If there are several machines and the number of processes on this one is unknown.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "LOCAL_WORLD_SIZE" in os.environ or "SLURM_STEP_ID" in os.environ:
+        return
+    ranks = [os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ]
+    # portico's own processes have a LOCAL_RANK only.
+    if len(ranks) == 1:
+        return
+    if not ranks:
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+            return
+        ranks = [distributed.get_rank()] * 2
+    rank, local_rank = map(int, ranks)
+    local_size = int(os.environ.get("LOCAL_SIZE", size))
+    if rank % local_size != local_rank:
+        raise InputError(
+            f"The environment says that this is process {rank} of {size} (RANK, WORLD_SIZE) and number {local_rank} of "
+            "this machine (LOCAL_RANK), but not how many are on each machine; set LOCAL_WORLD_SIZE and GROUP_RANK as "
+            "torchrun does."
+        )
+    _join(rank, size, local_rank, local_size)
+
+
+def _join(rank: int, size: int, local_rank: int, local_size: int) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     values = {
