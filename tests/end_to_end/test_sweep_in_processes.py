@@ -141,9 +141,8 @@ def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path, launche
     assert not (tmp_path / "process0.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "strategy", ["args.use_cpu=true", pytest.param("args.fsdp=true args.use_cpu=true", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["args.use_cpu=true", "args.fsdp=true args.use_cpu=true"])
 def test_processes_of_a_launcher_run_each_job_of_a_grid(sweep, tmp_path, strategy):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     ended = sweep("args.learning_rate=0.1,0.2", *strategy.split(), start=torchrun)

@@ -50,9 +50,9 @@ def join_mpi() -> None:
 def join_processes_of_script() -> None:
     """Set the variables of ``torchrun`` that are missing where the others are set, as accelerate reads them.
 
-    A function that ``torch.multiprocessing.spawn`` starts sets ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``, and so does
-    DeepSpeed's launcher, with ``LOCAL_SIZE``. accelerate's ``debug_launcher`` sets ``WORLD_SIZE`` and initializes the
-    process group.
+    A function that ``torch.multiprocessing.spawn`` starts sets ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``, and so
+    does DeepSpeed's launcher, with ``LOCAL_SIZE``. accelerate's ``debug_launcher`` sets ``WORLD_SIZE`` and initializes
+    the process group.
 
     Raises:
         InputError: If there are several machines and the number of processes on this one is unknown.
@@ -73,9 +73,9 @@ def join_processes_of_script() -> None:
     local_size = int(os.environ.get("LOCAL_SIZE", size))
     if rank % local_size != local_rank:
         raise InputError(
-            f"The environment says that this is process {rank} of {size} (RANK, WORLD_SIZE) and number {local_rank} of "
-            "this machine (LOCAL_RANK), but not how many are on each machine; set LOCAL_WORLD_SIZE and GROUP_RANK as "
-            "torchrun does."
+            f"The environment says that this is process {rank} of {size} (RANK, WORLD_SIZE) and number {local_rank} "
+            "of this machine (LOCAL_RANK), but not how many are on each machine; set LOCAL_WORLD_SIZE and GROUP_RANK "
+            "as torchrun does."
         )
     _join(rank, size, local_rank, local_size)
 
