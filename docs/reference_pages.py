@@ -183,7 +183,7 @@ def commands() -> str:
     text = _COMMANDS_HEAD + _described(build_parser(), "portico")
     for name in COMMANDS:
         if name == "train":
-            examples = header.partition("\n\n")[2].replace("python train.py", "portico train")
+            examples = header.partition("\n\n")[2]
             text += f"{_TRAIN}{examples.rstrip()}\n```\n"
         else:
             text += _described(import_module(f"portico.commands.{name}").build_parser(), f"portico {name}")

@@ -177,7 +177,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         names = experiment_names()
         raise InputError(
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
-            f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
+            f"portico train +experiment={names[0]}. All groups and settings are listed by --help."
         )
     for name in OPEN_GROUPS:
         # A group that an experiment does not use is null.

@@ -1,8 +1,6 @@
 """Join processes of launchers other than ``torchrun`` into one run, by the variables that ``torchrun`` sets."""
 
 import os
-import sys
-from typing import Any
 
 from portico.errors import InputError
 
@@ -50,9 +48,9 @@ def join_mpi() -> None:
 def join_processes_of_script() -> None:
     """Set the variables of ``torchrun`` that are missing where the others are set, as accelerate reads them.
 
-    A function that ``torch.multiprocessing.spawn`` starts sets ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``, and so
-    does DeepSpeed's launcher, with ``LOCAL_SIZE``. accelerate's ``debug_launcher`` sets ``WORLD_SIZE`` and initializes
-    the process group.
+    Functions that ``torch.multiprocessing.spawn`` starts set ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``, and so does
+    DeepSpeed's launcher, with ``LOCAL_SIZE``. accelerate's ``debug_launcher`` initializes the process group instead of
+    setting ranks.
 
     Raises:
         InputError: If there are several machines and the number of processes on this one is unknown.
@@ -64,19 +62,21 @@ def join_processes_of_script() -> None:
     # portico's own processes have a LOCAL_RANK only.
     if len(ranks) == 1:
         return
+    import torch
+
     if not ranks:
-        distributed: Any = sys.modules.get("torch.distributed")
-        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return
-        ranks = [distributed.get_rank()] * 2
+        ranks = [str(torch.distributed.get_rank())] * 2
     rank, local_rank = map(int, ranks)
     local_size = int(os.environ.get("LOCAL_SIZE", size))
     if rank % local_size != local_rank:
         raise InputError(
-            f"The environment says that this is process {rank} of {size} (RANK, WORLD_SIZE) and number {local_rank} "
-            "of this machine (LOCAL_RANK), but not how many are on each machine; set LOCAL_WORLD_SIZE and GROUP_RANK "
-            "as torchrun does."
+            f"RANK={rank} of WORLD_SIZE={size} and LOCAL_RANK={local_rank} do not say how many processes are on each "
+            "machine; set LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE too, as torchrun does."
         )
+    # Lightning would divide the threads between the processes, and the last bits of sums would differ.
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     _join(rank, size, local_rank, local_size)
 
 

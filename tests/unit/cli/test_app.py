@@ -306,7 +306,7 @@ def test_environment_is_left_alone(train, monkeypatch):
 def test_help_shows_commands_groups_and_settings(train, capsys):
     assert train("--help") == 0
     shown = capsys.readouterr().out
-    assert "python train.py -m +experiment=mrc" in shown
+    assert "portico train -m +experiment=mrc" in shown
     assert "debug: default, fdr, limit, overfit, profiler" in shown
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.002 +Peak learning rate$", shown, flags=re.MULTILINE)

@@ -88,12 +88,13 @@ def test_adds_what_processes_of_a_script_have_not_set(given, expected):
 
 def test_refuses_processes_on_an_unknown_number_of_machines():
     os.environ.update(RANK="2", LOCAL_RANK="0", WORLD_SIZE="4")
-    with pytest.raises(InputError, match=r"process 2 of 4 .* number 0 of this machine .*; set LOCAL_WORLD_SIZE and"):
+    with pytest.raises(InputError, match=r"RANK=2 of WORLD_SIZE=4 and LOCAL_RANK=0 do not .*; set LOCAL_WORLD"):
         join_processes_of_script()
 
 
 SPAWNS = """
 import os
+import torch
 from accelerate import debug_launcher
 from torch.multiprocessing import start_processes
 from models import Line, Points, toy_arguments
@@ -103,10 +104,13 @@ from transformers import Trainer, TrainingArguments
 def train(rank=None):
     if rank is not None:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_PORT="{port}")
+    torch.set_num_threads(2)
+    os.environ.pop("OMP_NUM_THREADS", None)
     args = toy_arguments("out", TrainingArguments)
     trainer = Trainer(Line(), args, train_dataset=Points())
     trainer.train()
-    open(f"{{args.process_index}}.txt", "w").write(f"{{args.world_size}} {{trainer.model.linear.weight.tolist()}}")
+    weights = trainer.model.linear.weight.tolist()
+    open(f"{{args.process_index}}.txt", "w").write(f"{{args.world_size}} {{torch.get_num_threads()}} {{weights}}")
 
 
 {start}
@@ -122,7 +126,7 @@ def test_processes_that_a_script_starts_are_one_run(start, tmp_path):
     ended = portico("run", "script.py", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
-    assert first.startswith("2 ")
+    assert first.startswith("2 2 ")
     assert first == second
 
 
