@@ -512,10 +512,12 @@ def _with_outputs(compute_loss: Callable[..., Any]) -> Callable[..., Any]:
     """Let an override for transformers before 4.2, which returns only the loss, return the model's outputs too."""
 
     @functools.wraps(compute_loss)
-    def adapted(trainer: object, model: Any, inputs: "Batch", return_outputs: bool = False, **kwargs: object) -> Any:
+    def adapted(
+        trainer: object, model: Any, inputs: "Batch", return_outputs: bool = False, *args: object, **kwargs: object
+    ) -> Any:
         # First: the override may take labels out of the inputs.
         outputs = model(**inputs) if return_outputs else None
-        loss = compute_loss(trainer, model, inputs, **kwargs)
+        loss = compute_loss(trainer, model, inputs, return_outputs, *args, **kwargs)
         return (loss, outputs) if return_outputs else loss
 
     return adapted

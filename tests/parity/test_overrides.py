@@ -290,6 +290,18 @@ def old_loss_alone(trainer_class):
     return Old
 
 
+def old_loss_below_a_current_one(trainer_class):
+    class Old(trainer_class):
+        def compute_loss(self, model, inputs):
+            return doubled_error(model, dict(inputs))[0]
+
+    class Current(Old):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    return Current
+
+
 def old_loss(trainer_class):
     class Old(trainer_class):
         def compute_loss(self, model, inputs, return_outputs=False):
@@ -371,6 +383,7 @@ def old_batches(trainer_class):
 WITHOUT_COUNT = {"_get_num_items_in_batch": lambda hook, self, batches, device: None}
 OLD = {
     old_loss_alone: WITHOUT_COUNT,
+    old_loss_below_a_current_one: {"compute_loss": loss_of_its_own},
     old_loss: WITHOUT_COUNT,
     old_loss_around_the_hook: WITHOUT_COUNT,
     old_step: WITHOUT_COUNT,

@@ -70,11 +70,11 @@ def main() -> None:
     except InputError as error:
         _exit(str(error))
     sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
-    options, unknown = option_parser().parse_known_args()
-    if "--experiment" in (one.partition("=")[0] for one in sys.argv):  # which argparse takes for the rerun below
-        unknown = ["--experiment", options.experimental_rerun]
+    parser = option_parser()
+    parser.allow_abbrev = False  # which would take `--experiment` for the rerun below
+    options, unknown = parser.parse_known_args()
     if unknown:
-        _exit(_about_option(*unknown))
+        _exit(_about_option(unknown[0]))
     pickled = options.experimental_rerun
     if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
         _exit(
@@ -118,13 +118,14 @@ def main() -> None:
         _exit(f"These jobs of the sweep failed: {numbers}. Their errors are above; the others have run.")
 
 
-def _about_option(option: str, *further: str) -> str:
+def _about_option(option: str) -> str:
     """Return why an option that Hydra does not have, such as ``--learning_rate 1e-4``, is refused."""
     name, _, value = option.lstrip("-").partition("=")
     name = name.replace("-", "_")
-    value = value or next((one for one in further[:1] if not one.startswith("-")), "<value>")
+    following = sys.argv[sys.argv.index(option) + 1 :][:1]
+    value = value or next((one for one in following if not one.startswith("--") and "=" not in one), "<value>")
     known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(sys.argv[1:])
-    keys = [key for key in known if key.split(".")[-1] == name]
+    keys = [key for key in known if f".{key}".endswith(f".{name}")]
     meant = f"; write {min(keys, key=len)}={value}." if keys else suggestion(name, known)
     return f"`{option}` is not an option of `portico train`, where settings are written key=value{meant}"
 

@@ -413,8 +413,11 @@ def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
 _NUM_EXAMPLES_LOOKED_AT = 32
 _LABELS = ("label", "labels", "label_ids")
 _EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
-# What torch says of an index that is too large, of shapes that differ and of fractions in the place of classes.
-_OF_TORCH = re.compile(r"out of (range|bounds)|must (match|be the same)|scalar type")
+# What torch says of positions, and of labels, that a model does not have.
+_NO_POSITION = re.compile(r"index out of range in self|is out of bounds for dimension|must match")
+_NO_CLASS = re.compile(r"Target (-?\d+) is out of bounds")
+_FRACTIONS = re.compile(r"scalar type|Target size .* must be the same")
+_OF_LABELS = re.compile(r"label|loss|NoneType")
 
 
 def explain_failure(error: Exception, loader: "Loader", argument: str, data: object, model: nn.Module) -> None:
@@ -435,14 +438,14 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         elif cause is None:
             batch = loader.collate_fn(_first_examples(loader.dataset))
             given = set(batch)
-            misfit = _misfit(batch, model) if _OF_TORCH.search(str(error)) else None
-            if misfit is not None:
-                reason = f"that {type(model).__name__} takes ({error}): {misfit}"
+            note = _left_out(data, given)
             # The default collator leaves text out.
             in_words = {name: examples[0][name] for name in _LABELS if isinstance(examples[0].get(name), str)}
-            if in_words and not given.intersection(_LABELS):
+            if in_words and not given.intersection(_LABELS) and _OF_LABELS.search(str(error)):
                 reason = f"with labels: {_why_not_batched([in_words])}"
-            note = _left_out(data, given)
+            misfit = _misfit(str(error), batch, model)
+            if misfit is not None:
+                reason = f"that {type(model).__name__} takes ({error}): {misfit}"
     if reason is not None:
         kind = next((ours for theirs, ours in _EXPLAINED.items() if isinstance(error, theirs)), InputError)
         raise kind(f"`{argument}` cannot be made into batches {reason}") from error
@@ -450,33 +453,47 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         error.add_note(f"`{argument}`: {note}")
 
 
-def _misfit(batch: Mapping[str, Any], model: nn.Module) -> str | None:
-    """Return which numbers of a batch the model cannot have, by its configuration."""
+def _misfit(said: str, batch: Mapping[str, Any], model: nn.Module) -> str | None:
+    """Return which numbers of a batch the model, by its configuration, cannot have, if torch ``said`` so."""
     config: Any = getattr(model, "config", None)
     tokens, labels = batch.get("input_ids"), batch.get("labels")
-    vocabulary, longest = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
-    if tokens is not None and vocabulary and int(tokens.max()) >= vocabulary:
+    vocabulary = getattr(config, "vocab_size", None)
+    if tokens is not None and vocabulary and "out of range in self" in said and int(tokens.max()) >= vocabulary:
         return (
             f"`input_ids` holds {int(tokens.max())}, and its `vocab_size` is {vocabulary}; use the tokenizer of the "
             "model, or call `model.resize_token_embeddings(len(tokenizer))`."
         )
+    longest = _num_positions(model, config) if _NO_POSITION.search(said) else None
     if tokens is not None and longest and tokens.shape[-1] > longest:
         return (
-            f"`input_ids` has rows of {tokens.shape[-1]} tokens, and its `max_position_embeddings` is {longest}; let "
-            f"the tokenizer cut them, by `truncation=True, max_length={longest}`."
+            f"`input_ids` has rows of {tokens.shape[-1]} tokens, and it has positions for {longest}; let the "
+            f"tokenizer cut them, by `truncation=True, max_length={longest}`."
         )
     if labels is None or "Classification" not in type(model).__name__:
         return None
-    if labels.is_floating_point() and labels.dim() == 1 and config.num_labels > 1:
+    if _FRACTIONS.search(said) and labels.is_floating_point() and labels.dim() == 1 and config.num_labels > 1:
         return (
             f"`labels` holds a fraction for each example, and its `num_labels` is {config.num_labels}; give the index "
             "of each class, or load it with `num_labels=1`, which is a regression."
         )
-    if not labels.is_floating_point() and int(labels.max()) >= config.num_labels > 1:
-        return (
-            f"`labels` holds {int(labels.max())}, and its `num_labels` is {config.num_labels}; load it with "
-            f"`num_labels={int(labels.max()) + 1}`, or count labels from 0."
-        )
+    target = _NO_CLASS.search(said)
+    label = int(target[1]) if target else 0
+    if 0 <= label < config.num_labels:
+        return None
+    advice = f"load it with `num_labels={label + 1}` or more, or " if label > 0 else "give -100 to leave one out, or "
+    return f"`labels` holds {label}, and its `num_labels` is {config.num_labels}; {advice}count labels from 0."
+
+
+def _num_positions(model: nn.Module, config: Any) -> int | None:
+    """Return the longest row for which the model has position embeddings; ``None`` if it has none, or any length."""
+    size: int | None = getattr(config, "max_position_embeddings", None)
+    if size is None:
+        return None
+    for name, part in model.named_modules():
+        # Some, as BART's, have two more; RoBERTa counts from the index of the padding.
+        is_table = isinstance(part, nn.Embedding) and name.endswith(("position_embeddings", "positions", "wpe"))
+        if is_table and 0 <= part.num_embeddings - size <= 2:
+            return size if part.padding_idx is None else size - part.padding_idx - 1
     return None
 
 

@@ -106,7 +106,7 @@ class GrowingArray:
             row_shape = (self._width, *row_shape[1:])
         dtype, size = self._numpy_dtype, num_rows * math.prod(row_shape)
         values = np.frombuffer(_memory(size * dtype.itemsize, self._block), dtype, size)
-        if len(self._runs) > 1:
+        if self._num_values < size:
             self._spread(values, row_shape)
         return values.reshape(num_rows, *row_shape)
 

@@ -8,7 +8,17 @@ import transformers
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import portico
-from models import Line, Points, PointStream, ToyDataset, tiny_bert, toy_arguments, toy_trainer
+from models import (
+    Line,
+    Points,
+    PointStream,
+    ToyDataset,
+    tiny_bert,
+    tiny_bert_config,
+    tiny_llama,
+    toy_arguments,
+    toy_trainer,
+)
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.loop.datamodule import EvaluationFeed, TrainFeed
@@ -327,19 +337,31 @@ def test_labels_in_words_that_the_collator_leaves_out_are_named(tmp_path):
         trainer.train()
 
 
+def tiny_roberta():
+    config = tiny_bert_config().to_dict() | {"pad_token_id": 1}
+    return transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**config))
+
+
 @pytest.mark.parametrize(
-    ("tokens", "label", "reason"),
+    ("model", "tokens", "labels", "reason"),
     [
-        ([1, 2000], 0, "`input_ids` holds 2000, and its `vocab_size` is [0-9]+; use the tokenizer of the model"),
-        ([1] * 600, 0, "`input_ids` has rows of 600 tokens, and its `max_position_embeddings` is [0-9]+; let the tok"),
-        ([1], 7, "`labels` holds 7, and its `num_labels` is [0-9]; load it with `num_labels=8`"),
-        ([1], 0.5, "`labels` holds a fraction for each example, and .*; give the index of each class"),
+        (
+            tiny_bert,
+            [1, 2000],
+            [0],
+            "`input_ids` holds 2000, and its `vocab_size` is 50; use the tokenizer of the model",
+        ),
+        (tiny_bert, [1] * 600, [0], "`input_ids` has rows of 600 tokens, and it has positions for 16; let the tok"),
+        (tiny_roberta, [2] * 15, [0], "`input_ids` has rows of 15 tokens, and it has positions for 14; let the tok"),
+        (tiny_bert, [1], [0] * 40 + [7], "`labels` holds 7, and its `num_labels` is 3; load it with `num_labels=8`"),
+        (tiny_bert, [1], [-1], "`labels` holds -1, and .*; give -100 to leave one out, or count labels from 0"),
+        (tiny_bert, [1], [0.5], "`labels` holds a fraction for each example, and .*; give the index of each class"),
     ],
 )
-def test_numbers_that_the_model_cannot_have_are_named(tokens, label, reason, tmp_path):
-    examples = [{"input_ids": tokens, "labels": label}] * 2
-    trainer = toy_trainer(tmp_path, parts={"model": tiny_bert(), "train_dataset": examples}, max_steps=1)
-    match = f"`train_dataset` cannot be made into batches that BertFor.* takes .*{reason}"
+def test_numbers_that_the_model_cannot_have_are_named(model, tokens, labels, reason, tmp_path):
+    examples = [{"input_ids": tokens, "labels": label} for label in labels * 2]
+    trainer = toy_trainer(tmp_path, parts={"model": model(), "train_dataset": examples}, num_train_epochs=1)
+    match = f"`train_dataset` cannot be made into batches that .*[Bb]ert.*For.* takes .*{reason}"
     with pytest.raises(InputError, match=match):
         trainer.train()
 
@@ -377,3 +399,45 @@ def test_other_failures_are_left_alone(tokens, tmp_path):
         toy_trainer(tmp_path, Failing, parts=parts).train()
     assert not isinstance(failure.value, InputError)
     assert not hasattr(failure.value, "__notes__")
+
+
+def add_sizes(trainer, model, inputs, return_outputs=False, num_items_in_batch=None):
+    return torch.zeros(3) + torch.zeros(4)
+
+
+def read_list(trainer, model, inputs, return_outputs=False, num_items_in_batch=None):
+    return [0, 1][int(inputs["labels"].max())]
+
+
+def fill_disk(trainer, model, inputs, return_outputs=False, num_items_in_batch=None):
+    raise OSError("No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("compute_loss", "model", "example", "message"),
+    [
+        # Its positions are rotated, so that rows may be of any length.
+        (add_sizes, tiny_llama, {"input_ids": [1] * 600, "labels": [1] * 600}, "The size of tensor a"),
+        (read_list, tiny_bert, {"input_ids": [1], "labels": 7}, "list index out of range"),
+        (fill_disk, tiny_bert, {"input_ids": [1], "labels": "good"}, "No space left"),
+    ],
+)
+def test_failures_of_other_code_keep_their_error(compute_loss, model, example, message, tmp_path):
+    own = type("Own", (portico.Trainer,), {"compute_loss": compute_loss})
+    trainer = toy_trainer(tmp_path, own, parts={"model": model(), "train_dataset": [example] * 2}, max_steps=1)
+    with pytest.raises(Exception, match=f"^{message}") as failure:
+        trainer.train()
+    assert not isinstance(failure.value, InputError)
+
+
+def test_batch_size_is_found_for_data_whose_labels_are_strings(tmp_path):
+    class Own(portico.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            if len(inputs["input_ids"]) > 2:
+                raise RuntimeError("CUDA out of memory.")
+            return model(**inputs).logits.sum()
+
+    examples = [{"input_ids": [1], "labels": "good"}] * 4
+    changes = {"per_device_train_batch_size": 4, "auto_find_batch_size": True, "max_steps": 2}
+    trainer = toy_trainer(tmp_path, Own, parts={"model": tiny_bert(), "train_dataset": examples}, **changes)
+    assert trainer.train().global_step == 2

@@ -93,9 +93,9 @@ def test_buffer_grows_beyond_expected_rows(num_rows, in_place, monkeypatch):
         (torch.float16, torch.bfloat16),
     ],
 )
-@pytest.mark.parametrize("width", [2, 3])
-def test_dtype_promotion_equals_transformers(first, second, width):
-    batches = [torch.ones(2, 2, dtype=first), torch.full((1, width), 1.5).to(second)]
+@pytest.mark.parametrize("row_shape", [(2,), (3,), ()])
+def test_dtype_promotion_equals_transformers(first, second, row_shape):
+    batches = [torch.ones(2, *[2 for _ in row_shape], dtype=first), torch.full((1, *row_shape), 1.5).to(second)]
     theirs = EvalLoopContainer()
     for batch in batches:
         theirs.add(batch)

@@ -495,6 +495,10 @@ def printed(capsys, **metrics):
             {"exact": 1.0, "NoAns_exact": 2.0, "total": 1234},
             ["Exact match 1.0", "there is none 2.0", "Questions 1,234"],
         ),
+        (
+            {"HasAns_total": 710, "best_exact": 64.3},
+            ["Questions with an answer 710", "Exact match at the best threshold 64.3"],
+        ),
         ({"best_f1": 70.0, "pr_f1_ap": 81.0}, ["best threshold 70.0", "Average precision of F1 81.0"]),
         ({"avg_passage_f1": 0.5, "avg_minimal_f1": 0.25}, ["Passage F1, mean of languages 50.0", "languages 25.0"]),
         (
