@@ -205,7 +205,6 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
         ),
         ("--learning-rate=1e-4", "key=value; write args.learning_rate=1e-4."),
         ("--args.learning_rate=1e-4", "key=value; write args.learning_rate=1e-4."),
-        ("--learning_rate 1e-4 +experiment=mrc", "key=value; write args.learning_rate=1e-4."),
         ("--lr=1e-4", "key=value; use args.learning_rate."),
         ("--experiment=mrc", "key=value; write experiment=mrc."),
         ("--exp=mrc", "`--exp=mrc` is not an option of `portico train`, where settings are written key=value."),
@@ -223,7 +222,7 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
     ],
 )
 def test_what_cannot_be_used_is_answered_before_any_work(train, capsys, tmp_path, override, message):
-    assert_refused(capsys, train(*override.split()), message)
+    assert_refused(capsys, train(override), message)
     assert not list(tmp_path.iterdir())
 
 
