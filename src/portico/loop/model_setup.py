@@ -233,8 +233,8 @@ def _trackers(names: Sequence[str]) -> list[Any]:
     except (ImportError, RuntimeError, ValueError) as error:
         kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
         raise kind(
-            f"`report_to={', '.join(map(str, names))}` cannot be used ({error}); install its package, name another tracker, or "
-            "set it to 'none'."
+            f"`report_to={', '.join(map(str, names))}` cannot be used ({error}); install its package, name another "
+            "tracker, or set it to 'none'."
         ) from error
 
 
