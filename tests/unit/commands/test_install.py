@@ -34,6 +34,7 @@ assert type(saved) is originals["TrainingArguments"]
     assert_runs_anew(script)
 
 
+@pytest.mark.slow
 def test_installs_on_demand_whatever_is_imported_first():
     def code(imports):
         return f"""

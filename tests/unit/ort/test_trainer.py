@@ -123,7 +123,7 @@ def test_the_optimizer_in_onnxruntime_trains_as_torchs(tmp_path):
     assert fused.args.to_dict()["optim"] == "adamw_ort_fused"
 
 
-@pytest.mark.parametrize(("first", "second"), [(reader, plain), (plain, reader)])
+@pytest.mark.parametrize(("first", "second"), [pytest.param(reader, plain, marks=pytest.mark.slow), (plain, reader)])
 def test_a_run_may_change_to_or_from_onnxruntime_at_resume(first, second, tmp_path):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
     whole = plain(tmp_path / "whole", **options)
