@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.optim import Optimizer
@@ -149,6 +150,16 @@ class EngineConfig(HfTrainerDeepSpeedConfig):
         return self.stage == 3
 
 
+class _WithoutDestructor(LightningOptimizer):
+    """Lightning's wrapper of an optimizer, whose class it inherits from, also the destructor.
+
+    In it DeepSpeed's optimizer for states in host memory frees its part in C++, which only the optimizer may do.
+    """
+
+    def __del__(self) -> None:
+        """Leave the optimizer as it is."""
+
+
 class EngineStrategy(DDPStrategy):
     """Processes as in ``DDPStrategy``, in which DeepSpeed's engine runs backward, clips, steps and shares the states.
 
@@ -204,6 +215,17 @@ class EngineStrategy(DDPStrategy):
             self.model_to_device()
         self.setup_precision_plugin()
 
+    @property
+    @override
+    def optimizers(self) -> list[Optimizer]:
+        return self._optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: list[Optimizer]) -> None:
+        wrapped: list[Any] = [_WithoutDestructor(one) for one in optimizers]
+        Strategy.optimizers.fset(self, wrapped)  # type: ignore[attr-defined]
+        self._optimizers = optimizers
+
     @override
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
         super().setup_optimizers(trainer)
@@ -252,12 +274,6 @@ class EngineStrategy(DDPStrategy):
         deepspeed.utils.logger.setLevel(self.config.args.get_process_log_level())
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # which it requires, and SLURM does not set
         self.wrapped_model, *_ = deepspeed.initialize(model=model, config=config, **options)
-        optimizer = self.wrapped_model.basic_optimizer
-        if hasattr(optimizer, "__del__"):
-            # An optimizer on the host frees its part in C++ then, and so would Lightning's wrappers of it, whose class
-            # inherits from its class.
-            kind = type(optimizer)
-            optimizer.__class__ = type(kind.__name__, (kind,), {"__del__": lambda optimizer: None})
 
     @override
     def backward(self, closure_loss: torch.Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Any:

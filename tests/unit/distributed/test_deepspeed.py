@@ -1,5 +1,6 @@
 """Configurations of DeepSpeed, and what is refused next to them; ``tests/parity`` runs the engine."""
 
+import gc
 import json
 
 import pytest
@@ -140,3 +141,22 @@ def test_what_contradicts_the_arguments_is_rejected_before_the_run(tmp_path):
     parts = {"args": arguments(tmp_path, ZERO), "model": model, "optimizers": (optimizer, None)}
     with pytest.raises(portico.InputError, match=r"`optimizers` is not allowed .* override `create_optimizer`"):
         toy_trainer(tmp_path, parts=parts)
+
+
+def test_wrappers_of_lightning_do_not_free_an_optimizer(tmp_path):
+    freed = []
+
+    class Freeing(torch.optim.SGD):
+        def __del__(self):
+            freed.append(type(self).__name__)
+
+    strategy = arguments(tmp_path, {"zero_optimization": {"stage": 2}}).lightning_strategy
+    optimizer = Freeing(Line().parameters(), lr=0.1)
+    strategy.optimizers = [optimizer]
+    assert isinstance(strategy._lightning_optimizers[0], Freeing)
+    strategy.optimizers = []
+    gc.collect()
+    assert freed == []
+    del optimizer
+    gc.collect()
+    assert freed == ["Freeing"]
