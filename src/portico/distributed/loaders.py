@@ -6,6 +6,7 @@ same moments. Both come from accelerate (``data_loader.py``), which ``transforme
 """
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
@@ -227,6 +228,14 @@ class DataLoaderShard(DataLoader[Any]):
         is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
         return _ObservedIndices(self, sampler) if is_observed else sampler
 
+    def _get_iterator(self) -> Any:
+        iterator: Any = super()._get_iterator()
+        if self.num_workers:
+            # A trainer is collected as a cycle. Part of it, the queues would be finalized before the iterator, which
+            # could not tell its workers to end then, and would wait 5 s for each of them.
+            weakref.finalize(iterator, _keep, iterator._index_queues, iterator._workers).atexit = False
+        return iterator
+
     def _positioned(self, batches: Iterator[Any], source: Any) -> Iterator[Any]:
         """Yield the batches, and note after each where the stream ``source`` stands."""
         before = self.position["num_batches"] if self.position else 0
@@ -260,6 +269,10 @@ class DataLoaderShard(DataLoader[Any]):
             # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
+
+
+def _keep(*objects: Any) -> None:
+    """Have been passed the objects that a finalizer keeps alive."""
 
 
 @dataclass(frozen=True)

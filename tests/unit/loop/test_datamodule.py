@@ -1,4 +1,6 @@
+import gc
 import logging
+import multiprocessing
 import sys
 
 import lightning.pytorch as pl
@@ -310,24 +312,41 @@ WORDS = [{"input_ids": [1], "label": "good"}, {"input_ids": [1], "label": "bad"}
 
 
 @pytest.mark.parametrize(
-    ("examples", "reason"),
+    ("examples", "num_workers", "reason"),
     [
-        ([(1, 2), (3, 4)], "its first example is a tuple, and not a dict"),
-        ([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [1], "labels": 1}], "`input_ids` has rows of 1 to 3"),
+        ([(1, 2), (3, 4)], 0, "its first example is a tuple, and not a dict"),
+        ([(1, 2), (3, 4)], 1, "its first example is a tuple, and not a dict"),
+        ([{"input_ids": [1] * 3, "labels": 0}, {"input_ids": [1], "labels": 1}], 0, "`input_ids` has rows of 1 to 3"),
         (
             [{"input_ids": [1], "labels": 0}, {"input_ids": [1], "labels": None}],
+            0,
             "`labels` is None in some examples; fill them",
         ),
-        (WORDS, r"`label` holds strings \('good'\); give .*`data.class_encode_column\('label'\)`"),
+        (WORDS, 0, r"`label` holds strings \('good'\); give .*`data.class_encode_column\('label'\)`"),
     ],
 )
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_examples_that_make_no_batch_are_explained(examples, reason, num_workers, tmp_path):
+def test_examples_that_make_no_batch_are_explained(examples, num_workers, reason, tmp_path):
     parts = {"model": tiny_bert(), "train_dataset": examples, "eval_dataset": examples}
     trainer = toy_trainer(tmp_path, parts=parts, max_steps=1, dataloader_num_workers=num_workers)
     for argument, action in (("train", trainer.train), ("eval", trainer.evaluate)):
         with pytest.raises(InputError, match=f"`{argument}_dataset` cannot be made into batches .*{reason}"):
             action()
+
+
+def test_workers_are_told_to_end_when_a_trainer_is_collected(tmp_path, monkeypatch):
+    options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    parts = {"model": tiny_bert(), "train_dataset": ToyDataset(), "eval_dataset": ToyDataset()}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=1, **options)
+    trainer.train()
+    trainer.evaluate()
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    # torch ends by a signal what does not end in 5 seconds.
+    for worker in workers:
+        monkeypatch.setattr(worker, "terminate", lambda: pytest.fail("a worker did not know that it should end"))
+    del trainer
+    gc.collect()
+    assert not multiprocessing.active_children()
 
 
 def test_labels_in_words_that_the_collator_leaves_out_are_named(tmp_path):
