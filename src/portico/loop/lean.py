@@ -9,7 +9,7 @@ batch: 323 without these loops, 141 with them and the arrays of :mod:`portico.lo
 
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -229,8 +229,6 @@ def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callab
 class LeanEvaluationLoop(EvaluationLoop):
     """Lightning's loop over the batches of an evaluation, lean as :class:`LeanEpochLoop` is. Public: none."""
 
-    _verified_hooks: Sequence[Any] = ()
-
     @override
     def reset(self) -> None:
         super().reset()
@@ -246,15 +244,6 @@ class LeanEvaluationLoop(EvaluationLoop):
         self._stage_name = "test" if self.trainer.testing else "validation"
         if self.is_lean:
             fetcher._start_profiler = fetcher._stop_profiler = _do_nothing
-
-    @override
-    def _verify_dataloader_idx_requirement(self) -> None:
-        # Lightning inspects the signatures of three hooks, before the first batch and after the last.
-        module = self.trainer.lightning_module
-        hooks = [self.num_dataloaders, *(getattr(getattr(module, name), "__func__", None) for name in _INDEXED_HOOKS)]
-        if hooks != self._verified_hooks or None in hooks:
-            super()._verify_dataloader_idx_requirement()
-            self._verified_hooks = hooks
 
     @override
     def _evaluation_step(
@@ -294,12 +283,6 @@ class LeanEvaluationLoop(EvaluationLoop):
         if not progress.is_last_batch and pl_trainer.received_sigterm:
             raise SIGTERMException
 
-
-_INDEXED_HOOKS = [
-    f"{on}{stage}_{place}"
-    for stage in ("validation", "test")
-    for on, place in (("", "step"), ("on_", "batch_start"), ("on_", "batch_end"))
-]
 
 # Only a strategy that defines none of these, in full precision, leaves the steps to the loops above.
 _TRAINING_STEPS = (
