@@ -355,9 +355,8 @@ class Trainer:
         self.model = self.call_model_init() if model is None else model
         refuse_untrainable_quantized(self.model)
         self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
-        # A model that is sharded over processes is moved in parts.
         strategy = self.lightning_trainer.strategy
-        is_whole = not (self.is_model_parallel or isinstance(strategy, ShardedStrategy | EngineStrategy))
+        is_whole = not (self.is_model_parallel or getattr(strategy, "places_model", False))
         placed = self.args.place_model_on_device
         self.place_model_on_device = is_whole if placed is None else placed
         # An evaluation in half precision casts the model first, which halves the bytes to move.

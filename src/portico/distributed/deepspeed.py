@@ -167,9 +167,12 @@ class EngineStrategy(DDPStrategy):
     configuration names moves with it.
 
     Attributes:
+        places_model: Whether the trainer leaves it to the strategy to move the model to its device.
         wrapped_model: The engine, once it has been started.
         zero_stage_3: Whether each process has only a part of the weights.
     """
+
+    places_model = True
 
     def __init__(self, config: EngineConfig, **options: Any) -> None:
         super().__init__(**options)

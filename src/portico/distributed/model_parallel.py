@@ -94,6 +94,8 @@ class ShardedStrategy(MeshStrategy):
         options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
     """
 
+    places_model = True  # in parts, over processes
+
     def __init__(
         self,
         sharding: Sharding | None = None,

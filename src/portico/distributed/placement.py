@@ -19,7 +19,6 @@ from torch import nn
 
 from portico.compat.lightning import quiet_lightning
 from portico.compat.transformers import HFTrainingArguments, is_in_notebook
-from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
@@ -124,8 +123,6 @@ def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> 
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
     if isinstance(strategy, str):
         strategy = ddp_strategy(strategy, args, model) or strategy
-    if isinstance(strategy, EngineStrategy):
-        placement["precision"] = "32-true"  # the engine casts
     return {**placement, "strategy": strategy}
 
 
@@ -212,13 +209,15 @@ def resolve_strategy(args: HFTrainingArguments) -> Strategy:
 
 
 def _precision(args: HFTrainingArguments) -> str:
-    if args.bf16:
-        return "bf16-mixed"
     if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
         raise InputError(
             "`fp16=True` means float16, in which Lightning does not compute on a CPU; set `bf16=True` with "
             "`use_cpu=True`, or leave both out for float32."
         )
+    if args.deepspeed:
+        return "32-true"  # the engine casts
+    if args.bf16:
+        return "bf16-mixed"
     return "16-mixed" if args.fp16 else "32-true"
 
 
