@@ -733,7 +733,17 @@ class ForceEverything(TrainerCallback):
         control.should_evaluate = control.should_save = control.should_log = state.global_step % 3 == 1
 
 
+class ChangeAccumulation(TrainerCallback):
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        args.gradient_accumulation_steps = 2 if state.epoch < 1 else 5
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            args.gradient_accumulation_steps = 1
+
+
 _STEERING = {
+    ChangeAccumulation: switches.accumulation_not_followed,
     StopEpoch: switches.epoch_not_stopped,
     StopTrainingInSubstep: switches.training_not_stopped,
     ForceEverything: switches.nothing_between_steps,

@@ -322,6 +322,11 @@ def training_not_stopped(patch):
     patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))
 
 
+def accumulation_not_followed(patch):
+    """Accumulation windows keep the size that they had at the start of the run."""
+    patch.setattr(TrainingRun, "_follow_arguments", lambda self: None)
+
+
 def epoch_not_stopped(patch):
     """Requests to stop the epoch are ignored."""
     patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))
