@@ -92,7 +92,7 @@ class EvaluationSession:
         num_examples = f" = {trainer.num_examples(self.loader)}" if has_length(self.loader) else ": Unknown"
         logger.info(f"  Num examples{num_examples}")
         logger.info(f"  Batch size = {self.batch_size}")
-        self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
+        self.model = trainer._wrap_model(trainer.model, training=False)
         self.model.eval()
         if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):
             trainer.optimizer.eval()
