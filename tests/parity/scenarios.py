@@ -790,6 +790,24 @@ for _event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end",
         gradient_accumulation_steps=2,
     )
 
+class NewOptimizer(Evaluating):
+    """Replaces optimizer and schedule in the second step."""
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            self.trainer.optimizer = torch.optim.SGD(self.trainer.model.parameters(), lr=0.05)
+            self.trainer.lr_scheduler = torch.optim.lr_scheduler.ExponentialLR(self.trainer.optimizer, 0.9)
+
+
+add(
+    "replaced_optimizer",
+    switches.replaced_optimizer_ignored,
+    switches.replaced_schedule_ignored,
+    callbacks=[NewOptimizer],
+    base=introduced,
+    num_train_epochs=1,
+)
+
 # ---- Subclasses of the trainer ----
 
 
