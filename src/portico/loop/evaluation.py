@@ -100,7 +100,8 @@ class EvaluationSession:
 
     def step(self, inputs: "Batch", batch_idx: int) -> None:
         trainer = self.trainer
-        ends_loader = getattr(self.loader, "end_of_dataloader", False)
+        # As in transformers: of the training loader, if this loader is not prepared.
+        ends_loader = trainer.accelerator.gradient_state.end_of_dataloader
         self.is_last_batch = ends_loader or batch_idx + 1 == self.num_batches
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
