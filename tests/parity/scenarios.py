@@ -790,6 +790,7 @@ for _event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end",
         gradient_accumulation_steps=2,
     )
 
+
 class NewOptimizer(Evaluating):
     """Replaces optimizer and schedule in the second step."""
 
