@@ -855,7 +855,7 @@ class Trainer:
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule, of which this run may have run only a part.
-        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1) if num_train_samples else None
+        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
         metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
@@ -1085,6 +1085,12 @@ class Trainer:
             )
         return inputs
 
+    def _prepare_context_parallel_inputs(
+        self, model: nn.Module, inputs: "Batch"
+    ) -> tuple[type[contextlib.nullcontext[None]], "Batch"]:
+        """Return an empty context and ``inputs``, for overrides copied from transformers' ``training_step``."""
+        return contextlib.nullcontext, inputs
+
     def set_initial_training_values(
         self, args: TrainingArguments, dataloader: "Loader"
     ) -> tuple[int, int, int, float, int, int, int]:
@@ -1156,6 +1162,10 @@ class Trainer:
         norm = self._clip_grad_norm(self.model) if self.args.max_grad_norm > 0 else None
         return self._get_grad_norm(self.model, grad_norm=norm)
 
+    def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
+        """Return ``False``, for overrides copied from transformers' ``_clip_grad_norm``: strategies measure norms."""
+        return False
+
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         # In the order of the model's parameters, not of the optimizer's groups: a norm is a float sum, whose last bits
         # depend on the order of its terms.
@@ -1204,7 +1214,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = self._evaluation_loop_in_use(
+        output = self._run_evaluation_loop(
             loader,
             description="Evaluation",
             # Without metrics the predictions are not used.
@@ -1272,13 +1282,17 @@ class Trainer:
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
-    @property
-    def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
-        """``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for its own."""
+    def _run_evaluation_loop(self, dataloader: "Loader", **options: Any) -> EvalLoopOutput:
+        """Run ``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for it."""
         is_overridden = type(self).prediction_loop is not Trainer.prediction_loop
         # Plain arguments of transformers 5 do not have it.
         is_older = is_overridden and getattr(self.args, "use_legacy_prediction_loop", False)
-        return self.prediction_loop if is_older else self.evaluation_loop
+        loop = self.prediction_loop if is_older else self.evaluation_loop
+        # Also for an override with a loop of its own: training under transformers leaves the model's forward casting.
+        was_trained = self.module.run is not None
+        strategy = self.lightning_trainer.strategy
+        with autocast_forward(self.model, strategy) if was_trained else contextlib.nullcontext():
+            return loop(dataloader, **options)
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
@@ -1320,7 +1334,7 @@ class Trainer:
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self._evaluation_loop_in_use(
+        output = self._run_evaluation_loop(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)

@@ -105,7 +105,7 @@ OWN_HOOKS = (
 def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
     """Refuse a subclass of ``base`` that overrides a method never called here, or a hook with other parameters."""
     for name, instead in INSTEAD.items():
-        if hasattr(trainer_class, name):
+        if getattr(trainer_class, name, None) is not getattr(base, name, None):
             raise InputError(
                 f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
                 f"loops; override {instead} instead."

@@ -733,7 +733,17 @@ class ForceEverything(TrainerCallback):
         control.should_evaluate = control.should_save = control.should_log = state.global_step % 3 == 1
 
 
+class ChangeAccumulation(TrainerCallback):
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        args.gradient_accumulation_steps = 2 if state.epoch < 1 else 5
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            args.gradient_accumulation_steps = 1
+
+
 _STEERING = {
+    ChangeAccumulation: switches.accumulation_not_followed,
     StopEpoch: switches.epoch_not_stopped,
     StopTrainingInSubstep: switches.training_not_stopped,
     ForceEverything: switches.nothing_between_steps,
@@ -779,6 +789,25 @@ for _event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end",
         base=introduced,
         gradient_accumulation_steps=2,
     )
+
+
+class NewOptimizer(Evaluating):
+    """Replaces optimizer and schedule in the second step."""
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            self.trainer.optimizer = torch.optim.SGD(self.trainer.model.parameters(), lr=0.05)
+            self.trainer.lr_scheduler = torch.optim.lr_scheduler.ExponentialLR(self.trainer.optimizer, 0.9)
+
+
+add(
+    "replaced_optimizer",
+    switches.replaced_optimizer_ignored,
+    switches.replaced_schedule_ignored,
+    callbacks=[NewOptimizer],
+    base=introduced,
+    num_train_epochs=1,
+)
 
 # ---- Subclasses of the trainer ----
 

@@ -322,6 +322,22 @@ def training_not_stopped(patch):
     patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))
 
 
+def replaced_optimizer_ignored(patch):
+    """Training goes on with the optimizer that it started with."""
+    same = property(lambda self: self.hf_trainer.optimizer, lambda self, value: None)
+    patch.setattr(TrainerModule, "_optimizer_in_use", same, raising=False)
+
+
+def replaced_schedule_ignored(patch):
+    """Lightning steps the schedule that it was given at the start."""
+    patch.setattr(TrainerModule, "lr_scheduler_step", lambda self, scheduler, metric: scheduler.step())
+
+
+def accumulation_not_followed(patch):
+    """Accumulation windows keep the size that they had at the start of the run."""
+    patch.setattr(TrainingRun, "_follow_arguments", lambda self: None)
+
+
 def epoch_not_stopped(patch):
     """Requests to stop the epoch are ignored."""
     patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))

@@ -113,7 +113,7 @@ def test_overridden_initial_values_take_effect(tmp_path):
 def test_training_uses_wrapped_model(tmp_path):
     def wrapped(base):
         class Wrapping(base):
-            def _wrap_model(self, model, training=True, dataloader=None):
+            def _wrap_model(self, model, training=True):
                 return torch.nn.DataParallel(model) if training else model
 
         return Wrapping

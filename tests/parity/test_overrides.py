@@ -10,7 +10,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 import portico
 from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
-from parity.peers import compare
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 3, "max_steps": 5}
 SAVED = {"save_strategy": "steps", "save_steps": 2, **EVALUATED}
@@ -102,6 +102,10 @@ def loop_of_its_own(hook, self, dataloader, description, *args, metric_key_prefi
     return EvalLoopOutput(None, None, {f"{metric_key_prefix}_loss": torch.cat(losses).mean().item()}, len(losses))
 
 
+def again(trainer):
+    return {"metrics": untimed(trainer.evaluate())}
+
+
 def evaluation_with_post_processing(hook, self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
     compute_metrics, self.compute_metrics = self.compute_metrics, None
     loader = self.get_eval_dataloader(self.eval_dataset if eval_dataset is None else eval_dataset)
@@ -165,6 +169,14 @@ def collator_of_its_own(hook, self, collator, description=None):
     return lambda examples: collator(examples[::-1])
 
 
+def plain_loader(hook, self, eval_dataset=None):
+    return DataLoader(self.eval_dataset, batch_size=4)
+
+
+def whether_last(prediction, compute_result=False):
+    return {"last": float(compute_result)}
+
+
 def inputs_turned_round(hook, self, inputs):
     return {name: tensor.flip(0) for name, tensor in hook(inputs).items()}
 
@@ -191,6 +203,19 @@ def noted(name):
     return method
 
 
+def copied(name):
+    """Return the method of ``transformers.Trainer``, as scripts copy it to change a line."""
+    return lambda hook, self, *args, **kwargs: getattr(transformers.Trainer, name)(self, *args, **kwargs)
+
+
+COPIED = [
+    "training_step",
+    "compute_loss",
+    "prediction_step",
+    "_clip_grad_norm",
+    "_save_checkpoint",
+    "_load_best_model",
+]
 BEST = {"load_best_model_at_end": True, **SAVED}
 OVERRIDES = {
     "loss": ({"compute_loss": loss_of_its_own}, EVALUATED),
@@ -202,6 +227,7 @@ OVERRIDES = {
     "optimizer_in_step": ({"training_step": step_with_the_optimizer}, {**EVALUATED, "gradient_accumulation_steps": 1}),
     "prediction": ({"prediction_step": prediction_of_its_own}, EVALUATED),
     "evaluation_loop": ({"evaluation_loop": loop_of_its_own}, EVALUATED),
+    "evaluation_loop_in_bfloat16": ({"evaluation_loop": loop_of_its_own}, {**EVALUATED, "bf16": True, "after": again}),
     "post_processing": ({"evaluate": evaluation_with_post_processing}, EVALUATED),
     "more_metrics": ({"evaluate": evaluation_that_adds, "_evaluate": evaluation_that_adds}, EVALUATED),
     "optimizer": ({"create_optimizer": optimizer_of_its_own, "create_scheduler": schedule_of_its_own}, EVALUATED),
@@ -212,6 +238,10 @@ OVERRIDES = {
     "count": ({"_get_num_items_in_batch": count_of_its_own}, EVALUATED),
     "inputs": ({"_prepare_inputs": inputs_turned_round}, EVALUATED),
     "autocast": ({"autocast_smart_context_manager": bfloat16_context}, EVALUATED),
+    "loader_of_batch_metrics": (
+        {"get_eval_dataloader": plain_loader},
+        {"eval_strategy": "epoch", "batch_eval_metrics": True, "trainer_options": {"compute_metrics": whether_last}},
+    ),
     "loss_context": ({"compute_loss_context_manager": bfloat16_context}, EVALUATED),
     "operations": ({"floating_point_ops": lambda hook, self, inputs: 1000}, EVALUATED),
     "examples": ({"num_examples": examples_of_its_own}, EVALUATED),
@@ -222,6 +252,7 @@ OVERRIDES = {
     "load_best": ({"_load_best_model": noted("best"), "_determine_best_metric": noted("metric")}, BEST),
     "log_save_evaluate": ({"_maybe_log_save_evaluate": log_save_evaluate_noted}, SAVED),
     "flos": ({"store_flos": noted("store_flos")}, SAVED),
+    "copies": ({name: copied(name) for name in COPIED}, BEST),
 }
 
 

@@ -92,7 +92,7 @@ class EvaluationSession:
         num_examples = f" = {trainer.num_examples(self.loader)}" if has_length(self.loader) else ": Unknown"
         logger.info(f"  Num examples{num_examples}")
         logger.info(f"  Batch size = {self.batch_size}")
-        self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
+        self.model = trainer._wrap_model(trainer.model, training=False)
         self.model.eval()
         if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):
             trainer.optimizer.eval()
@@ -100,7 +100,8 @@ class EvaluationSession:
 
     def step(self, inputs: "Batch", batch_idx: int) -> None:
         trainer = self.trainer
-        ends_loader = getattr(self.loader, "end_of_dataloader", False)
+        # As in transformers: of the training loader, if this loader is not prepared.
+        ends_loader = trainer.accelerator.gradient_state.end_of_dataloader
         self.is_last_batch = ends_loader or batch_idx + 1 == self.num_batches
         if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size

@@ -25,7 +25,7 @@ from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
 from portico.loop.lean import FastModule, step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
-from portico.loop.optim import scheduler_config
+from portico.loop.optim import STEP_AFTER_EVALUATION, scheduler_config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -60,6 +60,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         self.evaluation: EvaluationSession | None = None
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
         self._stays_on_device = False
+        self._optimizer_in_use: Any = None  # by Lightning's strategy
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have replaced since the last run."""
@@ -161,6 +162,7 @@ class TrainerModule(FastModule, pl.LightningModule):
         run = self.run
         lightning_compat.skip_lightning_backward(self.trainer, run.backward.inside_step)
         run.restore()
+        self._optimizer_in_use = self.hf_trainer.optimizer
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Call the trainer's ``training_step``; Lightning differentiates the returned loss unless the step did so."""
@@ -199,6 +201,12 @@ class TrainerModule(FastModule, pl.LightningModule):
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
         self.run.before_optimizer_step()
+        current = self.hf_trainer.optimizer
+        if current is not self._optimizer_in_use:
+            # Replaced on the trainer since the start, by a callback for example; transformers steps it from here on.
+            self.trainer.strategy.optimizers = [current]
+            optimizer.replace(current)
+            self._optimizer_in_use = current
 
     def optimizer_step(
         self,
@@ -224,8 +232,11 @@ class TrainerModule(FastModule, pl.LightningModule):
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
         # A step skipped by the gradient scaler does not move the scheduler (transformers 5.23, `_run_epoch`).
         accelerator = self.hf_trainer.accelerator
-        if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
-            scheduler.step()
+        # The trainer's, which may have been replaced since Lightning was given one.
+        current = self.hf_trainer.lr_scheduler
+        has_stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
+        if has_stepped and not isinstance(current, STEP_AFTER_EVALUATION):
+            current.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: Lightning calls this before an evaluation, whose caller may still need the gradients."""
@@ -394,8 +405,12 @@ class _ClosureFirst:
     found_inf = _of_optimizer("found_inf")
 
     def __init__(self, optimizer: "Optimizer") -> None:
-        self._optimizer = optimizer
         self.has_stepped = False
+        self.replace(optimizer)
+
+    def replace(self, optimizer: "Optimizer") -> None:
+        """Step ``optimizer`` from now on."""
+        self._optimizer = optimizer
         self.unscales_gradients = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def __getattr__(self, name: str) -> Any:

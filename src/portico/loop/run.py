@@ -71,7 +71,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -281,6 +281,7 @@ class TrainingRun:
         A window is fetched before its first batch is trained on, since its labels are counted first (transformers
         5.23, ``Trainer._run_epoch`` and ``get_batch_samples``). This matters to datasets that draw random numbers.
         """
+        self._follow_arguments()
         trainer, plan = self.trainer, self.plan
         loader, first_update_step, late_rng = self._epoch_loader()
         # Batches of another size may have ended inside a window of this run.
@@ -292,8 +293,12 @@ class TrainingRun:
             # A window and the batch after it are fetched before a step that may be saved.
             loader.num_positions_kept = plan.gradient_accumulation_steps + 1
         batches = iter(loader)
-        for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
-            num_planned = plan.num_batches_in_window(update_step) - already
+        last_step = plan.num_update_steps_per_epoch - 1
+        for update_step in range(first_update_step, last_step + 1):
+            self._follow_arguments()
+            # The size of the last window is known from the start of the epoch on.
+            current = plan if update_step == last_step else self.plan
+            num_planned = current.num_batches_in_window(update_step) - already
             already = 0
             window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
@@ -313,6 +318,13 @@ class TrainingRun:
                 # Exhausting the generator ends Lightning's epoch, although `TrainFeed` announced more batches.
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return
+
+    def _follow_arguments(self) -> None:
+        """Use the current ``gradient_accumulation_steps``, as transformers does: a callback may have changed them."""
+        size = self.trainer.args.gradient_accumulation_steps
+        if size != self.plan.gradient_accumulation_steps:
+            self.plan = replace(self.plan, gradient_accumulation_steps=size)
+            self.trainer.lightning_trainer.accumulate_grad_batches = size
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
         """Return the epoch's loader, its first step, and whether random states are restored after its first window.
@@ -368,6 +380,7 @@ class TrainingRun:
 
     def begin_batch(self, batch_idx: int) -> None:
         self.num_batches_seen = batch_idx + 1
+        self._follow_arguments()
         self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
         self.trainer.accelerator.sync_gradients = self.makes_step
         point = self.resume_point

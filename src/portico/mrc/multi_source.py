@@ -157,7 +157,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             loader = self.get_eval_dataloader(part)
             started = time.time()
             with self._answering(its_examples, part, file_suffix=f"_{number}"):
-                output = self._evaluation_loop_in_use(
+                output = self._run_evaluation_loop(
                     loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
                 )
             each.append(self._with_speed(output, metric_key_prefix, started))
