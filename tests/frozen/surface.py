@@ -6,6 +6,7 @@
 import importlib
 import inspect
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -40,7 +41,9 @@ def _lines_of_package(package: str) -> Iterator[str]:
     for name in sorted(module.__all__):
         thing = getattr(module, name)
         if inspect.isclass(thing):
-            yield f"{package}.{name}{_parameters(thing)}"
+            # Pythons differ in the signature that they give an enum.
+            shown = f"[{', '.join(thing.__members__)}]" if issubclass(thing, Enum) else _parameters(thing)
+            yield f"{package}.{name}{shown}"
             yield from _lines_of_class(f"{package}.{name}", thing)
         else:
             yield f"{package}.{name}{_parameters(thing) if callable(thing) else f': {type(thing).__name__}'}"

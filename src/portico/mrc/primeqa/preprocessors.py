@@ -23,9 +23,17 @@ from portico.data.sources import import_datasets, numbered
 from portico.errors import InputError, InputTypeError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions, squad, tydi
-from portico.mrc.datasets.fid import passage_text
 from portico.mrc.datasets.mrqa import char_spans
-from portico.mrc.datasets.records import NO_SPAN, Annotation, Span, as_candidates, as_objects, as_target
+from portico.mrc.datasets.records import (
+    NO_SPAN,
+    Annotation,
+    Span,
+    as_candidates,
+    as_objects,
+    as_target,
+    checked_text,
+    required,
+)
 from portico.mrc.features.labels import (
     Gold,
     Subsampling,
@@ -509,11 +517,23 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
 class ELI5FiDPreprocessor(AbstractPreProcessor):
     """Makes features of ELI5 with passages for fusion-in-decoder: one row of tokens per passage, without windows.
 
-    An example has ``id``, ``input`` (the question), ``passages`` (strings, or objects with ``text`` and optionally
-    ``title``) and, for training, ``output``, a list of ``{"answer", "meta": {"score"}}``. Each answer with at least 3
-    votes makes a training feature (without any, an empty answer does); an evaluation feature is labelled with the
-    first answer if there is one.
+    An example has ``id``, ``input`` (the question), ``passages`` (strings, or objects whose ``text`` is read) and, for
+    training, ``output``, a list of ``{"answer", "meta": {"score"}}``. Each answer with at least 3 votes makes a
+    training feature; a question whose answers all have fewer is left out, as is an empty one, and a question without
+    answers has an empty answer. An evaluation feature is labelled with the first answer if there is one.
     """
+
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        examples, features = super().process_train(examples)
+        if not len(features):
+            raise InputError(
+                f"None of the {len(examples)} examples has an answer with {_MIN_SCORE} or more votes to train on; "
+                "give examples in which `meta.score` of an answer is higher."
+            )
+        return examples, features
+
+    def set_max_contexts(self, new_max_contexts: int | None) -> None:
+        self._max_contexts = new_max_contexts
 
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
         required = ("id", "input", "passages", "output") if is_train else ("id", "input", "passages")
@@ -527,11 +547,14 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> dict[str, Any]:
         is_labelled = "output" in examples
         outputs = examples["output"] if is_labelled else [None] * len(examples["input"])
-        answers = [_answers(output, is_train=is_train) for output in outputs]
+        answers = [
+            _answers(output, is_train=is_train) if question or not is_train else []
+            for question, output in zip(examples["input"], outputs, strict=True)
+        ]
         owners = [row for row, texts in enumerate(answers) for _ in texts]
         encoded = [
             self._tokenizer(
-                [f"question: {question} passage: {passage_text(one)}" for one in passages[: self._max_contexts]],
+                [f"question: {question} passage: {_text(one)}" for one in passages[: self._max_contexts]],
                 max_length=self._max_seq_len,
                 padding="max_length",
                 truncation=True,
@@ -547,14 +570,22 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
         if is_labelled:
             targets = [text for texts in answers for text in texts]
             length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
-            labels = self._tokenizer(text_target=targets, max_length=length, truncation=True)["input_ids"]
+            labels = [
+                self._tokenizer(text_target=text, max_length=length, truncation=True)["input_ids"] for text in targets
+            ]
             features["labels"] = [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in labels]
         return features
 
 
 def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> list[str]:
-    """Return the answers with enough votes to train on, or the first one to evaluate; ``[""]`` if there are none."""
-    given = [one for one in output or () if one["answer"]]
-    if is_train:
-        given = [one for one in given if ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE]
-    return [one["answer"] for one in (given if is_train else given[:1])] or [""]
+    """Return the answers with enough votes to train on, or the first one to evaluate; ``[""]`` without answers."""
+    given = [one for one in output or () if one["answer"]] or [{"answer": "", "meta": {"score": _MIN_SCORE}}]
+    if not is_train:
+        return [given[0]["answer"]]
+    return [one["answer"] for one in given if ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE]
+
+
+def _text(passage: str | Mapping[str, Any]) -> str:
+    # Without the title, which `portico.mrc.datasets.fid` puts first: PrimeQA reads the text only.
+    text = passage if isinstance(passage, str) else required(passage, "text", "a passage has text")
+    return checked_text("passages", text)

@@ -452,6 +452,7 @@ FID = {
         {"title": "", "text": "far"},
     ],
 }
+UNVOTED = {**FID, "id": "g", "output": FID["output"][1:]}
 
 
 def fid(records, **options):
@@ -461,21 +462,36 @@ def fid(records, **options):
 
 
 def test_fusion_in_decoder_rows():
-    unvoted = {**FID, "id": "g", "output": FID["output"][1:]}
     twice = {**FID, "id": "h", "output": [FID["output"][0], {"answer": "far away", "meta": {"score": 9}}]}
-    train, evaluation = fid([FID, unvoted, twice])
-    assert list(train["example_id"]) == ["f", "g", "h", "h"]
-    assert list(evaluation["example_id"]) == ["f", "g", "h"]
+    unanswered = {**FID, "id": "i", "output": []}
+    unasked = {**FID, "id": "j", "input": ""}
+    train, evaluation = fid([FID, UNVOTED, twice, unanswered, unasked])
+    assert list(train["example_id"]) == ["f", "h", "h", "i"]
+    assert list(evaluation["example_id"]) == ["f", "g", "h", "i", "j"]
     shown = [[token for token in labels if token != -100] for labels in evaluation["labels"]]
-    assert shown == [TOKENIZER(record["output"][0]["answer"])["input_ids"] for record in (FID, unvoted, twice)]
+    firsts = ["old bridge", "a river", "old bridge", "", "old bridge"]
+    assert shown == [TOKENIZER(answer)["input_ids"] for answer in firsts]
     assert np.array(train["input_ids"]).shape == (4, 2, 30)
-    expected = TOKENIZER(f"question: what passage: Rivers {CONTEXT}", max_length=30, truncation=True)["input_ids"]
+    expected = TOKENIZER(f"question: what passage: {CONTEXT}", max_length=30, truncation=True)["input_ids"]
     ids, mask = (np.array(train[0][name][0]) for name in ("input_ids", "attention_mask"))
     assert ids[mask == 1].tolist() == expected
     labels = [[token for token in labels if token != -100] for labels in train["labels"]]
-    texts = ["old bridge", "", "old bridge", "far away"]
+    texts = ["old bridge", "old bridge", "far away", ""]
     assert labels == [TOKENIZER(text)["input_ids"] for text in texts]
     assert {len(labels) for labels in train["labels"]} == {12}
+
+
+def test_fusion_in_decoder_leaves_out_a_whole_batch_without_votes():
+    records = [UNVOTED] * 1000 + [FID]  # `Dataset.map` takes a thousand at once
+    assert list(fid(records)[0]["example_id"]) == ["f"]
+    with pytest.raises(InputError, match=r"None of the 2 examples has an answer with 3 or more votes"):
+        fid([UNVOTED] * 2)
+
+
+def test_fusion_in_decoder_reads_as_many_passages_as_set():
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2)
+    one.set_max_contexts(3)
+    assert len(one.process_eval(datasets.Dataset.from_list([FID]))[1][0]["input_ids"]) == 3
 
 
 def test_fusion_in_decoder_features_fit_the_post_processor():
