@@ -81,7 +81,7 @@ def refuse_missing(resume_from_checkpoint: object, output_dir: str) -> None:
             f"{type(resume_from_checkpoint).__name__}; set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
-    if not Path(resume_from_checkpoint).is_dir():
+    if not (str(resume_from_checkpoint) and Path(resume_from_checkpoint).is_dir()):
         if str(resume_from_checkpoint).lower() in ("true", "false"):
             raise InputError(
                 f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is a string, as a command line passes "

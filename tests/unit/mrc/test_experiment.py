@@ -292,10 +292,6 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
         ),
         ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` does not exist; set it to a folder"),
         (
-            {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
-            r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",
-        ),
-        (
             {"model": {"num_attention_heads": 7}},
             r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple",
         ),
@@ -320,6 +316,12 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
 def test_bad_settings_are_refused_before_training(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         train(tmp_path, **changes)
+
+
+def test_the_shape_of_a_loaded_model_is_its_own(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"`model.hidden_size=64` would shape a new small BERT, but `model.name_"):
+        train(tmp_path, model={"name_or_path": str(tmp_path), "hidden_size": 64})
 
 
 def in_base_schema(example, *, place):
