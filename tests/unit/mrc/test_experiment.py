@@ -502,6 +502,11 @@ def printed(capsys, **metrics):
             ["Questions with an answer 710", "Exact match at the best threshold 64.3"],
         ),
         ({"best_f1": 70.0, "pr_f1_ap": 81.0}, ["best threshold 70.0", "Average precision of F1 81.0"]),
+        (
+            {"NoAns_f1": 50.0, "best_f1_thresh": 0.12345, "best_exact_thresh": 0.5},
+            ["F1 where there is none 50.0", "Threshold of the best F1 0.123", "Threshold of the best exact match 0.5"],
+        ),
+        ({"pr_exact_ap": 1.0, "pr_oracle_ap": 2.0}, ["precision of exact match 1.0", "precision of an oracle 2.0"]),
         ({"avg_passage_f1": 0.5, "avg_minimal_f1": 0.25}, ["Passage F1, mean of languages 50.0", "languages 25.0"]),
         (
             {"long_answer_best_f1": 0.75, "short_answer_best_f1": 0.5, "long_answer_n": 9},

@@ -123,7 +123,9 @@ def test_invalid_use_is_refused(model):
     with pytest.raises(KeyError, match="no head 'qa_head'; set 'fid_head'"):
         model.set_task_head("qa_head")
     if isinstance(model.config, T5Config):
-        with pytest.raises(InputError, match="got neither `labels` nor `decoder_input_ids`; give one of them, or call"):
+        with pytest.raises(
+            InputError, match="got neither `labels` nor `decoder_input_ids`; give one of them, or call"
+        ):
             model(**passages())
         with pytest.raises(ValueError, match=r"^(?!.*got neither)"):  # the plain model's own
             model(labels=LABELS)
