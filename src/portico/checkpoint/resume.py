@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.engine_files import load_engine
+from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
     MANIFEST_FILE,
     POSITION_FILE,
@@ -108,7 +109,7 @@ def warn_of_other_version(folder: str) -> None:
     if not file.is_file():
         return
     with reading(file):
-        version = json.loads(file.read_text(encoding="utf-8")).get("transformers_version")
+        version = json.loads(read_text(file)).get("transformers_version")
     if version not in (None, transformers.__version__):
         logger.warning(
             f"You are resuming training from a checkpoint trained with {version} of Transformers but your current "
@@ -121,6 +122,7 @@ def read_state(folder: str, args: HFTrainingArguments) -> TrainerState:
     """Return the trainer state of a checkpoint; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
     with reading(file):
+        refuse_huge(file)
         state: TrainerState = TrainerState.load_from_json(str(file))
         _check_state(state)
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():

@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.files import write_whole
+from portico.checkpoint.files import read_text, write_whole
 from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
@@ -236,7 +236,7 @@ class Replay(Observer):
         recorded = []
         for file in filter(Path.is_file, states):
             with reading(file):
-                state = json.loads(file.read_text(encoding="utf-8"))
+                state = json.loads(read_text(file))
                 recorded.append((int(state["global_step"]), int(state["max_steps"]), state["log_history"]))
         _, num_steps, self._recorded = max(recorded, key=lambda one: one[0], default=(0, 0, []))
         if 0 < num_steps < self.number:
