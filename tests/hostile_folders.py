@@ -65,7 +65,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "model": Row(
         "models and tokenizers of a folder or the hub",
-        "`from_pretrained` without `trust_remote_code`",
+        "`from_pretrained` without `trust_remote_code`; the regular expressions of a tokenizer run on your texts, and "
+        "although each match ends after a number of attempts, the time that they take for a text is not limited",
         "no, unless you answer `y` when transformers asks on the terminal; without a terminal it is refused",
     ),
     "data": Row(
@@ -463,6 +464,26 @@ SIZES: Mapping[str, str] = {
     "a number of many digits": f'{{"number": {"9" * 100_000}}}',
     "a number beyond floats": '{"number": 1e400, "global_step": 1e400, "model_type": 1e400}',
 }
+READ_TOO: Mapping[str, Sequence[str]] = {
+    "config.yaml": ["replay", "report"],
+    "0/config.yaml": ["job"],
+    "multirun.yaml": ["sweep"],
+    "study.journal": ["search"],
+    "eval_predictions.json": ["report"],
+    "trainer_state.json": ["replay", "report"],
+    "all_results.json": ["report"],
+    "tokenizer.json": ["evaluate", "demo"],
+    "tokenizer_config.json": ["evaluate", "demo"],
+    "generation_config.json": ["evaluate", "demo"],
+    "calibration.json": ["demo"],
+    "model.safetensors.index.json": ["evaluate"],
+    "pytorch_model.bin": ["evaluate"],
+    "checkpoint-2/config.json": ["resume"],
+    "checkpoint-2/optimizer.pt": ["resume"],
+    "checkpoint-2/rng_state.pth": ["resume"],
+    "checkpoint-2/model.safetensors": ["resume"],
+    "checkpoint-2/optimizer_0/.metadata": ["resume"],
+}
 READ_BY: Mapping[str, Sequence[str]] = {
     "0/job.json": ["sweep", "job"],
     "checkpoint-2/trainer_state.json": ["resume", "replay"],
@@ -689,6 +710,8 @@ def _sizes() -> list[Animal]:
             found.append(Animal("sizes", f"{file}, {name}", commands, written))
     for file, commands in {**READ_BY, "config.yaml": ["replay", "report", "job"]}.items():
         found.append(Animal("sizes", f"{file}, a pipe", commands, partial(_pipe, file=file)))
+    for file, commands in {**READ_BY, **READ_TOO}.items():
+        found.append(Animal("sizes", f"{file}, 5 TB of nothing", commands, partial(_sparse, file=file)))
     for size in (2**63, 10**9, 50_000_000):  # of the header, which precedes it
         change = partial(_claiming, size=size)
         found.append(Animal("sizes", f"model.safetensors, a header of {size} bytes", ["evaluate", "demo"], change))
@@ -697,6 +720,13 @@ def _sizes() -> list[Animal]:
 
 def _claiming(folder: Path, size: int) -> None:
     (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
+
+
+def _sparse(folder: Path, file: str) -> None:
+    """Let a file be as large as no disk, which an archive may hold in a few bytes."""
+    (folder / file).parent.mkdir(exist_ok=True, parents=True)
+    with (folder / file).open("wb") as opened:
+        opened.truncate(5 << 40)
 
 
 def _pipe(folder: Path, file: str) -> None:

@@ -21,7 +21,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.transformers import BestRun, HPSearchBackend
 from portico.distributed.placement import release_memory
 from portico.distributed.processes import kill_children_on_error
-from portico.errors import InputError, InputRuntimeError
+from portico.errors import InputError, InputRuntimeError, InputTypeError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -339,7 +339,12 @@ def installed_backend(name: object = None) -> SearchBackend:
 
 
 def checked_search(
-    name: object, direction: str | list[str], model_init: "Callable[..., nn.Module] | None", world_size: int
+    name: object,
+    direction: str | list[str],
+    model_init: "Callable[..., nn.Module] | None",
+    world_size: int,
+    n_trials: object,
+    functions: Mapping[str, object],
 ) -> tuple[SearchBackend, list[str]]:
     """Return the backend of a search and the direction of each objective; refuse a search that cannot be run."""
     chosen = installed_backend(name)
@@ -349,6 +354,13 @@ def checked_search(
             "`Trainer(model_init=...)`, which makes a new model for each trial."
         )
     directions = checked_directions(direction)
+    if isinstance(n_trials, bool) or not isinstance(n_trials, int) or n_trials < 1:
+        raise InputError(f"`n_trials={n_trials!r}` is not a number of trials; set it to an int >= 1.")
+    for argument, given in functions.items():
+        if given is not None and not callable(given):
+            raise InputTypeError(
+                f"`{argument}` is a {type(given).__name__}; give a function, as `hyperparameter_search` describes it."
+            )
     if isinstance(direction, list) and not chosen.takes_several_directions:
         raise InputError(
             f"`direction={direction!r}` is a list, but {chosen.name} optimises one objective; set `direction` to "

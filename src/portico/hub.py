@@ -1,19 +1,23 @@
-"""The Hugging Face hub: repository, model card and uploads of a run."""
+"""The Hugging Face hub: pretrained models; repository, model card and uploads of a run."""
 
 import json
 import shutil
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
 from portico.arguments import as_transformers_arguments
+from portico.checkpoint.manifest import refuse_oversized_model
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
-from portico.errors import InputRuntimeError
+from portico.errors import InputError, InputRuntimeError, loading_pretrained, reason_of
+from portico.trust.names import refuse_download
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +29,44 @@ if TYPE_CHECKING:
 # As in transformers: private files, and checkpoints, which `hub_strategy` decides on.
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
+
+
+def refuse_missing_model(setting: str, name: str) -> None:
+    """Refuse a name of neither a folder nor a model of the hub, before the half minute in which others retry.
+
+    Raises:
+        InputError: If there is no such folder or model, the hub cannot be reached, or the model comes from a folder
+            that somebody else configured.
+    """
+    advice = "set it to a folder written by `save_pretrained`, such as the folder of a run, or to a name on the hub."
+    if Path(name).is_dir():
+        if any(Path(name, one).is_file() for one in (CONFIG_NAME, "adapter_config.json")):
+            return
+        raise InputError(f"`{setting}={name}` contains no model ({CONFIG_NAME} is missing); {advice}")
+    # A hub name has at most one slash and starts with a letter or digit.
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise InputError(f"`{setting}={name}` does not exist; {advice}")
+    refuse_download(setting, name)
+    try:
+        if not isinstance(try_to_load_from_cache(name, CONFIG_NAME), str):
+            get_hf_file_metadata(hf_hub_url(name, CONFIG_NAME))
+    except EntryNotFoundError:
+        pass  # the model may consist of adapters
+    except Exception as error:  # of the hub, or of the HTTP client that it uses, which differs between its releases
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status is None or status < HTTPStatus.TOO_MANY_REQUESTS:  # a busy hub answers the next attempt
+            raise InputError(
+                f"`{setting}={name}` is not a folder, and was not found on the hub ({reason_of(error)}); {advice}"
+            ) from error
+
+
+@contextmanager
+def loading_model(setting: str, name: str, what: str, advice: str) -> Iterator[None]:
+    """Load the model ``name`` in the block; the error for a missing, hostile or damaged one names ``setting``."""
+    refuse_missing_model(setting, name)
+    with loading_pretrained(f"`{setting}={name}` cannot be loaded as {what}", advice):
+        refuse_oversized_model(name)
+        yield
 
 
 def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
@@ -65,27 +107,42 @@ def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
     return hf_compat.suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
+def refuse_without_login(args: "TrainingArguments") -> None:
+    """Refuse a run that could not be uploaded: unlike :func:`create_repository`, this leaves nothing on the hub."""
+    with _uploading_to(_name_of_repository(args)):
+        hf_compat.hf_api().whoami(token=args.hub_token)
+
+
 def create_repository(args: "TrainingArguments", token: str | None = None, private: bool | None = None) -> str:
     """Create the repository that the run is uploaded to, unless it exists, and return its full name.
 
     Raises:
         InputRuntimeError: If the hub cannot be reached, or refuses.
     """
-    name = Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
-    try:
+    name = _name_of_repository(args)
+    with _uploading_to(name):
         repository = hf_compat.hf_api().create_repo(
             name,
             token=args.hub_token if token is None else token,
             private=args.hub_private_repo if private is None else private,
             exist_ok=True,
         )
-    except Exception as error:  # of the hub, or of the HTTP client that it uses, which differs between its releases
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise InputRuntimeError(
-            f"The repository `{name}` cannot be made on the hub ({reason}); train with `push_to_hub=False` and call "
-            "`trainer.push_to_hub()` later, or log in with `hf auth login`."
-        ) from error
     return str(repository.repo_id)
+
+
+def _name_of_repository(args: "TrainingArguments") -> str:
+    return Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
+
+
+@contextmanager
+def _uploading_to(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of the hub, or of the HTTP client that it uses, which differs between its releases
+        raise InputRuntimeError(
+            f"The repository `{name}` cannot be made on the hub ({reason_of(error)}); train with `push_to_hub=False` "
+            "and call `trainer.push_to_hub()` later, or log in with `hf auth login`."
+        ) from error
 
 
 def upload_run(args: "TrainingArguments", repository: str, commit_message: str | None, **options: object) -> Any:

@@ -83,6 +83,7 @@ from portico.loop.run import (
 from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
+    check_callback,
     check_examples,
     check_lightning_kwargs,
     check_part_kinds,
@@ -901,10 +902,12 @@ class Trainer:
         counting = self.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
         with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
-        if not isinstance(loss, torch.Tensor):
-            raise TypeError(
-                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return only the loss, a "
-                "tensor with one element, and `(loss, outputs)` only if it was called with `return_outputs=True`."
+        if not isinstance(loss, torch.Tensor) or (loss.numel() != 1 and not self.runs_backward_in_step):
+            shape = f" of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
+            raise InputTypeError(
+                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}{shape}); let it return "
+                "only the loss, a tensor with one element, and `(loss, outputs)` only if it was called "
+                "with `return_outputs=True`."
             )
         every = self.args.torch_empty_cache_steps
         if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
@@ -1821,7 +1824,10 @@ class Trainer:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
             ValueError: If the backend or a direction is unknown.
         """
-        chosen, directions = hp_search.checked_search(backend, direction, self.model_init, self.args.world_size)
+        functions = {"hp_space": hp_space, "compute_objective": compute_objective, "hp_name": hp_name}
+        chosen, directions = hp_search.checked_search(
+            backend, direction, self.model_init, self.args.world_size, n_trials, functions
+        )
         self.hp_search_backend = HPSearchBackend(chosen.name)
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         self.hp_name = hp_name
@@ -1882,6 +1888,7 @@ class Trainer:
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback, given as an instance or as a class to instantiate."""
+        check_callback(callback)
         self.callback_handler.add_callback(callback)
 
     def pop_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> TrainerCallback | None:

@@ -160,13 +160,7 @@ def check_part_kinds(
         )
     _check_model(model)
     for callback in _listed("callbacks", callbacks):
-        # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
-        if not hasattr(callback, "on_init_end"):
-            advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
-            raise InputTypeError(
-                f"`callbacks` holds a {type(callback).__name__}, which has no `on_init_end`; give instances or "
-                f"subclasses of `TrainerCallback`{advice}."
-            )
+        check_callback(callback)
     for callback in _listed("lightning_callbacks", lightning_callbacks):
         if not isinstance(callback, Callback):
             raise InputTypeError(
@@ -189,11 +183,27 @@ def check_part_kinds(
     if model_init is not None and not callable(model_init):
         raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
-    if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
-        kinds = [type(part).__name__ for part in optimizers] if is_pair else []
+    if (
+        not is_pair
+        or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups"))
+        or isinstance(optimizers[1], type)
+    ):
+        kinds = [getattr(part, "__name__", type(part).__name__) for part in optimizers] if is_pair else []
         shown = f"({', '.join(kinds)})" if is_pair else f"a {type(optimizers).__name__}"
         raise InputTypeError(
-            f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, each of which may be None."
+            f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, instances of which each may be "
+            "None."
+        )
+
+
+def check_callback(callback: object) -> None:
+    """Refuse what is no callback of transformers."""
+    # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
+    if not hasattr(callback, "on_init_end"):
+        advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
+        raise InputTypeError(
+            f"`callbacks` holds a {type(callback).__name__}, which has no `on_init_end`; give instances or "
+            f"subclasses of `TrainerCallback`{advice}."
         )
 
 
@@ -574,6 +584,11 @@ class Parts:
 
 
 def _check_kinds(parts: Parts) -> None:
+    if isinstance(parts.data_collator, type):
+        raise InputTypeError(
+            f"`data_collator` is the class {parts.data_collator.__name__}; give an instance of it, which makes a "
+            "batch of a list of examples."
+        )
     if not callable(parts.data_collator):
         raise InputTypeError(
             "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
@@ -634,6 +649,13 @@ def check_parts(parts: Parts) -> None:
         raise InputRuntimeError(
             "Passing a `model_init` is incompatible with providing the `optimizers` argument. You should subclass "
             "`Trainer` and override the `create_optimizer_and_scheduler` method. Each run has a model of its own."
+        )
+    own = set(map(id, parts.model.parameters()))
+    groups: Any = getattr(parts.optimizer, "param_groups", None)
+    if groups and not any(id(parameter) in own for group in groups for parameter in group["params"]):
+        logger.warning(
+            "The optimizer in `optimizers` holds no parameter of the model, which it cannot train; make it of "
+            "`model.parameters()` of this model."
         )
     if parts.train_dataset is not None and not has_length(parts.train_dataset) and args.max_steps <= 0:
         raise InputError(

@@ -1,10 +1,13 @@
 """`portico verify`: identical scripts, scripts broken on purpose, and a tolerance."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from fresh_process import portico
+from portico.commands.script import Script
+from portico.commands.verification import Verification
 
 SCRIPT = """
 from models import Line, Points, toy_arguments
@@ -247,6 +250,27 @@ def test_two_processes_that_the_script_forks(tmp_path):
     assert re.search(r"trainers\W+1\W+1", ended.stdout)
     assert re.search(r"batches\W+12\W+12", ended.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["forks.py"]
+
+
+@pytest.mark.parametrize(
+    "line", ["os.environ['MASTER_PORT'] = '29500'", "init(init_method='tcp://localhost:29500')", "call(['torchrun'])"]
+)
+def test_runs_that_would_share_a_port_follow_each_other(line, tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text(line)
+    started = []
+
+    def start(verification, label, settings, **environment):
+        started.append(label)
+        return SimpleNamespace(finished=lambda: started.append(f"{label} ended"))
+
+    monkeypatch.setattr(Verification, "_start", start)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    verification = Verification(Script(str(tmp_path / "script.py")), tmp_path, None)
+    assert verification._side_by_side() == (None, None)
+    assert started == ["transformers", "transformers ended"]
+    (tmp_path / "script.py").write_text("report_to = 'none'")
+    verification._side_by_side()
+    assert started[2:] == ["transformers", "portico", "transformers ended", "portico ended"]
 
 
 @pytest.mark.slow

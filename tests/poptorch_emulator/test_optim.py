@@ -131,6 +131,23 @@ class TestMeanReduction:
         executor, _ = training(lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True))
         assert self.strategy(executor).name == "Post"
 
+    @pytest.mark.parametrize("strategy", list(poptorch.MeanReductionStrategy))
+    def test_combined_accumulators_take_either_strategy(self, strategy):
+        given = options(1, 1, 2)
+        given.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
+        trained = []
+        for combined in (True, False):
+            torch.manual_seed(0)
+            model = Perceptron()
+            optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, use_combined_accum=combined)
+            executor = poptorch.trainingModel(model, given, optimizer)
+            for batch in batches(3, 2 * 4, torch.float32):
+                executor(*batch)
+            assert self.strategy(executor) is strategy
+            trained.append(weights(executor))
+        assert largest_difference(*trained) == 0
+        assert largest_difference(trained[0], weights(Perceptron())) > 0
+
     def test_may_change_until_compilation(self):
         executor, _ = training()
         halves = poptorch.optim.SGD(executor.model.parameters(), lr=0.1, accum_type=torch.float16)

@@ -160,6 +160,11 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"lightning_callbacks": [transformers.TrainerCallback()]}, "those of `TrainerCallback` in `callbacks`"),
         ({"optimizers": torch.optim.SGD(Line().parameters())}, "`optimizers` is a SGD; give a tuple"),
         ({"optimizers": ("adam", None)}, r"`optimizers` is \(str, NoneType\); give a tuple"),
+        (
+            {"optimizers": (None, torch.optim.lr_scheduler.StepLR)},
+            r"`optimizers` is \(NoneType, StepLR\); give a tuple",
+        ),
+        ({"data_collator": transformers.DefaultDataCollator}, "`data_collator` is the class DefaultDataCollator; giv"),
         ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
         ({"model": "bert"}, r"`model` is 'bert', and not a model; load it, .*from_pretrained\('bert'\)"),
         ({"loggers": "wandb"}, r"`loggers` holds 'wandb'; give .*CSVLogger.*, or set .* `report_to='wandb'`"),
@@ -421,6 +426,45 @@ def test_model_that_returns_no_loss_is_rejected(tmp_path):
 
     with pytest.raises(ValueError, match=r"the following keys: logits\. .* it received are x,labels\. Give it labels"):
         toy_trainer(tmp_path, parts={"model": Silent()}).train()
+
+
+def test_loss_for_each_example_is_rejected(tmp_path):
+    class Unreduced(Line):
+        def forward(self, x, labels=None):
+            return {"loss": (self.linear(x) - labels) ** 2}
+
+    with pytest.raises(
+        portico.InputError, match=r"`compute_loss` returned .* \(Tensor of shape \[2, 1\]\); let it re"
+    ):
+        toy_trainer(tmp_path, parts={"model": Unreduced()}).train()
+
+
+def test_optimizer_of_another_model_is_said(tmp_path, caplog):
+    for model in (trained := Line(), Line()):
+        caplog.clear()
+        toy_trainer(tmp_path, parts={"model": trained, "optimizers": (torch.optim.SGD(model.parameters()), None)})
+        assert ("holds no parameter of the model" in caplog.text) is (model is not trained)
+
+
+def test_what_is_no_callback_cannot_be_added(tmp_path):
+    with pytest.raises(portico.InputError, match="holds a str, which has no `on_init_end`"):
+        toy_trainer(tmp_path).add_callback("tensorboard")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"n_trials": 0}, "`n_trials=0` is not a number of trials; set it to an int >= 1"),
+        ({"n_trials": "5"}, "`n_trials='5'` is not a number of trials"),
+        ({"hp_space": {"learning_rate": [1]}}, "`hp_space` is a dict; give a function"),
+        ({"compute_objective": "eval_loss"}, "`compute_objective` is a str; give a function"),
+        ({"hp_name": "trial"}, "`hp_name` is a str; give a function"),
+    ],
+)
+def test_wrong_arguments_of_a_search_are_rejected_by_name(options, match, tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"model": None, "model_init": Line, "eval_dataset": Points(4)})
+    with pytest.raises(portico.InputError, match=match):
+        trainer.hyperparameter_search(**options)
 
 
 def test_optimizer_before_training_is_rejected(tmp_path):

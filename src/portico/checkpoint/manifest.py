@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import WEIGHTS_NAME
 from xxhash import xxh3_64
 
+from portico.checkpoint.files import read_bytes, read_text, refuse_huge
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -111,7 +112,7 @@ def examine(folder: Path) -> Examination:
     changes: list[str] = []
     manifest = folder / MANIFEST_FILE
     try:
-        listed = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
+        listed = json.loads(read_bytes(manifest)) if manifest.is_file() else {}
         if manifest.is_file() and (wrong := _fault(listed)):
             return Examination(damage=f"{MANIFEST_FILE} {wrong}")
         for name, (size, checksum) in listed.items():
@@ -177,10 +178,12 @@ def refuse_oversized_model(name_or_path: str) -> None:
     for file in Path(name_or_path).glob("*"):  # none for a name of the hub
         if file.is_fifo():
             raise InputError(f"{file}: is a pipe, from which reading would never end; restore the file.")
+        if file.suffix in (".json", ".txt", ".model") and file.is_file():
+            refuse_huge(file)
     config = Path(name_or_path, "config.json")
     settings: Any = None
     with suppress(*DAMAGE, RecursionError):  # which ``from_pretrained`` explains
-        settings = json.loads(config.read_bytes())
+        settings = json.loads(read_bytes(config))
     for name, value in settings.items() if isinstance(settings, dict) else ():
         most = _MOST_LABELS if name == "num_labels" else _MOST_LAYERS
         is_count = name == "num_labels" or name.endswith(("layer", "layers"))
@@ -231,13 +234,13 @@ def _objection(file: Path, manifest: Path) -> str | None:
             with safe_open(file, framework="pt"):
                 pass
         elif file.suffix == ".json":
-            json.loads(file.read_bytes())
+            json.loads(read_bytes(file))
         elif file.suffix in (".bin", ".pt", ".pth"):
             with ZipFile(file) as archive:
                 if (part := archive.testzip()) is not None:
                     raise BadZipFile(f"the checksum of {part} differs")
         else:
-            file.read_text(encoding="utf-8")
+            read_text(file)
     except (*DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
         return f" and cannot be read ({str(error)[:200]})"
     return None

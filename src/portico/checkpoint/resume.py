@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.engine_files import load_engine
+from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
     MANIFEST_FILE,
     POSITION_FILE,
@@ -81,7 +82,7 @@ def refuse_missing(resume_from_checkpoint: object, output_dir: str) -> None:
             f"{type(resume_from_checkpoint).__name__}; set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
-    if not Path(resume_from_checkpoint).is_dir():
+    if not (str(resume_from_checkpoint) and Path(resume_from_checkpoint).is_dir()):
         if str(resume_from_checkpoint).lower() in ("true", "false"):
             raise InputError(
                 f"`resume_from_checkpoint={str(resume_from_checkpoint)!r}` is a string, as a command line passes "
@@ -108,7 +109,7 @@ def warn_of_other_version(folder: str) -> None:
     if not file.is_file():
         return
     with reading(file):
-        version = json.loads(file.read_text(encoding="utf-8")).get("transformers_version")
+        version = json.loads(read_text(file)).get("transformers_version")
     if version not in (None, transformers.__version__):
         logger.warning(
             f"You are resuming training from a checkpoint trained with {version} of Transformers but your current "
@@ -121,6 +122,7 @@ def read_state(folder: str, args: HFTrainingArguments) -> TrainerState:
     """Return the trainer state of a checkpoint; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
     with reading(file):
+        refuse_huge(file)
         state: TrainerState = TrainerState.load_from_json(str(file))
         _check_state(state)
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():

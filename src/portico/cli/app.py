@@ -126,7 +126,11 @@ def _about_option(option: str) -> str:
     value = value or next((one for one in following if not one.startswith("--") and "=" not in one), "<value>")
     known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(sys.argv[1:])
     keys = [key for key in known if f".{key}".endswith(f".{name}")]
+    # Hydra itself takes `--multi` for `--multirun`; `--exp` is not meant as the rerun that is refused.
+    full = [one for one in option_parser()._option_string_actions if one.startswith(option) and "rerun" not in one]
     meant = f"; write {min(keys, key=len)}={value}." if keys else suggestion(name, known)
+    if full and not keys:
+        meant = f"; write {' or '.join(full)} in full."
     return f"`{option}` is not an option of `portico train`, where settings are written key=value{meant}"
 
 

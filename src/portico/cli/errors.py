@@ -111,6 +111,8 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
             f"{_one_line(error)}; leave --config-name out, or name the folder of your own file with --config-dir. "
             "A trained model is evaluated with mode=evaluate."
         )
+    if "config directory" in str(error):  # Hydra's own words for what is not there
+        return f"{_one_line(error)}; name a folder of configuration files with --config-dir."
     if isinstance(error, MissingMandatoryValue):
         return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."
     if isinstance(error, OmegaConfBaseException):

@@ -39,8 +39,9 @@ from portico.cli.settings import (
     without_further_keys,
 )
 from portico.errors import InputError
-from portico.hub import create_repository
+from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
+from portico.loop.optim import refuse_scheduler_kwargs
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
@@ -213,7 +214,7 @@ class TrainerExperiment(Experiment):
         check_early_stopping(self.callbacks, args)
         refuse_missing(args.resume_from_checkpoint, args.output_dir)
         if args.push_to_hub and args.process_index == 0:
-            create_repository(args)
+            refuse_without_login(args)
         set_seed(args.seed)
         trainer = self.make_trainer(args)
         train_dataset: Any = trainer.train_dataset
@@ -261,17 +262,26 @@ class TrainerExperiment(Experiment):
         return args
 
     def training_arguments(self, **changes: Any) -> Any:
-        """Return the training arguments, some of them changed; refuse those that do not fit together."""
+        """Return the training arguments, some of them changed; refuse those that do not fit together.
+
+        Models that do not exist are refused too. A trainer and a model of the user may read their settings otherwise.
+        """
         try:
             args = self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, OverflowError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
         # A trainer refuses these too, but it is made when the data has been read and the model been built.
         refuse_unusable_arguments(args)
-        keywords = getattr(getattr(self, "trainer", None), "keywords", {})
-        options = check_lightning_kwargs(keywords.get("lightning_kwargs"))
+        trainer = getattr(self, "trainer", None)
+        options = check_lightning_kwargs(getattr(trainer, "keywords", {}).get("lightning_kwargs"))
         if not options.get("fast_dev_run"):  # which is not tracked
             refuse_missing_trackers(args.report_to)
+        if getattr(trainer, "func", trainer).__module__.startswith("portico."):
+            refuse_scheduler_kwargs(args)
+        model = getattr(self, "model", None)
+        for key in ("name_or_path", "teacher") if type(model).__module__.startswith("portico.") else ():
+            if (name := getattr(model, key, None)) is not None:
+                refuse_missing_model(f"model.{key}", str(name))
         return args
 
 

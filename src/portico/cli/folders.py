@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from portico.checkpoint.files import write_whole
+from portico.checkpoint.files import read_text, write_whole
 from portico.errors import InputError
 from portico.trust.names import TARGET
 
@@ -48,7 +48,7 @@ def recorded_settings(folder: Path) -> dict[str, Any]:
 
     file = folder / CONFIG_FILE
     try:
-        settings = plain_yaml(file.read_text(encoding="utf-8"))
+        settings = plain_yaml(read_text(file))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read ({' '.join(str(error).split())[:300]}); restore it.") from error
     groups = [settings.get(name) for name in ("args", "paths")] if isinstance(settings, dict) else [None]

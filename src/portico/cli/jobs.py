@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.checkpoint.files import write_whole
+from portico.checkpoint.files import read_text, write_whole
 from portico.cli.folders import recorded_settings
 from portico.data.defects import shorten
 from portico.errors import InputError, printable
@@ -94,7 +94,7 @@ class SweepJob:
         if not path.is_file():
             return None
         try:
-            job = cls(**json.loads(path.read_text(encoding="utf-8")), folder=folder)
+            job = cls(**json.loads(read_text(path)), folder=folder)
             job._check()
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InputError(

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
+from portico.checkpoint.files import read_bytes
 from portico.cli.jobs import (
     JOB_FILE,
     SWEEP_CONFIG,
@@ -67,7 +68,7 @@ def open_storage(address: str) -> "BaseStorage":
     if address.rstrip("/") == "sqlite:" or ":memory:" in address:
         raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
     if "://" not in address and Path(address).is_file():
-        first = Path(address).read_bytes().partition(b"\n")[0]
+        first = read_bytes(Path(address)).partition(b"\n")[0]
         if first and b'"op_code"' not in first:  # Optuna would write into it before it finds out
             raise InputError(f"`{setting}` is a file without studies of Optuna; name another one, or a new one.")
     try:
@@ -101,7 +102,7 @@ def _drop_damaged_end(journal: Path) -> None:
     lock = JournalFileSymlinkLock(str(journal))
     lock.acquire()
     try:
-        lines = journal.read_bytes().splitlines(keepends=True)
+        lines = read_bytes(journal).splitlines(keepends=True)
         whole = list(takewhile(_is_entry, lines))
         if len(whole) == len(lines):
             return

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
-from portico.checkpoint.files import write_whole
+from portico.checkpoint.files import read_text, write_whole
 from portico.cli.jobs import (
     FAILED,
     FINISHED,
@@ -37,7 +37,7 @@ from portico.cli.jobs import (
 )
 from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
-from portico.report.sweep_page import sweep_page
+from portico.report.sweep_page import results, sweep_page
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -55,7 +55,8 @@ def report_sweep(folder: Path) -> dict[str, Any]:
     console = Console()
     console.print(_table(summary))
     # Long paths must stay whole, so that they can be clicked and copied.
-    console.print(f"Report of the sweep: {folder / SWEEP_PAGE}", soft_wrap=True, highlight=False)
+    for line in (results(summary), f"Report of the sweep: {folder / SWEEP_PAGE}"):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     return summary
 
 
@@ -104,7 +105,7 @@ def _baselines(folders: Sequence[Path], goals: Mapping[str, str]) -> dict[str, d
     names = {goal: goal.removeprefix("eval_") for goal, mode in goals.items() if mode == "max"}
     for folder in folders:
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            trivial = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["baselines"].items()
+            trivial = json.loads(read_text(folder / RECORD_FILE))["baselines"].items()
             return {
                 goal: {way: float(scores[name]) for way, scores in trivial if name in scores}
                 for goal, name in names.items()
@@ -254,7 +255,7 @@ def search_of(folder: Path) -> dict[str, Any]:
     search: dict[str, Any] = {"space": [], "method": {}, "command": ["portico", "train"]}
     unreadable = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
     with suppress(*unreadable, yaml.YAMLError, HydraException):
-        config = plain_yaml((folder / SWEEP_CONFIG).read_text(encoding="utf-8"))["hydra"]
+        config = plain_yaml(read_text(folder / SWEEP_CONFIG))["hydra"]
         sweeper = config["sweeper"]
         search["space"] = _space(sweeper, config["overrides"]["task"])
         search["method"] = _method(sweeper)

@@ -102,8 +102,16 @@ def _replayed(script: Script, number: int | None, options: Mapping[str, object],
         except SystemExit:
             if not (replays and replays[0].is_finished):
                 raise
-    if not replays or replays[0].num_trainings == 0:
-        raise InputError(f"{script.target} trained with no Trainer; give a script that calls `Trainer.train`.")
+        if not replays or replays[0].num_trainings == 0:
+            from portico.commands.replayed_step import OpenStep
+
+            step = OpenStep.read(Path(folder))
+            if step is not None:
+                return step
+            raise InputError(
+                f"{script.target} trained with no Trainer, or ended before the step; give a "
+                "script that calls `Trainer.train`, and a step of its training."
+            )
     (replay,) = replays
     if replay.step is None or not replay.is_finished:
         raise InputError(f"The training ended before step {replay.number}; its last step is {replay.last_step}.")

@@ -5,10 +5,10 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy
 import torch
@@ -22,6 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
+from portico.checkpoint.files import read_text, write_whole
 from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
@@ -33,6 +34,7 @@ from portico.report.page import Section, html_table, render_page
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
+STEP_FILE = "step.json"
 _MOST_SHOWN = 160  # characters of an example, on the terminal
 
 
@@ -71,6 +73,16 @@ class OpenStep:
     first_not_finite: str | None = None
     """The first module in the order of the forward pass whose output is not finite."""
     is_first_process: bool = True
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the step that another process has opened and written into ``folder``, if one has."""
+        file = folder / STEP_FILE
+        if not file.is_file():
+            return None
+        step = cls(**json.loads(file.read_text(encoding="utf-8")))
+        step.examples = [Example(**one) for one in cast(list[dict[str, Any]], step.examples)]
+        return step
 
     @property
     def is_confirmed(self) -> bool | None:
@@ -224,7 +236,7 @@ class Replay(Observer):
         recorded = []
         for file in filter(Path.is_file, states):
             with reading(file):
-                state = json.loads(file.read_text(encoding="utf-8"))
+                state = json.loads(read_text(file))
                 recorded.append((int(state["global_step"]), int(state["max_steps"]), state["log_history"]))
         _, num_steps, self._recorded = max(recorded, key=lambda one: one[0], default=(0, 0, []))
         if 0 < num_steps < self.number:
@@ -343,6 +355,8 @@ class Replay(Observer):
         # An example whose loss is not finite comes first.
         self.step.examples.sort(key=lambda one: (math.isfinite(one.loss) or not one.num_labels, -one.share))
         self.is_finished = True
+        if self.step.is_first_process:  # for the command, if the script has started this process
+            write_whole(self._folder / STEP_FILE, json.dumps(asdict(self.step)))
         raise StepReplayed
 
     def _gather(self, step: OpenStep) -> None:

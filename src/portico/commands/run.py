@@ -116,10 +116,10 @@ class TrainingWatch(Observer):
         self._num_trainers += 1
 
     def report(self) -> None:
-        """Say what ran without Lightning."""
+        """Say what ran without Lightning, in this process: others that the script started say nothing."""
         if self._num_trainers:
             return
-        self._say("the script built no Trainer, so nothing ran in Lightning")
+        self._say("the process of the script built no Trainer, so nothing in it ran in Lightning")
         if self._own_loop is not None:
             self._say(f"{self._own_loop} trained {self._num_own_steps} steps in a loop of its own")
 

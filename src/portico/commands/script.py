@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from portico.errors import InputError, exit_with_error
 
 # Put first on the path of child processes: it holds `sitecustomize`, which Python imports when it starts.
 _SITE = Path(__file__).parent / "site"
+# The default port of torchrun and of accelerate's launcher is fixed too.
+_PORT = re.compile(r"MASTER_PORT|tcp://|torchrun|torch\.distributed\.(?:run|launch)\b|notebook_launcher")
 # Frozen into Python, it has no file.
 _RUNPY = runpy.run_path.__code__.co_filename
 
@@ -75,6 +78,13 @@ class Script:
     def is_folder_of_run(self) -> bool:
         """Whether this is a folder that `portico train` wrote, instead of a script."""
         return not self.is_module and Path(self.target, "config.yaml").is_file()
+
+    def names_a_port(self) -> bool:
+        """Return whether the processes of this script meet at a port that only one run of it can use."""
+        spec = find_spec(self.target) if self.is_module else None
+        file = Path(self.target if spec is None else spec.origin or "")
+        source = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        return "MASTER_PORT" in os.environ or _PORT.search(source) is not None
 
     def check(self) -> None:
         if self.is_module:

@@ -115,14 +115,14 @@ class Verification:
         return int(difference is not None)
 
     def _side_by_side(self) -> tuple[RecordedRun, RecordedRun | None]:
-        """Run the script under both libraries at the same time; the second is None if there is one core for both.
+        """Run the script under both libraries at the same time; the second is None if they share a core or a port.
 
         Differences are repeated alone: the runs may have been short of memory, or in each other's way. Sets have the
         same order in both, since peft, for example, writes some into its files.
         """
         in_order = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         first = self._start("transformers", RecordSettings("transformers", ""), **in_order)
-        if len(os.sched_getaffinity(0)) == 1:
+        if len(os.sched_getaffinity(0)) == 1 or self._script.names_a_port():
             return first.finished(), None
         beside = RecordSettings("portico", "", suffix=f"{SUFFIX}{AT_THE_SAME_TIME}")
         second = self._start("portico", beside, **in_order)

@@ -155,6 +155,12 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
         ) from error
 
 
+def refuse_scheduler_kwargs(args: "TrainingArguments") -> None:
+    """Refuse ``lr_scheduler_kwargs`` that the scheduler does not take, before there are a model and its optimizer."""
+    some_steps = 1_000
+    make_scheduler(args, torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate), some_steps)
+
+
 def make_scheduler(
     args: "TrainingArguments", optimizer: torch.optim.Optimizer | None, num_training_steps: int
 ) -> "Scheduler":
@@ -162,13 +168,16 @@ def make_scheduler(
     try:
         # Its annotations leave out the `None` of an optimizer, and the schedulers that step on a metric.
         make: Any = get_scheduler
-        return make(
+        scheduler: Scheduler = make(
             args.lr_scheduler_type,
             optimizer=optimizer,
             num_warmup_steps=args.get_warmup_steps(num_training_steps),
             num_training_steps=num_training_steps,
             scheduler_specific_kwargs=args.lr_scheduler_kwargs,
         )
+        for factor_at in getattr(scheduler, "lr_lambdas", ()):
+            factor_at(max(num_training_steps - 1, 0))  # values of a wrong type are first used after the warmup
+        return scheduler
     except (TypeError, ValueError) as error:
         kind = InputTypeError if isinstance(error, TypeError) else InputError
         name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)

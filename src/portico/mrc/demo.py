@@ -22,6 +22,7 @@ from typing_extensions import override
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from portico.checkpoint.files import read_text
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, naming
 from portico.mrc.inference import Answer, Reader, answer_html
@@ -144,7 +145,7 @@ def read_example(run: str | Path) -> DemoExample:
     if not record.is_file():  # from a pipe, reading would never end
         return NO_EXAMPLE
     try:
-        shown = json.loads(record.read_text(encoding="utf-8"))["example"]
+        shown = json.loads(read_text(record))["example"]
         one = DemoExample(
             shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
         )

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedMo
 
 from portico.checkpoint.manifest import refuse_oversized_model
 from portico.errors import InputError, loading_pretrained
+from portico.hub import refuse_missing_model
 from portico.mrc.models.task_model import ModelForDownstreamTasks
 from portico.trainer import Trainer
-from portico.trust.names import refuse_download
 
 DistillationLoss = Literal["mse", "kl"]
 TEACHER_KEYS = ("teacher", "distillation_loss", "distillation_temperature", "distillation_weight")
@@ -129,7 +129,8 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: Pr
     Raises:
         InputError: If the teacher cannot be loaded, or its vocabulary differs in size from the student's.
     """
-    refuse_download("model.teacher", model_path)
+    if config_path is None:
+        refuse_missing_model("model.teacher", str(model_path))
     with loading_pretrained(
         f"The teacher `{model_path}` cannot be loaded",
         "give a folder written by `save_pretrained`, or a name on the hub.",

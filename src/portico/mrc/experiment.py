@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -51,8 +51,8 @@ from portico.mrc.postprocess import AnswerCalibration
 from portico.mrc.question_results import question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING
+from portico.mrc.report.run_page import labelled_scores
 from portico.mrc.trainer import MRCTrainer
-from portico.report.page import scores_of
 from portico.trainer import Trainer
 from portico.trust.names import data_only
 
@@ -394,45 +394,9 @@ def prepared_metric(
 # ------------------------------------------------------------------------------------ report
 
 
-class _Row(NamedTuple):
-    label: str
-    form: str = "{:.1f}"
-    factor: float = 1.0
-
-
-# How scores of our metrics are shown: in 0..100, and by a longer name.
-_ROWS = {
-    "f1": _Row("F1"),
-    "exact": _Row("Exact match"),
-    "exact_match": _Row("Exact match"),
-    "HasAns_exact": _Row("Exact match where there is an answer"),
-    "HasAns_f1": _Row("F1 where there is an answer"),
-    "HasAns_total": _Row("Questions with an answer", "{:,.0f}"),
-    "NoAns_exact": _Row("Accuracy where there is none"),
-    "NoAns_total": _Row("Questions without an answer", "{:,.0f}"),
-    "best_exact": _Row("Exact match at the best threshold"),
-    "best_f1": _Row("F1 at the best threshold"),
-    "pr_f1_ap": _Row("Average precision of F1"),
-    "avg_passage_f1": _Row("Passage F1, mean of languages", factor=100.0),
-    "avg_minimal_f1": _Row("Minimal answer F1, mean of languages", factor=100.0),
-    "long_answer_best_f1": _Row("Long answer F1 at the best threshold", factor=100.0),
-    "short_answer_best_f1": _Row("Short answer F1 at the best threshold", factor=100.0),
-    "rouge1": _Row("ROUGE-1"),
-    "rouge2": _Row("ROUGE-2"),
-    "rougeL": _Row("ROUGE-L"),
-    "rougeLsum": _Row("ROUGE-L of sentences"),
-    "kilt_rougeL": _Row("ROUGE-L as KILT counts"),
-    **dict.fromkeys(("total", "num_questions", "long_answer_n"), _Row("Questions", "{:,.0f}")),
-    "loss": _Row("Loss", "{:.3f}"),
-}
-
-
 def print_summary(
     metrics: Mapping[str, float], first: Sequence[str], *, title: str, files: Mapping[str, str], seconds: float
 ) -> None:
     """Print all scores of an evaluation (``eval_...``), ``first`` ones on top, the time of the run and its files."""
-    scores = {}
-    for name, value in scores_of(metrics, *first).items():
-        row = _ROWS.get(name, _Row(name, "{:.4g}"))
-        scores[name if row.label in scores else row.label] = row.form.format(row.factor * value)
+    scores = {label: value for label, value, _ in labelled_scores(metrics, *first)}
     print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)

@@ -14,11 +14,10 @@ from transformers import (
     T5Config,
 )
 
-from portico.checkpoint.manifest import refuse_oversized_model
 from portico.compat.annotations import Examples as Features
 from portico.compat.annotations import Loader, Nested
 from portico.compat.transformers import EvalLoopOutput
-from portico.errors import loading_pretrained
+from portico.hub import loading_model
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
@@ -27,7 +26,7 @@ from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from portico.trust.names import data_only, refuse_download
+from portico.trust.names import data_only
 
 SMALL_T5 = {
     "d_model": 128,
@@ -94,13 +93,13 @@ class GenerativeFeaturizer:
 
 def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
     """Load a pretrained encoder-decoder, with ``fusion_in_decoder`` as a model that reads several passages."""
-    refuse_download("model.name_or_path", name_or_path)
-    with loading_pretrained(
-        f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer",
+    with loading_model(
+        "model.name_or_path",
+        name_or_path,
+        "an encoder-decoder with its tokenizer",
         "set it to a folder written by `save_pretrained`, to a hub name such as google-t5/t5-small, or to null for a "
         "small T5 trained from scratch.",
     ):
-        refuse_oversized_model(name_or_path)
         model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
         return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
 

@@ -61,7 +61,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
     return render_page(
         summary["name"],
-        _lead(summary, best),
+        results(summary),
         templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
             Section("What was searched", _search(summary), "Search"),
@@ -76,8 +76,10 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _lead(summary: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> str:
+def results(summary: Mapping[str, Any]) -> str:
+    """Return how many runs finished and which is the best, with ties and with trivial answers that do as well."""
     jobs, goals = summary["jobs"], summary["goals"]
+    best = [job for job in jobs if job["number"] in summary["best"]]
     counts = {state: sum(job["status"] == state for job in jobs) for state in _STATES}
     listed = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     runs = "1 run" if len(jobs) == 1 else f"{len(jobs):,} runs"

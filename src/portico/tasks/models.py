@@ -18,9 +18,8 @@ from transformers import (
     ViTConfig,
 )
 
-from portico.checkpoint.manifest import refuse_oversized_model
 from portico.cli.settings import further_keys
-from portico.errors import loading_pretrained
+from portico.hub import loading_model
 from portico.loop.model_setup import set_attention
 from portico.mrc.models.from_scratch import (
     check_unshaped,
@@ -31,7 +30,7 @@ from portico.mrc.models.from_scratch import (
 )
 from portico.tasks.images import ImageProcessor
 from portico.tasks.task import ProcessorT, Task, Tokenizer
-from portico.trust.names import data_only, refuse_download
+from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
@@ -97,13 +96,13 @@ class TaskModel(ABC, Generic[ProcessorT]):
     def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
         name = str(self.name_or_path)
         what = task.model_class.__name__.removeprefix("AutoModelFor")
-        refuse_download("model.name_or_path", name)
-        with loading_pretrained(
-            f"`model.name_or_path={name}` cannot be loaded as a model for {what}",
+        with loading_model(
+            "model.name_or_path",
+            name,
+            f"a model for {what}",
             "set it to a folder written by `save_pretrained`, such as the folder of a run, to a hub name, or to null "
             f"for a {self.kind} trained from scratch.",
         ):
-            refuse_oversized_model(name)
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
                 if not all(str(known).startswith("LABEL_") for known in config.label2id):

@@ -207,6 +207,8 @@ def test_the_configuration_is_printed_at_the_start(train, capsys):
         ("--args.learning_rate=1e-4", "key=value; write args.learning_rate=1e-4."),
         ("--lr=1e-4", "key=value; use args.learning_rate."),
         ("--experiment=mrc", "key=value; write experiment=mrc."),
+        ("--config-dir=none", "/none' not found; name a folder of configuration files with --config-dir."),
+        ("--multi", "where settings are written key=value; write --multirun in full."),
         ("--exp=mrc", "`--exp=mrc` is not an option of `portico train`, where settings are written key=value."),
         ("--config-name=eval", "leave --config-name out, or name the folder of your own file with --config-dir."),
         ("logger.wandb.project=x", "`logger.wandb` names no class (_target_); add logger=wandb to the command, or"),

@@ -107,6 +107,15 @@ def test_command_of_a_run_is_complete(reported, changes, overrides, command):
     assert job["command"] == command
 
 
+def test_the_terminal_names_the_best_run_and_ties(reported, tmp_path, capsys):
+    for number, score in enumerate((2.0, 3.0, 3.0), 1):
+        job = {"number": number, "status": "finished", "objective": {"f1": score}, "goals": {"f1": "max"}}
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / f"{number}/job.json").write_text(json.dumps({"overrides": [], **job}))
+    reported("")
+    assert "4 runs: 3 finished, 1 running. Runs 2, 3 all reach f1 3.\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["", "[]", "hydra: 1", "hydra: {sweeper: {search_space: 3}}", "a: !!python/name:x"])
 def test_damaged_configuration_of_a_sweep_is_left_out(reported, text):
     found = reported(text)

@@ -218,6 +218,45 @@ def test_opens_a_step_of_two_processes_with_accumulation(tmp_path):
     assert files(tmp_path / "out") == before
 
 
+STARTS_PROCESSES = """
+import os, subprocess, sys
+from models import Line, Points, toy_arguments
+
+
+def train(rank=None):
+    if rank is not None:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    from transformers import Trainer, TrainingArguments
+    args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=3)
+    Trainer(Line(), args, train_dataset=Points()).train()
+
+
+if "RANK" in os.environ:
+    train()
+elif __name__ == "__main__":
+    WAY
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        "from accelerate import debug_launcher; debug_launcher(train, num_processes=2)",
+        "os.environ['MASTER_PORT'] = '29617'; import torch.multiprocessing as mp; mp.spawn(train, nprocs=2)",
+        "run = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', __file__]; "
+        "subprocess.run(run, check=True)",
+    ],
+)
+def test_opens_a_step_of_processes_that_the_script_starts(way, tmp_path):
+    (tmp_path / "script.py").write_text(STARTS_PROCESSES.replace("WAY", way))
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--step", "5", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Replayed from out/checkpoint-3; the loss logged at step 5 is the recorded one" in ended.stdout
+    assert "examples: 4" in ended.stdout
+
+
 ROLLED_BACK = """
 import torch
 from models import Line, Points, toy_arguments

@@ -94,7 +94,7 @@ def test_says_where_a_script_trains_by_itself(folder):
     )
     ended = portico("run", "own.py", folder=folder)
     assert ended.returncode == 0
-    assert "the script built no Trainer, so nothing ran in Lightning" in ended.stderr
+    assert "the process of the script built no Trainer, so nothing in it ran in Lightning" in ended.stderr
     assert "own.py:6) trained 3 steps in a loop of its own" in ended.stderr
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from transformers import TrainerCallback
 
 from portico.cli import compose
 from portico.cli.composition import experiment_of
@@ -92,6 +93,29 @@ def test_runs_are_reproducible_by_seed(tmp_path):
         train(tmp_path / name, args={"seed": seed}, **options) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     assert first["training_loss"] == again["training_loss"] != other["training_loss"]
+
+
+def test_training_accuracy_of_a_resumed_epoch_covers_all_of_it(tmp_path):
+    class Interruption(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 6:
+                raise KeyboardInterrupt
+
+    def experiment(folder, **args):
+        overrides = ["data.num_train=300", "data.num_validation=100", "trainer.num_epochs=1"]
+        settings = compose(overrides, experiment="gradient_descent")
+        settings["trainer"] |= {"cuda_device": -1, "checkpointer": {"save_every_num_batches": 5}}
+        settings["args"] |= args
+        return experiment_of(settings, str(folder))
+
+    whole = experiment(tmp_path / "whole").train()
+    stopped = experiment(tmp_path / "stopped")
+    stopped.callbacks = [Interruption()]
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    resumed = experiment(tmp_path / "stopped", resume_from_checkpoint=True).train()
+    assert resumed["training_accuracy"] == whole["training_accuracy"]
+    assert resumed["training_loss"] == whole["training_loss"]
 
 
 def test_sentences_are_the_same_for_the_same_seed():

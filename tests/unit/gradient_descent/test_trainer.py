@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from portico.gradient_descent import ConfigurationError, NoOpTrainer
@@ -45,6 +46,27 @@ def test_batches_must_be_dicts():
 def test_validation_needs_a_loader():
     with pytest.raises(ConfigurationError, match="cannot be calculated without a `validation_data_loader`"):
         make_trainer(validation_data_loader=None).loop.evaluate()
+
+
+@pytest.mark.parametrize("grad_norm", [None, 0.5])
+def test_an_optimizer_may_hold_parameters_of_another_module(grad_norm):
+    def trained(extra):
+        class Scaled(Net):
+            def forward(self, x, labels):
+                return super().forward(x * extra[0].weight if extra else x, labels)
+
+        model = Scaled()
+        parameters = [*model.parameters(), *(extra[0].parameters() if extra else ())]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        trainer = make_trainer(model=model, optimizer=optimizer, num_epochs=1, grad_norm=grad_norm)
+        trainer.train()
+        return weights(model)
+
+    extra = nn.Linear(3, 1, bias=False)
+    nn.init.ones_(extra.weight)
+    with_extra = trained([extra])
+    assert not torch.equal(extra.weight, torch.ones(1, 3)), "the optimizer trains it"
+    assert not torch.equal(with_extra["inner.weight"], trained([])["inner.weight"]), "and it takes part in each step"
 
 
 def test_transformers_model():

@@ -357,6 +357,7 @@ def test_an_answer_that_takes_too_long_is_ended(reader):
             r"`RUN=PLAIN/checkpoint-1` contains no model .*; the demo loads models of transformers only",
         ),
         (["/no/such/run"], "`RUN=/no/such/run` does not exist; set it to a folder written by `save_pretrained`"),
+        (["nothere"], "`RUN=nothere` is not a folder, and was not found on the hub"),
         (
             ["outputs/typo"],
             "`RUN=outputs/typo` does not exist; name the folder of a finished run, or a reader on the hub",

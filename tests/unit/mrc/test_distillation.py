@@ -144,7 +144,7 @@ def test_a_teacher_gets_the_heads_of_the_student(tmp_path):
 
 
 def test_a_missing_teacher_and_one_with_another_vocabulary_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"teacher `.*nowhere` cannot be loaded"):
+    with pytest.raises(InputError, match=r"`model.teacher=.*nowhere` does not exist"):
         load_teacher(str(tmp_path / "nowhere"), student=reader())
     reader(vocab_size=50).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has 50 tokens and the student 40"):

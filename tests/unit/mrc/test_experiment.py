@@ -292,10 +292,6 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
         ),
         ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` does not exist; set it to a folder"),
         (
-            {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
-            r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",
-        ),
-        (
             {"model": {"num_attention_heads": 7}},
             r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple",
         ),
@@ -320,6 +316,12 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
 def test_bad_settings_are_refused_before_training(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         train(tmp_path, **changes)
+
+
+def test_the_shape_of_a_loaded_model_is_its_own(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"`model.hidden_size=64` would shape a new small BERT, but `model.name_"):
+        train(tmp_path, model={"name_or_path": str(tmp_path), "hidden_size": 64})
 
 
 def in_base_schema(example, *, place):
@@ -500,6 +502,11 @@ def printed(capsys, **metrics):
             ["Questions with an answer 710", "Exact match at the best threshold 64.3"],
         ),
         ({"best_f1": 70.0, "pr_f1_ap": 81.0}, ["best threshold 70.0", "Average precision of F1 81.0"]),
+        (
+            {"NoAns_f1": 50.0, "best_f1_thresh": 0.12345, "best_exact_thresh": 0.5},
+            ["F1 where there is none 50.0", "Threshold of the best F1 0.123", "Threshold of the best exact match 0.5"],
+        ),
+        ({"pr_exact_ap": 1.0, "pr_oracle_ap": 2.0}, ["precision of exact match 1.0", "precision of an oracle 2.0"]),
         ({"avg_passage_f1": 0.5, "avg_minimal_f1": 0.25}, ["Passage F1, mean of languages 50.0", "languages 25.0"]),
         (
             {"long_answer_best_f1": 0.75, "short_answer_best_f1": 0.5, "long_answer_n": 9},

@@ -126,9 +126,10 @@ def test_answers_are_generated(preprocess, tmp_path, capsys):
 def test_invalid_generators_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"`model.num_heads=x` cannot be used; set it to an integer of 1 or more"):
         generative(tmp_path, model={"num_heads": "x"}).train()
-    with pytest.raises(InputError, match=r"nowhere` cannot be loaded as an encoder-decoder with its tokenizer"):
-        generative(tmp_path, model={"name_or_path": str(tmp_path / "nowhere")}).train()
+    (tmp_path / "config.json").touch()
+    with pytest.raises(InputError, match=r"` cannot be loaded as an encoder-decoder with its tokenizer"):
+        generative(tmp_path, model={"name_or_path": str(tmp_path)}).train()
     with pytest.raises(InputError, match=r"`model.d_model=16`.* would shape a new small T5"):
-        generative(tmp_path, model={"name_or_path": "nowhere", "d_model": 16}).train()
+        generative(tmp_path, model={"name_or_path": str(tmp_path), "d_model": 16}).train()
     with pytest.raises(InputError, match=r"`preprocess.num_passages=0` cannot be used"):
         generative(tmp_path, preprocess={"num_passages": 0}).train()

@@ -146,13 +146,12 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
             ["task.text_columns=[]"],
             r"`task.text_columns=\[\]` cannot be used; set it to one or two keys of a record\.",
         ),
-        (["task.text_columns=[review]", "model.name_or_path=none"], "A record has no 'review' but .* `task.text_colu"),
+        (["task.text_columns=[review]"], "A record has no 'review' but .* `task.text_colu"),
         (
             ["task.metrics=[mse]"],
             r"`task.metrics=\['mse'\]` has mse, which does not measure 2 classes; use any",
         ),
         (["task.metrics=[bleu]"], "`task.metrics=.*` has bleu; use any of accuracy, f1"),
-        (["model.name_or_path=./none"], "cannot be loaded as a model for SequenceClassification"),
         (["model.num_attention_heads=7"], "No small BERT can be made with `model.num_attention_heads=7`"),
         (["model.hidden_size=-4"], "`model.hidden_size=-4` cannot be used; set it to an integer of 1 or more"),
         (["data.dataset_name=x", "data.train_file=a.json"], "both name the records"),
@@ -356,7 +355,14 @@ WRONG_BEFORE_DATA = {
     "strategy.num_nodes=0": "`num_nodes=0`",
     "args.resume_from_checkpoint=true": "holds no complete `checkpoint-N`",
     "args.resume_from_checkpoint=elsewhere": "`resume_from_checkpoint=elsewhere` is not a folder",
+    "args.resume_from_checkpoint=": "`resume_from_checkpoint=` is not a folder",
     "args.push_to_hub=true": "cannot be made on the hub",
+    "args.lr_scheduler_kwargs={nonsense:1}": "`lr_scheduler_kwargs={'nonsense': 1}`",
+    "args.lr_scheduler_type=polynomial args.lr_scheduler_kwargs={power:much}": "{'power': 'much'}`",
+    "model.name_or_path=./nothere": "`model.name_or_path=./nothere` does not exist",
+    "model.name_or_path=nothere": "`model.name_or_path=nothere` is not a folder, and was not found on the hub",
+    "model.name_or_path=no--such": "`model.name_or_path=no--such` is not a folder",
+    "model.name_or_path=${oc.env:HOME}": "contains no model (config.json is missing)",
     "args.report_to=wandb": "`report_to=wandb`",
     "args.report_to=wandbb": "`report_to=wandbb`",
     "args.optim=adamm": "adamm",
@@ -383,3 +389,14 @@ def test_wrong_settings_are_refused_before_data_is_read(wrong, tmp_path, monkeyp
     with pytest.raises(InputError, match=re.escape(WRONG_BEFORE_DATA[wrong])):
         run("text_classification", tmp_path / "run", *wrong.split(" "))
     assert not read
+
+
+def test_no_repository_is_made_for_data_that_are_refused(tmp_path, monkeypatch):
+    calls = []
+    hub = SimpleNamespace(
+        whoami=lambda **_: calls.append("whoami"), create_repo=lambda *_, **__: calls.append("create_repo")
+    )
+    monkeypatch.setattr("portico.compat.transformers.hf_api", lambda: hub)
+    with pytest.raises(InputError, match="no 'class'"):
+        run("text_classification", tmp_path / "run", "args.push_to_hub=true", "task.label_column=class")
+    assert calls == ["whoami"]

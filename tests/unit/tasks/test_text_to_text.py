@@ -82,7 +82,7 @@ def test_files_have_to_be_set_where_there_is_no_embedded_data(folder, setting):
     [
         ("data.train_file={folder}/none", "none: no such file"),
         ("task.source_column=text", "A record has no 'text' but source, target; set `task.source_column`"),
-        ("model.name_or_path={folder}/out", "cannot be loaded as a model for Seq2SeqLM"),
+        ("model.name_or_path={folder}/damaged", "cannot be loaded as a model for Seq2SeqLM"),
         (
             "task.max_source_length=0",
             "`task.max_source_length=0` cannot be used; set it to an integer of 1",
@@ -91,6 +91,8 @@ def test_files_have_to_be_set_where_there_is_no_embedded_data(folder, setting):
     ],
 )
 def test_what_cannot_be_used_is_refused_before_training(folder, override, message):
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "config.json").touch()
     with pytest.raises(InputError, match=message):
         train(settings(folder, override.format(folder=folder)), folder)
 

@@ -19,7 +19,7 @@ with contextlib.suppress(ImportError):
         from portico.commands import recorder
 
         recorder.join()
-    if "PORTICO_REPLAY" in os.environ and "LOCAL_RANK" in os.environ:
+    if "PORTICO_REPLAY" in os.environ:
         from portico.commands import replay
 
         replay.join()

@@ -70,21 +70,30 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         """Encode each passage, and decode from all of them.
 
         Tokens and mask of the passages are ``[B, N, L]``; ``encoder_outputs``, which can replace the tokens, has
-        hidden states ``float [B, N * L, H]``. All others are as in the plain model.
+        hidden states ``float [B, N * L, H]``. All others are as in the plain model: without labels and decoder tokens,
+        BART decodes from its input, and T5 refuses.
         """
         if encoder_outputs is None and input_ids is not None and input_ids.dim() == 3:
             encoder_outputs = self.encode_passages(input_ids, attention_mask)
             # Without labels BART makes the decoder's tokens from these.
             input_ids = input_ids.flatten(1)
-        return super().forward(
-            input_ids=input_ids,
-            attention_mask=_joined_mask(attention_mask),
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            labels=labels,
-            **options,
-        )
+        try:
+            return super().forward(
+                input_ids=input_ids,
+                attention_mask=_joined_mask(attention_mask),
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=encoder_outputs,
+                labels=labels,
+                **options,
+            )
+        except ValueError as error:
+            if labels is not None or decoder_input_ids is not None or "decoder_inputs_embeds" in options:
+                raise
+            raise InputError(
+                f"{type(self).__name__} got neither `labels` nor `decoder_input_ids`; give one of them, or call "
+                "`generate`, as `predict_with_generate=True` does."
+            ) from error
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,12 +17,11 @@ from transformers import (
     XLNetForQuestionAnswering,
 )
 
-from portico.checkpoint.manifest import refuse_oversized_model
-from portico.errors import InputError, loading_pretrained, printable
+from portico.errors import InputError, printable
+from portico.hub import loading_model
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
-from portico.trust.names import refuse_download
 
 _SETTING = "model.name_or_path"
 PLAIN_HEAD = "span"
@@ -75,19 +73,12 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
     """
     given = f"`{setting}={name_or_path}`"
     check_head(head)
-    # A hub name has at most one slash and starts with a letter.
-    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
-    if is_path and not Path(name_or_path).is_dir():
-        raise InputError(
-            f"{given} does not exist; set it to a folder written "
-            "by `save_pretrained`, such as the folder of a run, or to a name on the hub."
-        )
-    refuse_download(setting, name_or_path)
-    with loading_pretrained(
-        f"{given} cannot be loaded as a question answering model with its tokenizer",
+    with loading_model(
+        setting,
+        name_or_path,
+        "a question answering model with its tokenizer",
         "set it to a folder written by `save_pretrained`, or to a hub name such as bert-base-uncased.",
     ):
-        refuse_oversized_model(name_or_path)
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)

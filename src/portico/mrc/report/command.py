@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from portico.checkpoint.files import read_text
 from portico.cli.experiment import TARGET
 from portico.cli.settings import check_values, schema_of
 from portico.data.defects import shorten
@@ -162,7 +163,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         value = plain_yaml(text) if path.suffix == ".yaml" else json.loads(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise _unusable(path, f"cannot be read ({' '.join(str(error).split())[:300]})") from error

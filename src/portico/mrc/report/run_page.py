@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -136,9 +136,56 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
 
 
 def _all_scores(record: RunRecord) -> Markup:
-    scores = scores_of(record.metrics, f"eval_{record.headline}")
-    rows = [(name, f"{value:.4g}") for name, value in scores.items()]
-    return html_table(["score", "value"], rows) if rows else Markup()
+    rows = labelled_scores(record.metrics, f"eval_{record.headline}")
+    return html_table(["score", "value", "name"], rows) if rows else Markup()
+
+
+class _Row(NamedTuple):
+    label: str
+    form: str = "{:.1f}"
+    factor: float = 1.0
+
+
+# How scores of our metrics are shown: in 0..100, and by a longer name.
+_ROWS = {
+    "f1": _Row("F1"),
+    "exact": _Row("Exact match"),
+    "exact_match": _Row("Exact match"),
+    "HasAns_exact": _Row("Exact match where there is an answer"),
+    "HasAns_f1": _Row("F1 where there is an answer"),
+    "HasAns_total": _Row("Questions with an answer", "{:,.0f}"),
+    "NoAns_exact": _Row("Accuracy where there is none"),
+    "NoAns_f1": _Row("F1 where there is none"),
+    "NoAns_total": _Row("Questions without an answer", "{:,.0f}"),
+    "best_exact": _Row("Exact match at the best threshold"),
+    "best_f1": _Row("F1 at the best threshold"),
+    "best_exact_thresh": _Row("Threshold of the best exact match", "{:.3g}"),
+    "best_f1_thresh": _Row("Threshold of the best F1", "{:.3g}"),
+    "pr_exact_ap": _Row("Average precision of exact match"),
+    "pr_f1_ap": _Row("Average precision of F1"),
+    "pr_oracle_ap": _Row("Average precision of an oracle"),
+    "avg_passage_f1": _Row("Passage F1, mean of languages", factor=100.0),
+    "avg_minimal_f1": _Row("Minimal answer F1, mean of languages", factor=100.0),
+    "long_answer_best_f1": _Row("Long answer F1 at the best threshold", factor=100.0),
+    "short_answer_best_f1": _Row("Short answer F1 at the best threshold", factor=100.0),
+    "rouge1": _Row("ROUGE-1"),
+    "rouge2": _Row("ROUGE-2"),
+    "rougeL": _Row("ROUGE-L"),
+    "rougeLsum": _Row("ROUGE-L of sentences"),
+    "kilt_rougeL": _Row("ROUGE-L as KILT counts"),
+    **dict.fromkeys(("total", "num_questions", "long_answer_n"), _Row("Questions", "{:,.0f}")),
+    "loss": _Row("Loss", "{:.3f}"),
+}
+
+
+def labelled_scores(metrics: Mapping[str, float], *first: str) -> list[tuple[str, str, str]]:
+    """Return every score of an evaluation (``eval_...``), the ``first`` ones on top: label, value and name."""
+    rows: dict[str, tuple[str, str, str]] = {}
+    for name, value in scores_of(metrics, *first).items():
+        row = _ROWS.get(name, _Row(name, "{:.4g}"))
+        label = name if row.label in rows else row.label
+        rows[label] = (label, row.form.format(row.factor * value), name)
+    return list(rows.values())
 
 
 def lead(results: Sequence[QuestionResult]) -> str:

@@ -122,6 +122,13 @@ def test_invalid_use_is_refused(model):
         FiDModelForDownstreamTasks.from_config(CONFIGS["T5"], task_heads=EXTRACTIVE_HEAD)
     with pytest.raises(KeyError, match="no head 'qa_head'; set 'fid_head'"):
         model.set_task_head("qa_head")
+    if isinstance(model.config, T5Config):
+        with pytest.raises(
+            InputError, match="got neither `labels` nor `decoder_input_ids`; give one of them, or call"
+        ):
+            model(**passages())
+        with pytest.raises(ValueError, match=r"^(?!.*got neither)"):  # the plain model's own
+            model(labels=LABELS)
 
 
 def test_a_derived_class_accepts_the_head():
