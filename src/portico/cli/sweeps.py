@@ -37,7 +37,7 @@ from portico.cli.jobs import (
 )
 from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
-from portico.report.sweep_page import results, sweep_page
+from portico.report.sweep_page import sweep_page, sweep_results
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -55,7 +55,7 @@ def report_sweep(folder: Path) -> dict[str, Any]:
     console = Console()
     console.print(_table(summary))
     # Long paths must stay whole, so that they can be clicked and copied.
-    for line in (results(summary), f"Report of the sweep: {folder / SWEEP_PAGE}"):
+    for line in (sweep_results(summary), f"Report of the sweep: {folder / SWEEP_PAGE}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     return summary
 

@@ -61,7 +61,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
     return render_page(
         summary["name"],
-        results(summary),
+        sweep_results(summary),
         templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
             Section("What was searched", _search(summary), "Search"),
@@ -76,7 +76,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     )
 
 
-def results(summary: Mapping[str, Any]) -> str:
+def sweep_results(summary: Mapping[str, Any]) -> str:
     """Return how many runs finished and which is the best, with ties and with trivial answers that do as well."""
     jobs, goals = summary["jobs"], summary["goals"]
     best = [job for job in jobs if job["number"] in summary["best"]]
