@@ -1,10 +1,12 @@
 """Optimizer states that are read for the parameters of another run."""
 
-from pathlib import Path
+import io
+from pathlib import Path, PosixPath
 
 import torch
 
 from portico.checkpoint.sharded import shard_optimizer_state
+from portico.trust.files import _ShardTable
 
 
 def test_groups_without_parameters_are_passed_over():
@@ -17,3 +19,7 @@ def test_groups_without_parameters_are_passed_over():
     trained.step()
     fresh.load_state_dict(shard_optimizer_state(model, fresh, trained.state_dict(), Path("folder")))
     torch.testing.assert_close(fresh.state_dict(), trained.state_dict(), rtol=0, atol=0)
+
+
+def test_table_of_python_3_13_is_read():
+    assert _ShardTable(io.BytesIO(b"cpathlib._local\nPosixPath\n.")).load() is PosixPath
