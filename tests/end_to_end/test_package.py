@@ -1,5 +1,6 @@
 """What a package index gets: complete distributions, and a page without links that lead nowhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -47,6 +48,15 @@ def test_the_version_stands_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", portico.__version__)
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## [{portico.__version__}]" in changes
+
+
+def test_pages_name_the_pythons_of_the_classifiers():
+    named = [one.rpartition(" ")[2] for one in SETTINGS["project"]["classifiers"] if "Python :: 3." in one]
+    sentence = f"Python {named[0]} or later; tested on {', '.join(named[:-1])} and {named[-1]}."
+    for page in ("README.md", "docs/getting_started.md"):
+        assert sentence in (ROOT / page).read_text(encoding="utf-8"), page
+    newest = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
+    assert f"python: [{', '.join(map(json.dumps, named))}]" in newest
 
 
 def test_files_that_contributing_names_exist():
