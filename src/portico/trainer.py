@@ -857,7 +857,10 @@ class Trainer:
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule, of which this run may have run only a part.
         num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
-        metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
+        is_known = not math.isnan(num_samples)
+        metrics = hf_compat.speed_metrics(
+            "train", start_time, num_samples=num_samples if is_known else None, num_steps=num_steps
+        )
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss

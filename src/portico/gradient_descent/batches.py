@@ -74,9 +74,9 @@ def count_epochs(
         steps_in_epoch=num_batches,
         max_steps=sys.maxsize if per_epoch is None else per_epoch * num_epochs,
         gradient_accumulation_steps=num_gradient_accumulation_steps,
-        # 0 if a loader does not say: no speed is reported in examples.
         num_examples=num_examples,
-        num_train_samples=float(num_examples * num_epochs),
+        # NaN if a loader does not say: no speed is reported in examples.
+        num_train_samples=num_examples * num_epochs or math.nan,
         total_train_batch_size=num_gradient_accumulation_steps * world_size,
     )
 

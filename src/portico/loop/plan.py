@@ -64,7 +64,7 @@ class RunPlan:
     num_train_epochs: int  # passes, at most; the run may stop inside the last one
     num_update_steps_per_epoch: int  # in one pass
     num_examples: int  # in one pass
-    num_train_samples: float  # examples in the whole run, for the throughput figures
+    num_train_samples: float  # examples in the whole run, for the throughput figures; NaN if unknown
     total_train_batch_size: int  # examples that make one optimizer step, over all processes
     steps_in_epoch: int  # loader batches in one pass (HF's name)
     max_steps: int  # of the whole run

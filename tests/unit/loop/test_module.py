@@ -262,3 +262,8 @@ def test_evaluations_can_be_nested(outer, inner, trains, tmp_path):
     else:
         assert (result.predictions == again.predictions).all()
         assert result.metrics["test_loss"] == again.metrics["test_loss"]
+
+
+def test_a_run_of_no_step_has_a_speed(tmp_path):
+    metrics = toy_trainer(tmp_path, num_train_epochs=0).train().metrics
+    assert metrics["train_samples_per_second"] == metrics["train_steps_per_second"] == 0
