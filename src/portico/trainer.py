@@ -1294,7 +1294,7 @@ class Trainer:
         # Plain arguments of transformers 5 do not have it.
         is_older = is_overridden and getattr(self.args, "use_legacy_prediction_loop", False)
         loop = self.prediction_loop if is_older else self.evaluation_loop
-        # Also for an override with a loop of its own: training under transformers leaves the model's forward casting.
+        # Here too, for an overridden `evaluation_loop`: under transformers the forward still casts after training.
         was_trained = self.module.run is not None
         strategy = self.lightning_trainer.strategy
         with autocast_forward(self.model, strategy) if was_trained else contextlib.nullcontext():

@@ -197,7 +197,7 @@ def check_part_kinds(
 
 
 def check_callback(callback: object) -> None:
-    """Refuse what is no callback of transformers."""
+    """Raise ``InputTypeError`` unless ``callback`` is a callback of transformers, or has its methods."""
     # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
     if not hasattr(callback, "on_init_end"):
         advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""

@@ -151,9 +151,9 @@ class EngineConfig(HfTrainerDeepSpeedConfig):
 
 
 class _WithoutDestructor(LightningOptimizer):
-    """Lightning's wrapper of an optimizer, whose class it inherits from, also the destructor.
+    """Lightning's wrapper of an optimizer, without the destructor that it inherits from the optimizer's class.
 
-    In it DeepSpeed's optimizer for states in host memory frees its part in C++, which only the optimizer may do.
+    DeepSpeed's optimizer for states in host memory frees its part in C++ there, which must happen only once.
     """
 
     def __del__(self) -> None:

@@ -231,8 +231,8 @@ class DataLoaderShard(DataLoader[Any]):
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
         if self.num_workers:
-            # A trainer is collected as a cycle. Part of it, the queues would be finalized before the iterator, which
-            # could not tell its workers to end then, and would wait 5 s for each of them.
+            # A trainer is collected as a reference cycle. Queues in the cycle would be finalized before the iterator,
+            # which could then not tell its workers to end, and would wait 5 s for each of them.
             weakref.finalize(iterator, _keep, iterator._index_queues, iterator._workers).atexit = False
         return iterator
 
@@ -272,7 +272,7 @@ class DataLoaderShard(DataLoader[Any]):
 
 
 def _keep(*objects: Any) -> None:
-    """Have been passed the objects that a finalizer keeps alive."""
+    """Do nothing: a finalizer keeps its arguments alive until it is called."""
 
 
 @dataclass(frozen=True)
