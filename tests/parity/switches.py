@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import portico
 from parity import peers
 from portico.checkpoint.resume import load_rng_state
+from portico.compat.accelerate import GradientState
 from portico.compat.lightning import UnnormalizedLoss
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.loaders import DataLoaderShard, SeedableRandomSampler
@@ -82,10 +83,11 @@ def no_look_ahead(patch):
     def on_demand(self):
         self.end_of_dataloader, self.remainder = False, -1
         self.set_epoch(self.epoch)
-        with self.announce(self):
-            for index, batch in enumerate(DataLoader.__iter__(self)):
-                if index >= self.num_batches_to_skip:
-                    yield self._prepared(batch, False)
+        GradientState()._add_dataloader(self)
+        for index, batch in enumerate(DataLoader.__iter__(self)):
+            if index >= self.num_batches_to_skip:
+                yield self._prepared(batch, False)
+        GradientState()._remove_dataloader(self)
         self.epoch += 1
 
     patch.setattr(DataLoaderShard, "__iter__", on_demand)

@@ -29,11 +29,8 @@ def runs():
         weights = [parameter.tolist() for parameter in trainer.model.parameters()]
         outcomes.append({"history": history, "predictions": predictions, "weights": weights})
     shortcuts = {
-        "profiler": type(trainer.lightning_trainer.profiler).__name__ == "NullProfiler",
         "training loop": _comes_from_portico(trainer.lightning_trainer.fit_loop.epoch_loop, "advance"),
         "evaluation loop": _comes_from_portico(trainer.lightning_trainer.test_loop, "_evaluation_step"),
-        "hook name": _comes_from_portico(trainer.module, "__setattr__"),
-        "transfer": _comes_from_portico(trainer.module, "_on_before_batch_transfer"),
     }
     return outcomes, shortcuts
 

@@ -27,7 +27,7 @@ from portico.compat.accelerate import (
 )
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, logger
 from portico.compat.tree import map_tensors, pad_to_longest
-from portico.distributed.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
+from portico.distributed.loaders import prepare_data_loader, skip_first_batches
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.distributed.sharding import DataLoaderConfig
@@ -396,17 +396,6 @@ class Accelerator:
         reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
         return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
-    @contextmanager
-    def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
-        """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch.
-
-        As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: the loader
-        of the last epoch cuts what is gathered after the training.
-        """
-        self.gradient_state._add_dataloader(loader)
-        yield
-        self.gradient_state._remove_dataloader(loader)
-
     def _connected(self) -> "Strategy":
         strategy = self._strategy()
         connect(strategy)
@@ -635,9 +624,6 @@ class Accelerator:
             gather=self.gather_object,
         )
         prepared = [prepare_data_loader(one, config) if isinstance(one, DataLoader) else one for one in objects]
-        for loader in prepared:
-            if isinstance(loader, DataLoaderShard):
-                loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def prepare_data_loader(self, data_loader: "Loader", *args: object, **kwargs: object) -> Any:

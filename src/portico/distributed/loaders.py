@@ -8,8 +8,7 @@ same moments. Both come from accelerate (``data_loader.py``), which ``transforme
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
@@ -20,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from tqdm.auto import tqdm
 
 from portico import observers
+from portico.compat.accelerate import GradientState
 from portico.compat.transformers import BatchRebalanceSampler, find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
@@ -134,7 +134,6 @@ class DataLoaderShard(DataLoader[Any]):
         end_of_dataloader: Whether the last yielded batch is the final batch.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
         num_positions_kept: Number of last batches for which :meth:`position_after` knows the position in a stream.
-        announce: Context entered for each iteration, so that the accelerator knows which loader is active.
     """
 
     def __init__(
@@ -166,7 +165,6 @@ class DataLoaderShard(DataLoader[Any]):
         self.shared_generator = shared_generator  # takes the first process's state at the start of each iteration
         self.end_of_dataloader = False
         self.remainder = -1
-        self.announce: Callable[[DataLoaderShard], AbstractContextManager[Any]] = nullcontext
 
     @property
     def total_batch_size(self) -> int:
@@ -189,37 +187,40 @@ class DataLoaderShard(DataLoader[Any]):
             self.dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        with self.announce(self):
-            if self.shared_generator is not None:
-                self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
-            self.end_of_dataloader = False
-            examples: Examples = self.dataset
-            is_known = self.keeps_remainder and has_length(examples)
-            num_examples = len(examples) - self.first_example if is_known else 0
-            self.remainder = num_examples % self.total_batch_size if is_known else -1
-            self.set_epoch(self.epoch)
-            # The only `iter()` of this pass: each one draws a base seed from the global generator.
-            fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
-            own_batches = self._batches(fetched)
-            source = self._seekable() if self.num_positions_kept else None
-            self._positions = deque(maxlen=self.num_positions_kept)
-            if source is not None:
-                own_batches = self._positioned(own_batches, source)
-            batches = chain(own_batches, [_END])
-            to_skip = self.num_batches_to_skip
-            progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
-            # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
-            for index, (batch, upcoming) in enumerate(pairwise(batches)):
-                is_last = upcoming is _END
-                prepared = self._prepared(batch, is_last)
-                self.end_of_dataloader = is_last
-                if index >= to_skip:
-                    progress.close()
-                    yield prepared
-                else:
-                    progress.update()
-            progress.close()
-            self.epoch += 1
+        # As in accelerate 1.15, a loader that is not read to its end counts as iterated until it is deleted: the
+        # loader of the last epoch cuts what is gathered after the training.
+        GradientState()._add_dataloader(self)
+        if self.shared_generator is not None:
+            self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
+        self.end_of_dataloader = False
+        examples: Examples = self.dataset
+        is_known = self.keeps_remainder and has_length(examples)
+        num_examples = len(examples) - self.first_example if is_known else 0
+        self.remainder = num_examples % self.total_batch_size if is_known else -1
+        self.set_epoch(self.epoch)
+        # The only `iter()` of this pass: each one draws a base seed from the global generator.
+        fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
+        own_batches = self._batches(fetched)
+        source = self._seekable() if self.num_positions_kept else None
+        self._positions = deque(maxlen=self.num_positions_kept)
+        if source is not None:
+            own_batches = self._positioned(own_batches, source)
+        batches = chain(own_batches, [_END])
+        to_skip = self.num_batches_to_skip
+        progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
+        # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
+        for index, (batch, upcoming) in enumerate(pairwise(batches)):
+            is_last = upcoming is _END
+            prepared = self._prepared(batch, is_last)
+            self.end_of_dataloader = is_last
+            if index >= to_skip:
+                progress.close()
+                yield prepared
+            else:
+                progress.update()
+        progress.close()
+        self.epoch += 1
+        GradientState()._remove_dataloader(self)
 
     @property
     def _index_sampler(self) -> Iterable[Any]:
@@ -356,7 +357,7 @@ def skip_first_batches(
         source = rest._seekable()
         if position is not None and source is not None and position["source"] is not None:
             source.load_state_dict(position["source"])
-        rest.announce, rest.num_positions_kept = loader.announce, loader.num_positions_kept
+        rest.num_positions_kept = loader.num_positions_kept
         return rest
     plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
     return plain if by_index else _SkippedIterable(plain, num_batches)
@@ -399,9 +400,7 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
         options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
         options["first_example"] = num_examples
     own = ("config", "keeps_remainder", "epoch", "shared_generator")
-    again = type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
-    again.announce = loader.announce
-    return again
+    return type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
 
 
 def move_to_device(data: "Nested", device: torch.device | None, *, non_blocking: bool = False) -> Any:

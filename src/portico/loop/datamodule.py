@@ -68,7 +68,8 @@ class TrainFeed:
 class EvaluationFeed:
     """The batches of an evaluation, in the loader's order.
 
-    Its length is the length of the whole loader, since Lightning applies the limit; ``num_batches`` are yielded.
+    Its length is the length of the whole loader, since Lightning applies the limit; ``num_batches`` are yielded, which
+    are fewer if it ``is_cut``.
 
     Args:
         loader: Batches.
@@ -90,6 +91,7 @@ class EvaluationFeed:
         # An empty set is evaluated too, and has no metrics.
         if not self.is_whole and length != 0:
             self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
+        self.is_cut = self.num_batches is not None and self.num_batches < length
 
     def __len__(self) -> int:
         if not hf_compat.has_length(self.loader):
@@ -290,10 +292,10 @@ class TrainerDataModule(pl.LightningDataModule):
 
     def removing_collator(
         self, collator: "DataCollator", description: str | None, *, taken: Sequence[str]
-    ) -> "ColumnFilter":
+    ) -> hf_compat.RemoveColumnsCollator:
         """Return ``collator`` behind a filter that drops the columns that are not in ``taken``."""
         model_name = type(self.hf_trainer.model).__name__
-        return ColumnFilter(collator, taken, logger, model_name, description)
+        return hf_compat.RemoveColumnsCollator(collator, taken, logger, model_name, description)
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
         """Log once which columns of a set are dropped."""
@@ -304,20 +306,6 @@ class TrainerDataModule(pl.LightningDataModule):
         if columns and message not in self._announced:
             self._announced.add(message)
             logger.info(message)
-
-
-class ColumnFilter(hf_compat.RemoveColumnsCollator):
-    """A collator behind a filter of columns, with a fast path for examples that need no filtering."""
-
-    def __init__(self, data_collator: "DataCollator", signature_columns: Sequence[str], *options: Any) -> None:
-        super().__init__(data_collator, signature_columns, *options)
-        self._taken = frozenset(signature_columns)
-
-    def __call__(self, features: list[Any]) -> Any:
-        if set(map(type, features)) == {dict} and set().union(*features) <= self._taken:
-            # Copied, since collators take columns out of their examples.
-            return self.data_collator([*map(dict, features)])
-        return super().__call__(features)
 
 
 def train_sampler(

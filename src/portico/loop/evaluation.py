@@ -80,11 +80,6 @@ class EvaluationSession:
         # `predict` returns its arrays, with or without metrics.
         self.keeps_arrays = self.description == "Prediction" or not (self.batch_metrics or args.batch_eval_metrics)
 
-    def limit_to(self, feed: EvaluationFeed) -> None:
-        """Note how many batches ``feed`` will yield, if fewer than the loader has."""
-        if feed.num_batches is not None and feed.num_batches < len(feed):
-            self.num_batches = feed.num_batches
-
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         trainer = self.trainer
@@ -278,7 +273,7 @@ class LoopEvaluation:
                     prediction_loss_only=None if has_metrics else True,
                     metric_key_prefix=self.prefix if feed.name is None else f"{self.prefix}_{feed.name}",
                 )
-            self._session.limit_to(feed)
+            self._session.num_batches = feed.num_batches if feed.is_cut else None
             if self.is_sanity_check:
                 steps = trainer.lightning_trainer.num_sanity_val_steps
                 self._session.num_batches = int(min(steps, feed.num_batches or len(feed)))
@@ -312,7 +307,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     predicts = session.description == "Prediction"
     limit = "limit_test_batches" if predicts else "limit_val_batches"
     feed = EvaluationFeed(session.loader, getattr(pl_trainer, limit), limit)
-    session.limit_to(feed)
+    session.num_batches = feed.num_batches if feed.is_cut else None
     enclosing, module.evaluation = module.evaluation, session
     try:
         session.start()

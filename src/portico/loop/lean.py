@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import Optimizer
@@ -27,44 +27,6 @@ from portico.compat.lightning import USES_SHORTCUTS, DataFetcher, DataLoaderIter
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch
-
-
-class NullProfiler(PassThroughProfiler):
-    """Lightning's profiler that measures nothing, without a generator per hook.
-
-    Public: a profiler class of ours is public API; only ``profile`` differs from the documented type.
-    """
-
-    _nothing: AbstractContextManager[None] = nullcontext()
-
-    @override
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        return self._nothing
-
-
-class FastModule:
-    """A ``LightningModule`` with less work around each hook and batch.
-
-    The name of the current hook is set without ``nn.Module.__setattr__``: Lightning does so twenty times a step.
-    Public: none. Lightning's transfer of batches is skipped: the loaders and ``_prepare_inputs`` move them. Public:
-    an override of ``transfer_batch_to_device``, which Lightning still looks up and traces for every batch.
-    """
-
-    if USES_SHORTCUTS:
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if name == "_current_fx_name":
-                self.__dict__[name] = value
-            else:
-                super().__setattr__(name, value)
-
-        def _on_before_batch_transfer(self, batch: "Batch", dataloader_idx: int = 0) -> "Batch":
-            return batch
-
-        def _apply_batch_transfer_handler(
-            self, batch: "Batch", device: torch.device | None = None, dataloader_idx: int = 0
-        ) -> "Batch":
-            return batch
 
 
 class LeanEpochLoop(EpochLoop):
@@ -79,6 +41,7 @@ class LeanEpochLoop(EpochLoop):
 
     def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
         super().__init__(pl_trainer, min_steps, max_steps)
+        self.runs_own_steps = _is_plain(pl_trainer.strategy)
         self.val_loop = LeanEvaluationLoop(
             pl_trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
         )
@@ -91,12 +54,9 @@ class LeanEpochLoop(EpochLoop):
         self.is_lean = not (
             isinstance(data_fetcher, DataLoaderIterDataFetcher)
             or self._should_check_val_epoch()
-            or _defines("on_train_batch_start", pl_trainer.lightning_module, pl.LightningModule)
+            or type(pl_trainer.lightning_module).on_train_batch_start is not pl.LightningModule.on_train_batch_start
             or any(config.reduce_on_plateau for config in pl_trainer.lr_scheduler_configs)
         )
-        if self.is_lean:
-            data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
-        self.runs_own_steps = _is_plain(pl_trainer.strategy, _TRAINING_STEPS)
 
     @property
     @override
@@ -229,11 +189,14 @@ def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callab
 class LeanEvaluationLoop(EvaluationLoop):
     """Lightning's loop over the batches of an evaluation, lean as :class:`LeanEpochLoop` is. Public: none."""
 
+    def __init__(self, pl_trainer: pl.Trainer, *options: Any, **more: Any) -> None:
+        super().__init__(pl_trainer, *options, **more)
+        self.runs_own_steps = _is_plain(pl_trainer.strategy)
+
     @override
     def reset(self) -> None:
         super().reset()
         self.hooks = _DefinedHooks(self.trainer)
-        self.runs_own_steps = _is_plain(self.trainer.strategy, _EVALUATION_STEPS)
         fetcher = self._data_fetcher
         assert fetcher is not None, "made by the method of the base class"
         self.is_lean = (
@@ -242,8 +205,6 @@ class LeanEvaluationLoop(EvaluationLoop):
             and not self.trainer.sanity_checking
         )
         self._stage_name = "test" if self.trainer.testing else "validation"
-        if self.is_lean:
-            fetcher._start_profiler = fetcher._stop_profiler = _do_nothing
 
     @override
     def _evaluation_step(
@@ -284,29 +245,9 @@ class LeanEvaluationLoop(EvaluationLoop):
             raise SIGTERMException
 
 
-# Only a strategy that defines none of these, in full precision, leaves the steps to the loops above.
-_TRAINING_STEPS = (
-    "batch_to_device",
-    "training_step",
-    "post_training_step",
-    "pre_backward",
-    "backward",
-    "post_backward",
-    "optimizer_step",
-    "handles_gradient_accumulation",
-    "block_backward_sync",
-)
-_EVALUATION_STEPS = ("batch_to_device", "validation_step", "test_step")
-
-
-def _is_plain(strategy: Strategy, steps: tuple[str, ...]) -> bool:
-    plain = type(strategy.precision_plugin) is Precision
-    return plain and not any(_defines(name, strategy, Strategy) for name in steps)
-
-
-def _defines(name: str, owner: object, base: type) -> bool:
-    """Return whether ``owner``, or its class, replaces the attribute ``name`` of ``base``."""
-    return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
+def _is_plain(strategy: Strategy) -> bool:
+    """Return whether ``strategy`` adds nothing to a step, so that the loops above may run it."""
+    return type(strategy) is SingleDeviceStrategy and type(strategy.precision_plugin) is Precision
 
 
 def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
@@ -354,14 +295,10 @@ class _DefinedHooks:
         return output
 
 
-def _do_nothing() -> None:
-    pass
-
-
 def use_lean_loops(pl_trainer: pl.Trainer) -> None:
     """Make ``pl_trainer`` use the lean loops, and restore only the handlers of signals that Lightning may set.
 
-    Lightning ignores SIGINT once it has handled an interrupt, until the end of its run. Public: none.
+    By itself Lightning restores all handlers after a run, also those that a callback has set. Public: none.
     """
     if not USES_SHORTCUTS:
         return
@@ -374,7 +311,7 @@ def use_lean_loops(pl_trainer: pl.Trainer) -> None:
         return {one: signal.getsignal(one) for one in signals}
 
     pl_trainer._signal_connector._get_current_signal_handlers = current_handlers  # type: ignore[method-assign]
-    if isinstance(pl_trainer.profiler, NullProfiler):  # type: ignore[attr-defined]  # set by a connector
+    if type(pl_trainer.profiler) is PassThroughProfiler:  # type: ignore[attr-defined]  # set by a connector
         loop = pl_trainer.fit_loop
         loop.epoch_loop = LeanEpochLoop(pl_trainer, loop.min_steps, loop.max_steps)
         validating, testing = RunningStage.VALIDATING, RunningStage.TESTING

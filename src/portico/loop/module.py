@@ -23,7 +23,7 @@ from portico.distributed.model_parallel import ShardedStrategy, is_empty
 from portico.distributed.processes import connect
 from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
-from portico.loop.lean import FastModule, step_optimizer, without_autocast
+from portico.loop.lean import step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
 from portico.loop.optim import STEP_AFTER_EVALUATION, scheduler_config
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MODEL_KEY = "portico_model"  # in a checkpoint of Lightning
 
 
-class TrainerModule(FastModule, pl.LightningModule):
+class TrainerModule(pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
     The user's own ``lightning.Trainer`` can run it too (:mod:`portico.loop.plain_trainer`), and
@@ -49,6 +49,8 @@ class TrainerModule(FastModule, pl.LightningModule):
         model: The model; by default the model of ``trainer``, or else a new one like the model in a checkpoint.
         trainer: The trainer whose methods are called; without a trainer the module only computes ``module(**inputs)``.
     """
+
+    runs_steps_on_host = False  # whether a strategy with a program of its own leaves the steps to the host
 
     def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
         super().__init__()
@@ -64,8 +66,7 @@ class TrainerModule(FastModule, pl.LightningModule):
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have replaced since the last run."""
-        if self.model is not model:
-            self.model = model  # None: a search released the model of its last trial
+        self.model = model  # None: a search released the model of its last trial
 
     def set_wrapped_model(self, wrapped: nn.Module) -> None:
         """Train through ``wrapped``: the strategy's wrapper around the model."""
@@ -317,13 +318,9 @@ class TrainerModule(FastModule, pl.LightningModule):
             lightning_compat.publish_metrics(self.trainer, metrics)
 
     def on_validation_model_eval(self) -> None:
-        """Do nothing: the session sets evaluation mode."""
+        """Do nothing: the session sets evaluation mode, in which the model stays afterwards, as in transformers."""
 
-    def on_validation_model_train(self) -> None:
-        """Stay in evaluation mode, as Hugging Face does after an evaluation."""
-
-    on_test_model_eval = on_validation_model_eval
-    on_test_model_train = on_validation_model_train
+    on_validation_model_train = on_test_model_eval = on_test_model_train = on_validation_model_eval
 
 
 class BackwardPass:

@@ -105,7 +105,7 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
-from portico.loop.lean import NullProfiler, use_lean_loops
+from portico.loop.lean import use_lean_loops
 from portico.loop.module import BackwardPass
 from portico.loop.plan import ResumePoint, RunPlan
 
@@ -551,7 +551,6 @@ def build_lightning_trainer(
     are the user's arguments, as checked by :func:`~portico.validation.check_lightning_kwargs`.
     """
     options: dict[str, Any] = {
-        "profiler": NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
         # A sanity check runs the evaluation loader, which takes time, and reads a stream from its start.
         "num_sanity_val_steps": 0,
         "enable_model_summary": False,

@@ -1,4 +1,3 @@
-import inspect
 import logging
 import signal
 import sys
@@ -11,7 +10,6 @@ import pytest
 import torch
 import transformers
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.profilers import PassThroughProfiler
 
 from models import toy_trainer
 from portico.compat import lightning as lightning_internals
@@ -23,7 +21,6 @@ from portico.compat.lightning import (
     quiet_lightning,
 )
 from portico.loop.datamodule import TrainFeed
-from portico.loop.lean import NullProfiler
 
 
 def test_checked_version_is_installed():
@@ -110,43 +107,6 @@ def test_evaluation_during_fit_restores_trainer_state(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [watch]}, eval_strategy="steps", eval_steps=1)
     trainer.train()
     assert [str(stage.value) for stage in watch.stages] == ["validate", "train"] * 10
-
-
-def test_null_profiler_contexts_can_be_nested():
-    profiler = NullProfiler()
-    with profiler.profile("outer"), profiler.profile("inner"):
-        profiler.start("action")
-        profiler.stop("action")
-    assert profiler.summary() == ""
-
-
-def test_null_profiler_replaces_default(tmp_path):
-    assert isinstance(toy_trainer(tmp_path).lightning_trainer.profiler, NullProfiler)
-    for name in ("start", "stop"):
-        theirs, ours = (getattr(profiler, name) for profiler in (PassThroughProfiler, NullProfiler))
-        assert inspect.signature(ours) == inspect.signature(theirs)
-
-
-def test_batches_are_not_transferred(tmp_path):
-    trainer = toy_trainer(tmp_path)
-    batch = {"x": torch.ones(2, 3)}
-    seen = []
-    step = trainer.module.training_step
-    trainer.module.training_step = lambda batch, batch_idx: (seen.append(batch), step(batch, batch_idx))[1]
-    trainer.get_batch_samples = _remembering(trainer.get_batch_samples, given := [])
-    trainer.train()
-    assert [id(batch) for batch in seen] == [id(batch) for batch in given]
-    strategy = trainer.lightning_trainer.strategy
-    assert strategy.batch_to_device(trainer.module._on_before_batch_transfer(batch)) is batch
-
-
-def _remembering(get_batch_samples, given):
-    def fetch(*args):
-        window, num_items = get_batch_samples(*args)
-        given.extend(window)
-        return window, num_items
-
-    return fetch
 
 
 def test_loss_gets_no_extra_operation():
