@@ -1,3 +1,4 @@
+import functools
 import gc
 import logging
 import os
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from lightning.fabric.utilities import registry
 from transformers.utils import logging as transformers_logging
 
 from portico.cli import main
@@ -18,6 +20,8 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Each test compiles its own graphs.
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
+# Lightning reads the metadata of every installed package for each `lightning.Trainer`: half of the time of a toy run.
+registry.entry_points = functools.cache(registry.entry_points)
 # Runs log to the logger of transformers, which does not propagate to pytest's handler by default.
 transformers_logging.enable_propagation()
 
