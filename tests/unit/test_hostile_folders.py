@@ -1,5 +1,7 @@
 """Every command over a zoo of hostile folders: no code of theirs runs, and each refusal is a sentence."""
 
+import copy
+import functools
 import os
 import re
 import shutil
@@ -119,19 +121,22 @@ def walk_pages(server, sockets):
             assert hostile_folders.MARKUP not in page.text
 
 
+@functools.cache
+def composed(mode):
+    return compose([*QUIET, *(SMALL if mode == "train" else ()), f"mode={mode}"], experiment="text_classification")
+
+
 @pytest.fixture
 def commands(tmp_path, command_line, monkeypatch):
     """Each command as a function of a folder."""
     monkeypatch.setattr("portico.mrc.demo.Server.run", walk_pages)
 
-    def classification(mode, *overrides):
-        settings = compose([*QUIET, f"mode={mode}", *overrides], experiment="text_classification")
+    def classification(mode, group, name, folder):
+        settings = copy.deepcopy(composed(mode))
+        settings[group][name] = str(folder)
         out = tmp_path / "out"
         out.mkdir()
         getattr(experiment_of(settings, str(out)), mode)()
-
-    def resume(folder):
-        classification("train", *SMALL, f"args.resume_from_checkpoint={folder / 'checkpoint-2'}")
 
     def job(folder):
         experiment = f"{SearchedExperiment.__module__}.{SearchedExperiment.__qualname__}"
@@ -152,9 +157,9 @@ def commands(tmp_path, command_line, monkeypatch):
         "job": job,
         "search": search,
         "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
-        "resume": resume,
-        "evaluate": lambda folder: classification("evaluate", f"model.name_or_path={folder}"),
-        "predict": lambda folder: classification("predict", f"model.name_or_path={folder}"),
+        "resume": lambda folder: classification("train", "args", "resume_from_checkpoint", folder / "checkpoint-2"),
+        "evaluate": lambda folder: classification("evaluate", "model", "name_or_path", folder),
+        "predict": lambda folder: classification("predict", "model", "name_or_path", folder),
         "demo": lambda folder: demo.main([str(folder), "--port", "0", "--device", "cpu"]),
     }
 
