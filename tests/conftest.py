@@ -66,6 +66,9 @@ SLOWEST = [
 ]
 
 
+_NUM_FROZEN_MODULES = pytest.StashKey[int]()
+
+
 def pytest_configure(config):
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would sort files by their number of tests
         config.option.loadscopereorder = False
@@ -79,11 +82,12 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: (places.get(item.path, len(places)), -numbers[item.path]))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cheap_collections():
-    """Exempt existing objects from garbage collection, which transformers runs in full for each training."""
-    gc.collect()
-    gc.freeze()
+def pytest_runtest_setup(item):
+    """Exempt what imports have made from garbage collection, which transformers runs in full for each training."""
+    if len(sys.modules) > item.config.stash.get(_NUM_FROZEN_MODULES, 0):
+        item.config.stash[_NUM_FROZEN_MODULES] = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
