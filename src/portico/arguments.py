@@ -426,6 +426,7 @@ _LEAST_ARGUMENTS = {
     "eval_accumulation_steps": 1,
     "gradient_accumulation_steps": 1,
     "learning_rate": 0,
+    "neftune_noise_alpha": 0,
     "num_train_epochs": 0,
     "per_device_eval_batch_size": 1,
     "per_device_train_batch_size": 1,
@@ -448,7 +449,34 @@ _RULES = {
     "log_level_replica": Rule((str,)),
     "metric_for_best_model": Rule((str, NoneType)),
     "optim_args": Rule((str, NoneType)),
+    "output_dir": Rule((str, NoneType)),
     "torch_compile_mode": Rule((str, NoneType)),
+}
+# Arguments that may not be None, for some only under these values of another; transformers accepts None for the rest.
+_NEEDED: Mapping[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(
+        (
+            "dataloader_drop_last",
+            "dataloader_num_workers",
+            "gradient_accumulation_steps",
+            "include_for_metrics",
+            "label_smoothing_factor",
+            "log_level",
+            "log_level_replica",
+            "max_grad_norm",
+            "max_steps",
+            "num_train_epochs",
+            "per_device_eval_batch_size",
+            "per_device_train_batch_size",
+            "seed",
+            "use_cache",
+            "warmup_steps",
+            "weight_decay",
+        )
+    ),
+    "eval_delay": ("eval_strategy", "steps", "epoch"),
+    "logging_steps": ("logging_strategy", "steps"),
+    "save_steps": ("save_strategy", "steps"),
 }
 
 
@@ -480,9 +508,18 @@ def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
     owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
-        if name not in PLACEMENT and not rule.suits(value):  # the placement refuses its own
+        if name in PLACEMENT or (value is None and not _is_needed(args, name, rule)):  # the placement refuses its own
+            continue
+        if value is None or not rule.suits(value):
             problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
             raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
+
+
+def _is_needed(args: HFTrainingArguments, name: str, rule: Rule) -> bool:
+    if NoneType in rule.kinds or name in RENAMED:
+        return False
+    condition = _NEEDED.get(name)
+    return bool(rule.choices) or (name in _NEEDED and (not condition or getattr(args, condition[0]) in condition[1:]))
 
 
 # ---- The fastest arguments ----

@@ -624,6 +624,10 @@ def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
     """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
     if not isinstance(data, Mapping):
         return [(argument, data)]
+    if not data:
+        logger.warning(
+            "`%s` is an empty dict, so an evaluation measures nothing; put sets into it, by name.", argument
+        )
     return [(f"{argument}[{name!r}]", one) for name, one in data.items()]
 
 

@@ -231,7 +231,7 @@ def test_every_training_argument_of_every_wrong_kind_works_or_is_rejected_by_nam
     else:
         start = partial(OWN_ARGUMENTS[name], tmp_path)
     messages = []
-    for value in (2.5, -3, "text", ["text"], {"a": 1}):
+    for value in (2.5, -3, "text", ["text"], {"a": 1}, None, float("nan"), ""):
         try:
             made = start(**{name: value})
             if isinstance(made, portico.Trainer):
@@ -257,6 +257,9 @@ def test_every_training_argument_of_every_wrong_kind_works_or_is_rejected_by_nam
         ),
         ("label_names", "labels", r"`label_names='labels'` is a string; set it to a list, or None"),
         ("metric_for_best_model", 3, r"`metric_for_best_model=3` cannot be used; set it to a string, or None"),
+        ("seed", None, r"`seed=None` cannot be used; set it to an integer from 0 to 4294967295"),
+        ("optim", None, r"`optim=None` cannot be used; set it to one of 'adamw_torch', "),
+        ("save_steps", None, r"`save_steps=None` cannot be used; set it to a number"),
         ("accelerator_config", {"a": 1}, r"`accelerator_config` has no field a; it has split_batches"),
     ],
 )
@@ -267,7 +270,16 @@ def test_wrong_kind_of_argument_is_rejected_where_the_arguments_are_made(name, v
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_steps", 3.0), ("bf16", "true"), ("fp16", 0), ("seed", np.int64(3)), ("run_name", 3), ("report_to", "none")],
+    [
+        ("save_only_model", None),
+        ("learning_rate", None),
+        ("max_steps", 3.0),
+        ("bf16", "true"),
+        ("fp16", 0),
+        ("seed", np.int64(3)),
+        ("run_name", 3),
+        ("report_to", "none"),
+    ],
 )
 def test_values_that_transformers_takes_freely_are_taken(name, value, tmp_path):
     assert getattr(portico.TrainingArguments(tmp_path, use_cpu=True, **{name: value}), name) in (value, [], [value])
@@ -287,6 +299,10 @@ def test_arguments_that_need_another_are_rejected_by_name(arguments, match, tmp_
 
 
 def test_output_folder_that_cannot_be_made_is_rejected(tmp_path):
+    for value in (3, ["run"], {"run": 1}):
+        with pytest.raises(portico.InputError, match=r"`output_dir=.* cannot be used; set it to a string"):
+            portico.TrainingArguments(value)
+    refused("", "`output_dir=''` names no folder; set it to one")
     (tmp_path / "file").write_text("")
     for folder, reason in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "run", "Not a directory")):
         refused(folder, rf"`output_dir='{folder}'` cannot be made a folder \({reason}")
@@ -444,6 +460,25 @@ def test_optimizer_of_another_model_is_said(tmp_path, caplog):
         caplog.clear()
         toy_trainer(tmp_path, parts={"model": trained, "optimizers": (torch.optim.SGD(model.parameters()), None)})
         assert ("holds no parameter of the model" in caplog.text) is (model is not trained)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"lr": 0.1, "momentu": 0.9}, "SGD cannot be made with lr=0.1, momentu=0.9: .*unexpected keyword.*'momentu'"),
+        ({"lr": -1}, "SGD cannot be made with lr=-1: Invalid learning rate.*Correct `optimizer_cls_and_kwargs`"),
+    ],
+)
+def test_arguments_that_the_optimizer_refuses_are_named(kwargs, match, tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"optimizer_cls_and_kwargs": (torch.optim.SGD, kwargs)})
+    with pytest.raises(portico.InputError, match=match):
+        trainer.train()
+
+
+def test_an_evaluation_of_nothing_is_announced(tmp_path, caplog):
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": {}}, eval_strategy="epoch")
+    assert "`eval_dataset` is an empty dict, so an evaluation measures nothing; put sets into it" in caplog.text
+    assert trainer.evaluate() == {}  # as under transformers
 
 
 def test_what_is_no_callback_cannot_be_added(tmp_path):

@@ -62,6 +62,7 @@ OTHERS_OF_GROUP = {
     "data": "A dataset of the hub is set by data.dataset_name={}, files by data.train_file.",
     "model": "A folder or a model of the hub is set by model.name_or_path={}.",
 }
+_USELESS_COMMA = re.compile(r",\s*(?=$|[],)}])")
 
 
 @contextmanager
@@ -91,6 +92,12 @@ def in_words_of_the_command_line(message: str) -> str:
 def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
     """Return what is wrong with the configuration, as one paragraph; ``names`` returns the keys that may be set."""
     if isinstance(error, OverrideParseException):
+        without = _USELESS_COMMA.sub("", error.override)
+        if without != error.override:
+            return (
+                f"Cannot read '{error.override}': a value is missing after a comma. Write {without}, without spaces "
+                "between the values."
+            )
         reason = _one_line(error).split(" See https://")[0]
         return (
             f"Cannot read '{error.override}' ({reason}). Write key=value, and quote a value that holds spaces, "

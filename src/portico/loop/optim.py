@@ -85,7 +85,16 @@ def build_optimizer(
             f"{type(model).__name__} has no parameter that is trained: `requires_grad` is False for all of them; set "
             "it to True for those to train."
         )
-    optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
+    try:
+        optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
+    except (TypeError, ValueError) as error:
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items() if name not in _OWN_PARAMETERS)
+        raise kind(
+            f"The optimizer {getattr(optimizer_cls, '__name__', optimizer_cls)} cannot be made with {given}: "
+            f"{str(error).rstrip('.')}. Correct `optimizer_cls_and_kwargs`, or, without it, `optim_args`, "
+            "`learning_rate`, `adam_beta1`, `adam_beta2` and `adam_epsilon`."
+        ) from error
     if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
         _keep_embeddings_in_32_bits(model)
     if hasattr(optimizer, "fused_backward"):  # LOMO updates the weights during the backward pass

@@ -42,7 +42,7 @@ from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
-from portico.mrc.metrics.baselines import check_score, scores_of_texts
+from portico.mrc.metrics.baselines import NOT_OF_A_METRIC, check_score, scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
@@ -58,8 +58,7 @@ from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
-# Metrics of an evaluation that are not scores, and prefixes of the metrics of a training.
-_NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+# Prefixes of the metrics of a training.
 _OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
 _NOTHING_ANSWERED = (
@@ -114,7 +113,7 @@ class MRCExperiment(TrainerExperiment):
         metric = self._prepared_metric
         if self._score_names and (best := args.metric_for_best_model) is not None:
             key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
-            check_score(key, best.removeprefix("eval_"), [*self._score_names, *_NOT_OF_A_METRIC])
+            check_score(key, best.removeprefix("eval_"), [*self._score_names, *NOT_OF_A_METRIC])
         texts = [text for example in self.examples.train for text in (*contexts_of(example), example["question"])]
         model, tokenizer = load_model(self.model, texts, self.preprocess)
         return self._trainer()(
@@ -132,7 +131,7 @@ class MRCExperiment(TrainerExperiment):
         """Raise an ``InputError`` if the run will not report this objective, as far as the metric is known."""
         if not self._score_names or name.startswith(_OF_TRAINING):
             return
-        names = [*self._score_names, *_NOT_OF_A_METRIC, "samples"]
+        names = [*self._score_names, *NOT_OF_A_METRIC, "samples"]
         if name == f"eval_{self.headline}":
             check_score("metric.headline", self.headline, names)
         check_score("objective.metric", name, [f"eval_{one}" for one in names])

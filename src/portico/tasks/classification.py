@@ -160,8 +160,13 @@ class TextClassification(Task[Tokenizer]):
     def _predicted(self, predictions: Predictions) -> Array:
         return np.squeeze(first(predictions), axis=-1) if self._is_regression else best_class(predictions)
 
-    def scores(self, prediction: EvalPrediction) -> dict[str, float]:
+    @property
+    def score_names(self) -> Sequence[str]:
         names = self.metrics or ["mse" if self._is_regression else "accuracy"]
+        return [*names, "combined_score"] if len(set(names)) > 1 else names
+
+    def scores(self, prediction: EvalPrediction) -> dict[str, float]:
+        names = [name for name in self.score_names if name in _METRICS]
         predicted, labels = self._predicted(prediction.predictions), label_array(prediction)
         found = {name: _METRICS[name](predicted, labels) for name in names}
         return {**found, "combined_score": float(np.mean(list(found.values())))} if len(found) > 1 else found
@@ -181,6 +186,7 @@ class TokenClassification(Task[Tokenizer]):
 
     model_class: ClassVar[Any] = AutoModelForTokenClassification
     lowercase: ClassVar[bool] = False  # names begin with a capital
+    score_names: ClassVar[Sequence[str]] = ("precision", "recall", "f1", "accuracy")
     made = staticmethod(corpus.report)
 
     text_column: str = "tokens"
@@ -314,6 +320,7 @@ class MultipleChoice(Task[Tokenizer]):
     """Chooses the ending that fits a beginning, on records in the form of SWAG."""
 
     model_class: ClassVar[Any] = AutoModelForMultipleChoice
+    score_names: ClassVar[Sequence[str]] = ("accuracy",)
     made = staticmethod(corpus.story)
 
     context_column: str = "sent1"

@@ -34,6 +34,7 @@ from portico.cli.experiment import (
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
 from portico.loop.metrics import TorchMetrics
+from portico.mrc.metrics.baselines import NOT_OF_A_METRIC, check_score
 from portico.report.charts import Series, curve, training_charts
 from portico.report.page import (
     REPORT_PAGE,
@@ -128,8 +129,12 @@ class TaskExperiment(TrainerExperiment):
         )
 
     def _trainer_of(self, args: TrainingArguments, train: Sequence[Record], validation: Sequence[Record]) -> Trainer:
-        texts = (text for record in train for text in self.task.texts(record))
         classes = self.task.classes(train)
+        self.task.labels = list(map(str, classes))  # as far as known; the labels of the model follow
+        has_scores = getattr(args, "predict_with_generate", True)
+        if train and args.metric_for_best_model is not None:
+            self._check_best_metric(args.metric_for_best_model.removeprefix("eval_"), has_scores)
+        texts = (text for record in train for text in self.task.texts(record))
         model, processor = load_model(self.model, self.task, texts, classes)
         config = config_of(model)
         known = dict(enumerate(map(str, classes))) if config is None else config.id2label
@@ -138,7 +143,6 @@ class TaskExperiment(TrainerExperiment):
         train_limit = getattr(self.data, "max_train_samples", None)
         eval_limit = getattr(self.data, "max_eval_samples", None)
         self.records = validation[:eval_limit]
-        has_scores = getattr(args, "predict_with_generate", True)
         trainer: Trainer = self.trainer(
             model=model,
             args=args,
@@ -151,6 +155,13 @@ class TaskExperiment(TrainerExperiment):
             **self.callback_arguments(self.trainer),
         )
         return trainer
+
+    def _check_best_metric(self, name: str, has_scores: bool) -> None:
+        # A class of the user may report other scores.
+        parts = (getattr(self.trainer, "func", self.trainer), type(self.task))
+        names = self.task.score_names if has_scores else ()
+        if type(self.metric) is ScoresOfTask and all(part.__module__.startswith("portico.") for part in parts):
+            check_score("args.metric_for_best_model", name, [*names, *NOT_OF_A_METRIC])
 
     def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
         self.shown_predictions = first(prediction.predictions)[:_SHOWN_ROWS]

@@ -61,6 +61,7 @@ class ImageClassification(Task[ImageProcessor]):
     """Predicts a class for a picture. Training sees a random part of each picture, mirrored every other time."""
 
     model_class: ClassVar[Any] = AutoModelForImageClassification
+    score_names: ClassVar[Sequence[str]] = ("accuracy",)
     predictions_file: ClassVar[str] = "predict_results.txt"
     made = staticmethod(corpus.picture)
     read = staticmethod(pictures_below)

@@ -117,6 +117,7 @@ class CausalLM(LanguageModeling):
     """Predicts the next token of texts that are joined and cut into blocks."""
 
     model_class: ClassVar[Any] = AutoModelForCausalLM
+    score_names: ClassVar[Sequence[str]] = ("accuracy",)
     size_key: ClassVar[str] = "task.block_size"
     predictions_file: ClassVar[str] = "generated_predictions.txt"
     lowercase: ClassVar[bool] = False
@@ -163,6 +164,7 @@ class MaskedLM(LanguageModeling):
     """Predicts the masked tokens of texts that are joined and cut into blocks, or taken one by one."""
 
     model_class: ClassVar[Any] = AutoModelForMaskedLM
+    score_names: ClassVar[Sequence[str]] = ("accuracy",)
     size_key: ClassVar[str] = "task.max_seq_length"
 
     max_seq_length: int | None = setting(None, least=1)

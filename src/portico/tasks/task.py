@@ -136,6 +136,11 @@ class Task(ABC, Generic[ProcessorT]):
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
         """Return the metrics of an evaluation."""
 
+    @property
+    def score_names(self) -> Sequence[str]:
+        """The names in :meth:`scores`, as far as they are known before an evaluation; by default none are."""
+        return ()
+
     def further_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return scores computed from the metrics of an evaluation; by default none."""
         return {}

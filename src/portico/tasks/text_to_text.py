@@ -46,6 +46,8 @@ class TextToText(Task[Tokenizer]):
     model_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     predictions_file: ClassVar[str] = "generated_predictions.txt"
     lowercase: ClassVar[bool] = False
+    text_score_names: ClassVar[Sequence[str]] = ("exact_match",)
+    """The names in :meth:`text_scores`."""
 
     source_column: str = "source"
     """Key of the string that is read."""
@@ -128,6 +130,10 @@ class TextToText(Task[Tokenizer]):
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
         return [" ".join(text.split()) for text in self._decoded(first(predictions))]
 
+    @property
+    def score_names(self) -> Sequence[str]:
+        return [*self.text_score_names, "gen_len"]
+
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
         tokens = first(prediction.predictions)
         scores = self.text_scores(self._decoded(tokens), self._decoded(label_array(prediction)))
@@ -150,6 +156,7 @@ def _string(value: object, column: str) -> str:
 class Summarization(TextToText):
     """Summaries, scored by ROUGE."""
 
+    text_score_names: ClassVar[Sequence[str]] = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     made = staticmethod(corpus.article)
 
     source_column: str = "document"
@@ -167,14 +174,13 @@ class Summarization(TextToText):
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         """Return ROUGE F1 in 0..100: the median of bootstrapped means, as the package ``evaluate`` reports it."""
         scoring, scorer_class = _rouge()
-        names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-        scorer = scorer_class(names, use_stemmer=True)
+        scorer = scorer_class(self.text_score_names, use_stemmer=True)
         aggregator = scoring.BootstrapAggregator()
         split = sentence_splitter()
         for text, target in zip(texts, targets, strict=True):
             aggregator.add_scores(scorer.score("\n".join(split(target)), "\n".join(split(text))))
         found = aggregator.aggregate()
-        return {name: round(float(found[name].mid.fmeasure) * _PERCENT, 4) for name in names}
+        return {name: round(float(found[name].mid.fmeasure) * _PERCENT, 4) for name in self.text_score_names}
 
 
 def _rouge() -> tuple[Any, Callable[..., Any]]:
@@ -192,6 +198,7 @@ def _rouge() -> tuple[Any, Callable[..., Any]]:
 class Translation(TextToText):
     """Translations, scored by BLEU."""
 
+    text_score_names: ClassVar[Sequence[str]] = ("bleu",)
     made = staticmethod(corpus.translation)
 
     translation_column: str = "translation"

@@ -13,6 +13,7 @@ import torch
 from portico.cli import compose
 from portico.cli.composition import experiment_of
 from portico.errors import InputError
+from portico.mrc.metrics.baselines import NOT_OF_A_METRIC
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData
@@ -57,6 +58,9 @@ def test_trains_evaluates_and_predicts_offline(name, tmp_path, capsys):
     size, score, file = RUNS[name]
     trained = run(name, tmp_path / "run", *size)
     assert score in trained
+    task = experiment_of(compose([], experiment=name), str(tmp_path)).task
+    reported = {one.removeprefix("eval_") for one in trained if one.startswith("eval_")}
+    assert reported - {*NOT_OF_A_METRIC, "samples"} == set(task.score_names)
     assert "Time of the whole run" in capsys.readouterr().out
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"model.safetensors", "all_results.json", "trainer_state.json", "report.html"} <= written
@@ -150,6 +154,10 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
         (
             ["task.metrics=[mse]"],
             r"`task.metrics=\['mse'\]` has mse, which does not measure 2 classes; use any",
+        ),
+        (
+            ["args.metric_for_best_model=eval_acuracy", "args.load_best_model_at_end=true"],
+            "`args.metric_for_best_model=acuracy` is not a score of this run; set it to one of accuracy, ",
         ),
         (["task.metrics=[bleu]"], "`task.metrics=.*` has bleu; use any of accuracy, f1"),
         (["model.num_attention_heads=7"], "No small BERT can be made with `model.num_attention_heads=7`"),

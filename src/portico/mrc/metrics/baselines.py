@@ -11,6 +11,9 @@ from portico.mrc.metrics.squad import AnswerTexts, SquadV2
 
 _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
 
+# What an evaluation reports besides scores; the best checkpoint can be chosen by each.
+NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
 
 def scores_of_texts(
     metric: object,
