@@ -99,6 +99,20 @@ def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
 
 
 @contextmanager
+def explaining_panics() -> Iterator[None]:
+    """Raise an :class:`InputError` where a tokenizer panics, which is no ``Exception``: a limit was reached."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InputError(
+            f"The tokenizer cannot read a text ({reason_of(error)}); correct the regular expressions in its "
+            "tokenizer.json, or shorten the text."
+        ) from None
+
+
+@contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
     """Let every :class:`InputError` name settings in backticks as the user set them: ``{argument: key}``."""
     try:
@@ -175,7 +189,8 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Co
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> None:
         try:
-            main(sys.argv[1:] if arguments is None else list(arguments))
+            with explaining_panics():
+                main(sys.argv[1:] if arguments is None else list(arguments))
         except InputError as error:
             exit_with_error(str(error), error_code)
 

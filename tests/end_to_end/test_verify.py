@@ -1,13 +1,16 @@
 """`portico verify`: identical scripts, scripts broken on purpose, and a tolerance."""
 
+import os
 import re
+import subprocess
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from fresh_process import portico
 from portico.commands.script import Script
-from portico.commands.verification import Verification
+from portico.commands.verification import Verification, _RunningScript
 
 SCRIPT = """
 from models import Line, Points, toy_arguments
@@ -261,7 +264,10 @@ def test_runs_that_would_share_a_port_follow_each_other(line, tmp_path, monkeypa
 
     def start(verification, label, settings, **environment):
         started.append(label)
-        return SimpleNamespace(finished=lambda: started.append(f"{label} ended"))
+        process = SimpleNamespace(poll=lambda: 0)
+        return SimpleNamespace(
+            process=process, finished=lambda: started.append(f"{label} ended"), lacked_an_address=lambda: False
+        )
 
     monkeypatch.setattr(Verification, "_start", start)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
@@ -271,6 +277,22 @@ def test_runs_that_would_share_a_port_follow_each_other(line, tmp_path, monkeypa
     (tmp_path / "script.py").write_text("report_to = 'none'")
     verification._side_by_side()
     assert started[2:] == ["transformers", "portico", "transformers ended", "portico ended"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="runs follow each other anyway")
+def test_runs_that_turn_out_to_share_a_port_follow_each_other(tmp_path, monkeypatch):
+    # What waits for processes that have joined the other run would wait for minutes.
+    commands = {"transformers": "sleep 60", "portico": "echo 'OSError: [Errno 98] Address already in use'; exit 1"}
+
+    def start(verification, label, settings, **environment):
+        with (tmp_path / "log").open("a") as log:
+            process = subprocess.Popen(["sh", "-c", commands[label]], stdout=log)
+        return _RunningScript(label, tmp_path, process)
+
+    monkeypatch.setattr(Verification, "_start", start)
+    began = time.monotonic()
+    assert Verification(Script("script.py"), tmp_path, None)._side_by_side()[1] is None
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import os
 import re
 import shutil
@@ -277,6 +278,30 @@ def test_a_forged_state_of_a_callback_is_refused_with_a_sentence(state, harmless
     animal.change(folder)
     with pytest.raises(InputError, match=r"holds no state of a LossSpike .*; restore the file, or set"):
         commands["resume"](folder)
+
+
+def test_a_tokenizer_that_panics_is_answered_with_a_sentence(reader, tmp_path, monkeypatch, capsys, command_line):
+    folder = shutil.copytree(reader, tmp_path / RUN)
+    endless = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}
+    hostile_folders.rewritten(folder, "tokenizer.json", {"pre_tokenizer": endless})
+    hostile_folders.rewritten(folder, "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    text = f"{'a' * 50}b"
+
+    def ask(server, sockets):
+        with TestClient(server.config.app, base_url=f"http://127.0.0.1:{sockets[0].getsockname()[1]}") as browser:
+            page = browser.post("/", data={"context": text, "question": "Who?"})
+        assert page.status_code == HTTPStatus.BAD_REQUEST
+        assert "The tokenizer cannot read a text (Onig: " in page.text
+
+    monkeypatch.setattr("portico.mrc.demo.Server.run", ask)
+    demo.main([str(folder), "--port", "0", "--device", "cpu"])
+    answer = {"id": "1", "question": "Who?", "answers": [{"text": "a", "answer_start": 0}]}
+    questions = tmp_path / "questions.json"
+    questions.write_text(json.dumps({"data": [{"paragraphs": [{"context": text, "qas": [answer]}]}]}))
+    chosen = (f"model.name_or_path={folder}", f"data.validation_file={questions}", f"paths.output_dir={tmp_path}/out")
+    quiet = ("args.use_cpu=true", "args.report_to=none", "preprocess.max_seq_length=32", "preprocess.doc_stride=8")
+    assert command_line("+experiment=mrc", "mode=evaluate", *chosen, *quiet) == 1
+    assert "error: The tokenizer cannot read a text (Onig: " in capsys.readouterr().err
 
 
 def test_the_refusal_of_a_pickle_does_not_advise_to_load_it(harmless, commands, tmp_path):

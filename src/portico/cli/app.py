@@ -49,7 +49,7 @@ from portico.cli.jobs import (
 from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
-from portico.errors import InputError, ends_with_its_reader, exit_with_error, nearest_names
+from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,8 @@ def _trained(
             from portico.cli.studies import JobProgress
 
             experiment.callbacks = [*experiment.callbacks, JobProgress(job, experiment.intermediate_metrics)]
-        metrics: dict[str, float] = getattr(experiment, settings["mode"])()
+        with explaining_panics():
+            metrics: dict[str, float] = getattr(experiment, settings["mode"])()
     return metrics
 
 

@@ -2,9 +2,11 @@
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +37,8 @@ from portico.report.page import Section, html_table, panels, render_page, write_
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
 _OUTPUT = "output"
 _LOG = "log"
+_IN_USE = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+_BETWEEN_LOOKS = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,15 @@ class _RunningScript:
         """Wait for the end, and move what the script wrote into the folder of the record."""
         code = self.process.wait()
         self.end()
-        return RecordedRun.read(self.label, self.folder, code, (self.folder / _LOG).read_text(encoding="utf-8"))
+        return RecordedRun.read(self.label, self.folder, code, self._log)
+
+    def lacked_an_address(self) -> bool:
+        """Return whether the script has failed because another process uses its address."""
+        return bool(self.process.returncode) and _IN_USE.search(self._log) is not None
+
+    @property
+    def _log(self) -> str:
+        return (self.folder / _LOG).read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> None:
         """End the script if it is running; nothing of it stays next to the folders of the user."""
@@ -126,6 +138,13 @@ class Verification:
             return first.finished(), None
         beside = RecordSettings("portico", "", suffix=f"{SUFFIX}{AT_THE_SAME_TIME}")
         second = self._start("portico", beside, **in_order)
+        while None in (codes := (first.process.poll(), second.process.poll())) and not any(codes):
+            time.sleep(_BETWEEN_LOOKS)
+        if first.lacked_an_address() or second.lacked_an_address():
+            print("Both need one address, so they run one after the other.", file=sys.stderr, flush=True)
+            second.end()  # its processes may have joined those of the other run, and wait for more
+            first.end()
+            return first.finished(), None
         return first.finished(), second.finished()
 
     def _again(self, first: RecordedRun) -> RecordedRun:

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from portico.checkpoint.files import read_text
 from portico.checkpoint.manifest import newest_complete
-from portico.errors import InputError, naming
+from portico.errors import InputError, explaining_panics, naming
 from portico.mrc.inference import Answer, Reader, answer_html
 from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
@@ -266,7 +266,8 @@ class Demo:
             async with self._lock:
                 if await self._is_over(request):
                     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-                answer = await self._answered(request, question, context, may_decline=bool(form["may_decline"]))
+                with explaining_panics():
+                    answer = await self._answered(request, question, context, may_decline=bool(form["may_decline"]))
         except InputError as error:
             if self._is_ending:
                 return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
