@@ -299,6 +299,13 @@ def test_names_of_the_axes_of_a_sweep_are_whole_on_a_phone(browse):
     assert browse(sweep_page(summary()), script) == [3, True]
 
 
+def test_the_figures_of_a_sweep_stand_in_line(browse):
+    script = 'return [...document.querySelectorAll(".tiles dt")].map((label) => label.getBoundingClientRect().top)'
+    tops = browse(sweep_page(summary()), script)
+    assert len(tops) == 4
+    assert len(set(tops)) == 1
+
+
 def test_tables_and_questions_are_copied_as_csv(browse):
     script = """
     const copied = [];
