@@ -1165,8 +1165,9 @@ class Trainer:
     def clip_and_measure_gradients(self) -> torch.Tensor | float:
         """Scale the gradients down to ``args.max_grad_norm``, and return the norm that they had."""
         # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
-        norm = self._clip_grad_norm(self.model) if self.args.max_grad_norm > 0 else None
-        return self._get_grad_norm(self.model, grad_norm=norm)
+        model = self.module.run.model
+        norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
+        return self._get_grad_norm(model, grad_norm=norm)
 
     def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
         """Return ``False``, for overrides copied from transformers' ``_clip_grad_norm``: strategies measure norms."""

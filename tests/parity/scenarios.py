@@ -809,6 +809,25 @@ add(
     num_train_epochs=1,
 )
 
+
+class NewModel(Evaluating):
+    """Replaces the model in the second step; the run trains the old one on, and evaluates and saves the new one."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            self.trainer.model = self.trainer.model_wrapped = tiny_bert()
+
+
+add(
+    "replaced_model",
+    switches.replaced_model_trained,
+    callbacks=[NewModel],
+    base=introduced,
+    eval_strategy="steps",
+    eval_steps=2,
+    save_strategy="epoch",
+)
+
 # ---- Subclasses of the trainer ----
 
 

@@ -335,6 +335,12 @@ def replaced_schedule_ignored(patch):
     patch.setattr(TrainerModule, "lr_scheduler_step", lambda self, scheduler, metric: scheduler.step())
 
 
+def replaced_model_trained(patch):
+    """Training goes on with the model that the trainer has now."""
+    now = property(lambda self: self.trainer.model_wrapped, lambda self, value: None)
+    patch.setattr(TrainingRun, "model_wrapped", now, raising=False)
+
+
 def accumulation_not_followed(patch):
     """Accumulation windows keep the size that they had at the start of the run."""
     patch.setattr(TrainingRun, "_follow_arguments", lambda self: None)

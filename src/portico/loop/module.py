@@ -169,11 +169,11 @@ class TrainerModule(pl.LightningModule):
         """Call the trainer's ``training_step``; Lightning differentiates the returned loss unless the step did so."""
         run = self.run
         for observer in observers.active:
-            observer.on_training_step_begin(self.hf_trainer, self.hf_trainer.model_wrapped, batch)
+            observer.on_training_step_begin(self.hf_trainer, run.model_wrapped, batch)
         with without_autocast(self.trainer.strategy):
-            loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
+            loss = self.hf_trainer.training_step(run.model_wrapped, batch, run.num_items_in_batch)
         for observer in observers.active:
-            observer.on_training_step_end(self.hf_trainer, self.hf_trainer.model_wrapped, loss)
+            observer.on_training_step_end(self.hf_trainer, run.model_wrapped, loss)
         if run.backward.inside_step:
             run.add_loss(loss, batch)
             return loss

@@ -187,6 +187,7 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self.device = self.trainer.args.device
+        self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
         self.epoch_loader: Any = self.loader  # of the current epoch; the rest of it after a resume
@@ -213,6 +214,10 @@ class TrainingRun:
         self.output: TrainOutput | None = None
         self.next_batch_size: int | None = None  # with which a search before the first step starts the run again
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
+
+    def _keep_model(self) -> None:
+        # A callback may replace the models on the trainer; as in transformers, this run trains on with these.
+        self.model, self.model_wrapped = self.trainer.model, self.trainer.model_wrapped
 
     def resume_at(self, lightning_checkpoint: Mapping[str, Any]) -> None:
         """Resume from a Lightning checkpoint; Lightning restores optimizer, schedule and loops."""
@@ -261,7 +266,8 @@ class TrainingRun:
         self.is_trial = lightning_compat.is_fast_dev_run(trainer.lightning_trainer)
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         self.globalstep_last_logged = self.initial_global_step = trainer.state.global_step
-        trainer.model.zero_grad()
+        self._keep_model()  # which the strategy has wrapped
+        self.model.zero_grad()
         self._fire("on_train_begin")
         if trainer.args.eval_on_start:
             trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
@@ -421,7 +427,7 @@ class TrainingRun:
             self._fire("on_substep_end")
             return
         # transformers 5.23 `_run_epoch` zeroes after the step, so callbacks of `on_step_end` see no gradients.
-        trainer.model.zero_grad()
+        self.model.zero_grad()
         trainer.state.global_step += 1
         trainer.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
         self._fire("on_step_end")
@@ -472,7 +478,7 @@ class TrainingRun:
         trainer._maybe_log_save_evaluate(
             self.tr_loss,
             self.grad_norm,
-            trainer.model_wrapped,
+            self.model_wrapped,
             self.trial,
             self.epoch,
             self.ignore_keys_for_eval,
