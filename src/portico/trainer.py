@@ -708,7 +708,8 @@ class Trainer:
         self.is_in_train = True
         try:
             self._renew_model(trial)
-            with model_setup.prepared_for_training(self.model, self.args), hub.quiet_uploads(self.args):
+            prepared = model_setup.prepared_for_training(self.model, self.args, self.neftune_noise_alpha)
+            with prepared, hub.quiet_uploads(self.args):
                 self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)

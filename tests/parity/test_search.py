@@ -133,7 +133,7 @@ def test_same_pruning(tmp_path):
     assert {state for _, state, *_ in ours["trials"]} == {"COMPLETE", "PRUNED"}
 
 
-def test_same_conversion_of_hyperparameters(tmp_path):
+def test_same_conversion_of_hyperparameters(tmp_path, caplog):
     def other_types(trial):
         return {
             "lr_scheduler_type": trial.suggest_categorical("lr_scheduler_type", ["cosine", "constant"]),
@@ -141,10 +141,12 @@ def test_same_conversion_of_hyperparameters(tmp_path):
             "data_seed": trial.suggest_int("data_seed", 1, 9),
             "weight_decay": trial.suggest_int("weight_decay", 0, 1),
             "max_grad_norm": 0,
+            "neftune_noise_alpha": 5.0,  # without effect: the trainer has read it already
             "unheard_of": 3,
         }
 
     compare_searches(tmp_path, hp_space=other_types, **EVALUATED)
+    assert "`neftune_noise_alpha=5.0` was set when there was a trainer, and has no effect" in caplog.text
 
 
 @pytest.mark.slow

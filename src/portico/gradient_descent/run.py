@@ -451,7 +451,7 @@ class LoopTrainer(Trainer):
         # The AllenNLP trainer has read its checkpoint.
         self.is_in_train = True
         try:
-            with prepared_for_training(self.model, self.args):
+            with prepared_for_training(self.model, self.args, self.args.neftune_noise_alpha):
                 return self._fit(self._make_run())
         finally:
             self.is_in_train = False

@@ -47,6 +47,7 @@ class TrainerHooks(ObservedTrainer, Protocol):
 
     model: nn.Module
     model_wrapped: nn.Module
+    neftune_noise_alpha: float | None
     optimizer: Any
     lr_scheduler: Any
     train_dataset: Examples | None

@@ -103,10 +103,13 @@ def label_smoother(args: "TrainingArguments", model: nn.Module) -> hf_compat.Lab
 
 
 @contextmanager
-def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterator[None]:
+def prepared_for_training(
+    model: nn.Module, args: "TrainingArguments", neftune_noise_alpha: float | None
+) -> Iterator[None]:
     """Apply Liger kernels, activation checkpointing, overflow detection and NEFTune noise, as the arguments say.
 
-    The noise is removed afterwards, also when training fails. What the model does not support is refused.
+    The size of the noise is the trainer's: as in transformers, a change of the arguments has no effect on it. The noise
+    is removed afterwards, also when training fails. What the model does not support is refused.
     """
     refuse_unusable_quantized_weights(model, args)
     # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
@@ -118,15 +121,21 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
         enable_activation_checkpointing(model, options or {})
     if hf_compat.DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         hf_compat.DebugUnderflowOverflow(model)
-    if args.neftune_noise_alpha is None:
+    if args.neftune_noise_alpha != neftune_noise_alpha:
+        hf_compat.logger.warning(
+            "`neftune_noise_alpha=%s` was set when there was a trainer, and has no effect; set the trainer's attribute "
+            "of this name.",
+            args.neftune_noise_alpha,
+        )
+    if neftune_noise_alpha is None:
         yield
         return
     if not hasattr(model, "get_input_embeddings"):
         raise InputError(
-            f"`neftune_noise_alpha={args.neftune_noise_alpha}` adds noise to embeddings, but {type(model).__name__} "
+            f"`neftune_noise_alpha={neftune_noise_alpha}` adds noise to embeddings, but {type(model).__name__} "
             "has no `get_input_embeddings`; define it to return the embedding layer, or leave the argument out."
         )
-    handle = hf_compat.activate_neftune(model, args.neftune_noise_alpha)
+    handle = hf_compat.activate_neftune(model, neftune_noise_alpha)
     try:
         yield
     finally:

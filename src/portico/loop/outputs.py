@@ -79,6 +79,7 @@ class GrowingArray:
         # Rows of equal shape that follow each other: `[shape of a row, number of rows]`.
         self._runs: list[tuple[tuple[int, ...], int]] = []
         self._width = 0
+        self._is_scalar = False
         # The block as an array; a map with views cannot grow, so it is dropped first.
         self._flat: npt.NDArray[Any] | None = None
 
@@ -86,6 +87,8 @@ class GrowingArray:
         """Add the rows of a batch, ``[rows, ...]``; a scalar is one row. Rows that cannot be joined are refused."""
         if tensor.requires_grad:
             tensor = tensor.detach()
+        # As in transformers, the scalar of a single batch stays one.
+        self._is_scalar = tensor.dim() == 0 and not (self._runs or self._on_device)
         if tensor.dim() == 0:
             tensor = tensor[None]
         if tensor.is_cpu:
@@ -108,7 +111,7 @@ class GrowingArray:
         values = np.frombuffer(_memory(size * dtype.itemsize, self._block), dtype, size)
         if self._num_values < size:
             self._spread(values, row_shape)
-        return values.reshape(num_rows, *row_shape)
+        return values.reshape(() if self._is_scalar else (num_rows, *row_shape))
 
     def _take_from_device(self) -> None:
         while self._on_device:

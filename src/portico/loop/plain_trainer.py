@@ -157,7 +157,7 @@ def _use(trainer: "TrainerHooks", pl_trainer: pl.Trainer) -> None:
 def _training(trainer: "TrainerHooks") -> Iterator[None]:
     trainer.is_in_train = True
     try:
-        with prepared_for_training(trainer.model, trainer.args):
+        with prepared_for_training(trainer.model, trainer.args, trainer.neftune_noise_alpha):
             yield
     finally:
         trainer.is_in_train = False

@@ -40,6 +40,7 @@ def test_batches_are_joined_in_order(num_rows):
 
 def test_scalars_are_joined():
     assert joined(torch.tensor(1.0), torch.tensor(2.0)).tolist() == [1.0, 2.0]
+    assert joined(torch.tensor(1.0)).shape == ()  # of a single batch, as under transformers
 
 
 def test_short_batches_are_padded():
