@@ -735,6 +735,8 @@ class Trainer:
             self.move_model_to_its_device()
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
+        elif full_evaluation_dtype(self.args) is not None:
+            self.move_model_to_its_device()  # which the constructor has left to an evaluation
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
             hf_compat.align_special_tokens(self.model, self.processing_class)
 
@@ -1555,6 +1557,8 @@ class Trainer:
             return
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
         self._load_weights(self.model, best)
+        if weights.has_adapters(self.model):
+            self.model.eval()  # as `load_adapter` of PEFT leaves it under transformers
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         resume.load_rng_state(checkpoint, self.args)

@@ -94,6 +94,15 @@ def test_hook_is_called_at_same_steps(hook, recorded):
     assert ours == theirs
 
 
+def test_model_is_moved_at_the_same_steps_if_evaluations_cast_it(tmp_path):
+    moves = []
+    for library in (transformers, portico):
+        calls = {}
+        run(library, tmp_path / library.__name__, base=recording(calls), bf16_full_eval=True, max_steps=2)
+        moves.append(calls.get("_move_model_to_device"))
+    assert moves == [[0], [0]]
+
+
 def test_overridden_initial_values_take_effect(tmp_path):
     def shorter(base):
         class Shorter(base):

@@ -108,8 +108,8 @@ def prepared_for_training(
 ) -> Iterator[None]:
     """Apply Liger kernels, activation checkpointing, overflow detection and NEFTune noise, as the arguments say.
 
-    The size of the noise is the trainer's: as in transformers, a change of the arguments has no effect on it. The noise
-    is removed afterwards, also when training fails. What the model does not support is refused.
+    The size of the noise is the trainer's: as in transformers, a change of the arguments has no effect on it. The
+    noise is removed afterwards, also when training fails. What the model does not support is refused.
     """
     refuse_unusable_quantized_weights(model, args)
     # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
@@ -123,8 +123,8 @@ def prepared_for_training(
         hf_compat.DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha != neftune_noise_alpha:
         hf_compat.logger.warning(
-            "`neftune_noise_alpha=%s` was set when there was a trainer, and has no effect; set the trainer's attribute "
-            "of this name.",
+            "`neftune_noise_alpha=%s` was set when there was a trainer, and has no effect; set the attribute of the "
+            "trainer that has this name.",
             args.neftune_noise_alpha,
         )
     if neftune_noise_alpha is None:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM
 
-from models import Line
+from models import Line, toy_trainer
 from portico.checkpoint import sharded, weights
 from portico.checkpoint import weights as adapters
 from portico.checkpoint.sharded import load_weight_slices
@@ -121,6 +121,16 @@ def write_adapter(folder):
 def test_plain_model_has_no_adapters():
     assert adapters.has_adapters(Adapted(["default"]))
     assert not adapters.has_adapters(nn.Linear(1, 1))
+
+
+def test_best_adapters_leave_the_model_in_evaluation_mode(tmp_path, monkeypatch):
+    trainer = toy_trainer(tmp_path / "out")
+    write_adapter(tmp_path)
+    trainer.state.best_model_checkpoint = str(tmp_path)
+    monkeypatch.setattr(weights, "has_adapters", lambda model: True)
+    monkeypatch.setattr(trainer, "_load_weights", lambda model, folder: model.train())
+    trainer._load_best_model()
+    assert not trainer.model.training
 
 
 def test_single_adapter_becomes_active(tmp_path):
