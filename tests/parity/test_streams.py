@@ -39,6 +39,16 @@ def test_same_numbers_on_short_stream(size, window, drop_last, tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_same_evaluation_of_a_stream_that_yields_more_than_its_length(tmp_path):
+    class Sized(ToyStream):
+        def __len__(self):
+            return 10
+
+    # Each of the workers reads the whole stream.
+    compare(tmp_path, eval_dataset=lambda: Sized(10), dataloader_num_workers=2, max_steps=2, **EVALUATED)
+
+
 @pytest.mark.parametrize("ignore_data_skip", [False, True])
 def test_same_numbers_after_resume_on_short_stream(ignore_data_skip, tmp_path):
     options = {

@@ -90,6 +90,17 @@ def test_short_stream_is_rejected(tmp_path):
         trainer.train()
 
 
+def test_an_epoch_without_a_step_is_accepted_of_data_with_a_length(tmp_path):
+    class Narrow(transformers.TrainerCallback):
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            args.gradient_accumulation_steps = 2
+
+    # The epoch was planned as one window of three batches; under transformers it ends after one, without a step.
+    parts = {"train_dataset": Points(6), "callbacks": [Narrow()]}
+    trainer = toy_trainer(tmp_path, parts=parts, gradient_accumulation_steps=3, num_train_epochs=2)
+    assert trainer.train().global_step == 0
+
+
 def test_load_best_model_needs_evaluation(tmp_path):
     refused(tmp_path, "set it to 'loss'", save_strategy="best", eval_strategy="epoch")
 

@@ -99,8 +99,11 @@ class EvaluationFeed:
         batches: Any = getattr(self.loader, "batch_sampler", None)
         while isinstance(batches, BatchSamplerShard | SkipBatchSampler):
             batches = batches.batch_sampler
-        # Lightning stops at this number, transformers at the end; a batch sampler may yield more than its length says.
-        is_exact = len(self.loader) == 0 or type(batches) in (BatchSampler, type(None))
+        # Lightning stops at this number, transformers at the end. A batch sampler may yield more than its length says,
+        # and so do several workers, each of which reads the whole stream.
+        is_stream = isinstance(getattr(self.loader, "dataset", None), IterableDataset)
+        is_read_twice = is_stream and getattr(self.loader, "num_workers", 0) > 1
+        is_exact = len(self.loader) == 0 or (type(batches) in (BatchSampler, type(None)) and not is_read_twice)
         return len(self.loader) if is_exact else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:

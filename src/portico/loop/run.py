@@ -456,7 +456,7 @@ class TrainingRun:
         made_no_step = (
             self.trainer.state.global_step == self.global_step_at_epoch_start and self.num_batches_seen < window
         )
-        if made_no_step and not is_stopped:
+        if made_no_step and not is_stopped and not has_length(self.loader):
             raise InputError(
                 f"The training data yielded {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
                 f"{window} that make an optimizer step, so training would never end; set "
