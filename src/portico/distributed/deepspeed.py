@@ -72,8 +72,8 @@ class EngineConfig(HfTrainerDeepSpeedConfig):
         zero = self.config.get("zero_optimization")
         if not isinstance(zero, dict) or zero.get("stage", 0) not in _STAGES:
             raise InputError(
-                f"The DeepSpeed configuration has `zero_optimization={zero!r}`; set it to an object with a `stage` "
-                "from 0 to 3, such as {'stage': 2}."
+                f"The configuration in `deepspeed` has `zero_optimization={zero!r}`; set it to an object with a "
+                "`stage` from 0 to 3, such as {'stage': 2}."
             )
         for name, instead in _REFUSED.items():
             if self.get_value(name) is not None:
