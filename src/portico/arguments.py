@@ -155,7 +155,7 @@ class LightningPlacement:
 class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):
     """``transformers.TrainingArguments`` with additional fields for Lightning.
 
-    Names, meanings and defaults are the same as in transformers 5.23 (``transformers/training_args.py``). The fields
+    Names, meanings and defaults are the same as in transformers 5.24 (``transformers/training_args.py``). The fields
     ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision`` are Lightning's; ``corrections``,
     ``stop_on_nan`` and ``async_save`` are portico's. A value that cannot be used raises ``ValueError`` before any work
     is done, and a field without effect logs a warning. Arguments of ``transformers`` 4 are accepted with a warning:

@@ -180,7 +180,7 @@ def _call_in_worker(
 class Trainer:
     """The Hugging Face ``Trainer`` on top of Lightning.
 
-    It has the arguments, methods, callbacks and results of ``transformers.Trainer`` 5.23; on the CPU the numbers are
+    It has the arguments, methods, callbacks and results of ``transformers.Trainer`` 5.24; on the CPU the numbers are
     equal bit for bit. Contradictory arguments raise ``ValueError`` in the constructor, before any work is done.
 
     Args:
@@ -1377,7 +1377,7 @@ class Trainer:
         inputs = self._prepare_inputs(inputs)
         config: Any = getattr(self.model, "config", None)
         if ignore_keys is None and config is not None:
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", [hf_compat.CACHE_NAME]))
         ignored = ignore_keys or []
         # Read before the loss is computed, which may pop them.
         labels = labels_of(inputs, self.label_names) if computes_loss else None

@@ -1,6 +1,6 @@
 """Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
 
-transformers documents what its top level exports; the rest moves between minor releases (5.17 to 5.23 moved some of
+transformers documents what its top level exports; the rest moves between minor releases (5.17 to 5.24 moved some of
 these). To check a release of transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
@@ -29,7 +29,12 @@ from transformers.masking_utils import (
     packed_sequence_mask_function,
 )
 from transformers.modelcard import TrainingSummary
-from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPast,
+    QuestionAnsweringModelOutput,
+    Seq2SeqLMOutput,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_callback import CallbackHandler, ExportableState
@@ -90,7 +95,9 @@ from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_avai
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 from transformers.utils.quantization_config import QuantizationMethod
 
-CHECKED_VERSION = "5.23"
+CHECKED_VERSION = "5.24"
+# What decoders call the keys and values of earlier tokens, as an argument and among their outputs.
+CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast, "cache") else "past_key_values"  # until 5.23
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -141,7 +141,7 @@ class SplitSequences:
     def _split(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         inputs = {**dict(zip(self._names, args, strict=False)), **kwargs}
         # Generation keeps the keys of earlier tokens, and asks for the logits of the last token.
-        is_generating = any(inputs.get(name) for name in ("use_cache", "past_key_values", "logits_to_keep"))
+        is_generating = any(inputs.get(name) for name in ("use_cache", hf_compat.CACHE_NAME, "logits_to_keep"))
         self._is_split = self._is_allowed and not is_generating
         if not self._is_split:
             return args, kwargs
