@@ -42,6 +42,7 @@ from portico.errors import InputError
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs
+from portico.report.page import duration
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
@@ -314,7 +315,7 @@ def print_scores(
         table.add_row(name, value)
     if len(scores) > _MOST_SCORES:
         table.add_row(f"{len(scores) - _MOST_SCORES} more in all_results.json", "")
-    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
+    table.add_row("Time of the whole run", duration(seconds))
     console = Console()
     console.print(table)
     for what, path in files.items():
