@@ -247,7 +247,6 @@ class TrainerExperiment(Experiment):
         """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
 
     def evaluated(self, trainer: Trainer) -> dict[str, float]:
-        """Evaluate and return the metrics."""
         eval_dataset: Any = trainer.eval_dataset
         return {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
 

@@ -46,8 +46,6 @@ _ERRORS_OF_A_PROGRAM = (
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The first difference of two runs."""
-
     quantity: str
     """One of the values of ``QUANTITIES``, or "initial weights", "log history", "events", "file ..." and others."""
     step: int
@@ -334,7 +332,6 @@ class Growth:
 
 
 def loss_growth(first: RecordedRun, second: RecordedRun, tolerance: float) -> Growth:
-    """Return how the logged losses drift apart."""
     one, other = first.logged_losses(), second.logged_losses()
     gaps = [(step, abs(loss - other[step]) / max(abs(loss), 1e-12)) for step, loss in one.items() if step in other]
     return Growth(tolerance, gaps)

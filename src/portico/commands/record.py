@@ -22,8 +22,6 @@ AT_THE_SAME_TIME = "-portico"  # added to it for the second of two runs
 
 @dataclass
 class RecordSettings:
-    """What to record."""
-
     library: str
     """``transformers``, or ``portico`` to replace it."""
     folder: str

@@ -88,7 +88,6 @@ def _find_operators() -> None:
 
 
 def main() -> None:
-    """Run the script of the command line."""
     join()
     pass_on()
     is_module = sys.argv[1] == "-m"

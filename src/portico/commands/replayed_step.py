@@ -55,8 +55,6 @@ class Example:
 
 @dataclass
 class OpenStep:
-    """What happened in one step."""
-
     number: int
     checkpoint: str | None = None
     """Where the replay began; None at the start."""
@@ -130,7 +128,6 @@ class OpenStep:
         ]
 
     def show(self, console: Console) -> None:
-        """Print the step as tables."""
         console.print(f"Step {self.number}. {self.lead}", markup=False)
         for name, value in self.facts:
             console.print(f"  {name}: {value}", markup=False)

@@ -43,8 +43,6 @@ _BETWEEN_LOOKS = 0.1  # seconds
 
 @dataclass(frozen=True)
 class _RunningScript:
-    """A script that is being recorded."""
-
     label: str
     folder: Path
     process: "subprocess.Popen[bytes]"

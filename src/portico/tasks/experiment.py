@@ -70,7 +70,6 @@ class ScoresOfTask:
     """The experiment sets it."""
 
     def __call__(self, prediction: EvalPrediction) -> Mapping[str, float]:
-        """Return the metrics of an evaluation by name."""
         scores: Mapping[str, float] = self.task.scores(prediction)
         return scores
 

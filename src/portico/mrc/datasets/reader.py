@@ -208,7 +208,6 @@ def _listing() -> str:
 def _read(
     defects: Defects, placed: Iterator[Placed], one: Format | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
-    """Return the valid examples among the entries of one source."""
     examples: list[Example] = []
     for place, entry in placed:
         one = one or format_like(entry)
