@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.checkpoint.manifest import OWN_FILES
-from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, read_records
+from portico.commands.record import AT_THE_SAME_TIME, SUFFIX
 from portico.commands.recording import hash_of
 from portico.trust.files import load_own
 
@@ -73,10 +73,6 @@ class RecordedRun:
     trainings: list[dict[str, Any]] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, label: str, folder: Path, exit_code: int, log: str) -> "RecordedRun":
-        return cls(label, folder, exit_code, log, **read_records(folder))
 
     @property
     def error(self) -> str:

@@ -71,11 +71,6 @@ class ScriptRecord:
     begun: int = field(default_factory=time.time_ns)
     """When the process began, which orders those that a script starts one after the other."""
 
-    def begin_again(self) -> None:
-        """Leave what happened before a fork to the parent."""
-        self.trainings.clear()
-        self.begun = time.time_ns()
-
     def save(self, folder: Path) -> None:
         """Write the record of this process, unless it trained nothing, as a launcher of other processes does."""
         if self.trainings:
