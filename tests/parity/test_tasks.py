@@ -16,7 +16,6 @@ from datasets import Dataset, load_dataset
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorForMultipleChoice,
@@ -71,11 +70,9 @@ def given(tmp_path):
         set_seed(1)
         transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
         tokenizer.save_pretrained(tmp_path / "model")
-        return load_dataset(
-            "json",
-            data_files={name: str(tmp_path / f"{name}.json") for name in ("train", "validation")},
-            cache_dir=str(tmp_path / "cache"),
-        )
+        files = {name: str(tmp_path / f"{name}.json") for name in ("train", "validation")}
+        data = load_dataset("json", data_files=files, cache_dir=str(tmp_path / "cache"))
+        return data, AutoTokenizer.from_pretrained(tmp_path / "model")
 
     return given
 
@@ -95,22 +92,21 @@ def ours(name, folder, *overrides):
     return experiment_of(settings, str(folder / "ours")).train()
 
 
-def theirs(folder, model_class, data, *, trainer="Trainer", tokenizer=None, config=None, more=(), **parts):
-    """Train and evaluate as the scripts do; `parts` are functions of the model, or values."""
-    args = getattr(transformers, f"{trainer.removesuffix('Trainer')}TrainingArguments")(
-        output_dir=str(folder / "theirs"), **ARGUMENTS, **dict(more)
-    )
+def theirs(folder, head, data, processor, *, num_labels=2, more=(), **parts):
+    """Train and evaluate as the scripts do."""
+    kind = "Seq2Seq" if head == "Seq2SeqLM" else ""
+    args = getattr(transformers, f"{kind}TrainingArguments")(str(folder / "theirs"), **ARGUMENTS, **dict(more))
     set_seed(args.seed)
-    model = model_class.from_pretrained(
-        folder / "model", config=config or AutoConfig.from_pretrained(folder / "model")
-    )
-    peer = getattr(transformers, trainer)(
+    model = getattr(transformers, f"AutoModelFor{head}").from_pretrained(folder / "model", num_labels=num_labels)
+    if kind:
+        parts["data_collator"] = DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=-100)
+    peer = getattr(transformers, f"{kind}Trainer")(
         model=model,
         args=args,
         train_dataset=data["train"],
         eval_dataset=data["validation"],
-        processing_class=tokenizer,
-        **{name: part(model) if name == "data_collator" else part for name, part in parts.items()},
+        processing_class=processor,
+        **parts,
     )
     metrics = peer.train().metrics
     peer.save_model()
@@ -132,9 +128,8 @@ def accuracy(prediction):
 
 @pytest.mark.parametrize("pads", [True, False])
 def test_text_classification(pads, given, tmp_path):
-    data = given(corpus.review, SmallBert, lambda record: [record["sentence"]])
+    data, tokenizer = given(corpus.review, SmallBert, lambda record: [record["sentence"]])
     labels = sorted(set(data["train"]["label"]))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
 
     def prepared(examples):
         padding = "max_length" if pads else False
@@ -142,14 +137,13 @@ def test_text_classification(pads, given, tmp_path):
         result["label"] = [labels.index(label) for label in examples["label"]]
         return result
 
-    config = AutoConfig.from_pretrained(tmp_path / "model", num_labels=len(labels))
     other = theirs(
         tmp_path,
-        transformers.AutoModelForSequenceClassification,
+        "SequenceClassification",
         data.map(prepared, batched=True),
-        tokenizer=tokenizer,
-        config=config,
-        data_collator=lambda model: default_data_collator if pads else DataCollatorWithPadding(tokenizer),
+        tokenizer,
+        num_labels=len(labels),
+        data_collator=default_data_collator if pads else DataCollatorWithPadding(tokenizer),
         compute_metrics=accuracy,
     )
     mine = ours("text_classification", tmp_path, "task.max_seq_length=24", f"task.pad_to_max_length={pads}")
@@ -162,8 +156,7 @@ def test_pairs_with_a_number_to_predict(given, tmp_path):
         similarity = draw.randint(0, 10) / 2
         return {"sentence1": first["sentence"], "sentence2": second["sentence"], "label": similarity}
 
-    data = given(pair, SmallBert, lambda record: [record["sentence1"]])
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(pair, SmallBert, lambda record: [record["sentence1"]])
 
     def prepared(examples):
         return tokenizer(
@@ -175,11 +168,11 @@ def test_pairs_with_a_number_to_predict(given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForSequenceClassification,
+        "SequenceClassification",
         data.map(prepared, batched=True),
-        tokenizer=tokenizer,
-        config=AutoConfig.from_pretrained(tmp_path / "model", num_labels=1),
-        data_collator=lambda model: default_data_collator,
+        tokenizer,
+        num_labels=1,
+        data_collator=default_data_collator,
         compute_metrics=mse,
     )
     assert_same(ours("text_classification", tmp_path, "task.max_seq_length=128"), other, tmp_path)
@@ -199,9 +192,8 @@ def entities(tags):
 
 
 def test_token_classification(given, tmp_path):
-    data = given(corpus.report, SmallBert, lambda record: record["tokens"])
+    data, tokenizer = given(corpus.report, SmallBert, lambda record: record["tokens"])
     labels = sorted(set(chain(*data["train"]["ner_tags"])))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
 
     def prepared(examples):
         result = tokenizer(examples["tokens"], truncation=True, is_split_into_words=True)
@@ -230,22 +222,20 @@ def test_token_classification(given, tmp_path):
             "accuracy": float(np.mean(list(chain(*mine)) == np.array(list(chain(*gold))))),
         }
 
-    config = AutoConfig.from_pretrained(tmp_path / "model", num_labels=len(labels))
     other = theirs(
         tmp_path,
-        transformers.AutoModelForTokenClassification,
+        "TokenClassification",
         data.map(prepared, batched=True),
-        tokenizer=tokenizer,
-        config=config,
-        data_collator=lambda model: DataCollatorForTokenClassification(tokenizer),
+        tokenizer,
+        num_labels=len(labels),
+        data_collator=DataCollatorForTokenClassification(tokenizer),
         compute_metrics=metrics,
     )
     assert_same(ours("token_classification", tmp_path), other, tmp_path)
 
 
 def test_multiple_choice(given, tmp_path):
-    data = given(corpus.story, SmallBert, lambda record: [record["sent1"], record["ending0"]])
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(corpus.story, SmallBert, lambda record: [record["sent1"], record["ending0"]])
     names = [f"ending{number}" for number in range(4)]
 
     def prepared(examples):
@@ -258,10 +248,10 @@ def test_multiple_choice(given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForMultipleChoice,
+        "MultipleChoice",
         data.map(prepared, batched=True),
-        tokenizer=tokenizer,
-        data_collator=lambda model: DataCollatorForMultipleChoice(tokenizer, return_tensors="pt"),
+        tokenizer,
+        data_collator=DataCollatorForMultipleChoice(tokenizer, return_tensors="pt"),
         compute_metrics=lambda prediction: {
             "accuracy": (np.argmax(prediction.predictions, axis=1) == prediction.label_ids)
             .astype(np.float32)
@@ -287,8 +277,7 @@ def best_tokens(logits, labels):
 
 def test_causal_lm(given, tmp_path):
     # More than the thousand texts that the script joins at a time.
-    data = given(corpus.line, SmallGPT2, lambda record: [record["text"]], num_train=1100, num_validation=30)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(corpus.line, SmallGPT2, lambda record: [record["text"]], num_train=1100, num_validation=30)
     columns = data["train"].column_names
     blocks = grouped(data.map(lambda some: tokenizer(some["text"]), batched=True, remove_columns=columns), 32)
     blocks = blocks.map(lambda some: {"labels": some["input_ids"]}, batched=True)
@@ -299,10 +288,10 @@ def test_causal_lm(given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForCausalLM,
+        "CausalLM",
         blocks,
-        tokenizer=tokenizer,
-        data_collator=lambda model: default_data_collator,
+        tokenizer,
+        data_collator=default_data_collator,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=best_tokens,
     )
@@ -314,8 +303,7 @@ def test_causal_lm(given, tmp_path):
 
 @pytest.mark.parametrize("by_line", [True, False])
 def test_masked_lm(by_line, given, tmp_path):
-    data = given(corpus.line, SmallBert, lambda record: [record["text"]], num_train=60)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(corpus.line, SmallBert, lambda record: [record["text"]], num_train=60)
 
     def prepared(examples):
         cut = {"truncation": True, "max_length": 16} if by_line else {}
@@ -329,10 +317,10 @@ def test_masked_lm(by_line, given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForMaskedLM,
+        "MaskedLM",
         tokens if by_line else grouped(tokens, 16),
-        tokenizer=tokenizer,
-        data_collator=lambda model: DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3),
+        tokenizer,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=best_tokens,
     )
@@ -364,8 +352,7 @@ GENERATION = {"predict_with_generate": True, "generation_max_length": 12}
 def test_summarization(given, tmp_path):
     from rouge_score import rouge_scorer, scoring
 
-    data = given(corpus.article, SmallT5, lambda record: record.values())
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(corpus.article, SmallT5, lambda record: record.values())
 
     def prepared(examples):
         sources = [f"summarize: {text}" for text in examples["document"]]
@@ -383,12 +370,10 @@ def test_summarization(given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForSeq2SeqLM,
+        "Seq2SeqLM",
         data.map(prepared, batched=True, remove_columns=data["train"].column_names),
-        trainer="Seq2SeqTrainer",
+        tokenizer,
         more=GENERATION,
-        tokenizer=tokenizer,
-        data_collator=lambda model: DataCollatorForSeq2Seq(tokenizer, model=model, label_pad_token_id=-100),
         compute_metrics=generated(tokenizer, rouge),
     )
     settings = ("task.source_prefix='summarize: '", "task.max_source_length=20", "task.max_target_length=12")
@@ -396,8 +381,7 @@ def test_summarization(given, tmp_path):
 
 
 def test_translation(given, tmp_path):
-    data = given(corpus.translation, SmallT5, lambda record: record["translation"].values())
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    data, tokenizer = given(corpus.translation, SmallT5, lambda record: record["translation"].values())
 
     def prepared(examples):
         result = tokenizer([pair["en"] for pair in examples["translation"]], max_length=1024, truncation=True)
@@ -407,12 +391,10 @@ def test_translation(given, tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForSeq2SeqLM,
+        "Seq2SeqLM",
         data.map(prepared, batched=True, remove_columns=data["train"].column_names),
-        trainer="Seq2SeqTrainer",
+        tokenizer,
         more=GENERATION,
-        tokenizer=tokenizer,
-        data_collator=lambda model: DataCollatorForSeq2Seq(tokenizer, model=model, label_pad_token_id=-100),
         compute_metrics=generated(tokenizer, lambda texts, golds: {"bleu": 0.0}),  # after four steps nothing is met
     )
     mine = ours("translation", tmp_path, "task.max_target_length=12")
@@ -462,12 +444,12 @@ def test_image_classification(tmp_path):
 
     other = theirs(
         tmp_path,
-        transformers.AutoModelForImageClassification,
+        "ImageClassification",
         {"train": prepared("train", varied), "validation": prepared("validation", whole)},
-        tokenizer=processor,
-        config=AutoConfig.from_pretrained(tmp_path / "model", num_labels=len(names)),
+        processor,
+        num_labels=len(names),
         more={"remove_unused_columns": False},
-        data_collator=lambda model: default_data_collator,
+        data_collator=default_data_collator,
         compute_metrics=accuracy,
     )
     folders = (f"data.train_file={tmp_path}/train", f"data.validation_file={tmp_path}/validation")

@@ -42,6 +42,7 @@ from portico.errors import InputError
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs
+from portico.report.page import duration
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
@@ -246,7 +247,6 @@ class TrainerExperiment(Experiment):
         """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
 
     def evaluated(self, trainer: Trainer) -> dict[str, float]:
-        """Evaluate and return the metrics."""
         eval_dataset: Any = trainer.eval_dataset
         return {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
 
@@ -314,7 +314,7 @@ def print_scores(
         table.add_row(name, value)
     if len(scores) > _MOST_SCORES:
         table.add_row(f"{len(scores) - _MOST_SCORES} more in all_results.json", "")
-    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
+    table.add_row("Time of the whole run", duration(seconds))
     console = Console()
     console.print(table)
     for what, path in files.items():

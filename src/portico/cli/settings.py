@@ -249,8 +249,6 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class KnownGroup:
-    """A group of an experiment."""
-
     target: str
     """Dotted path of the class that the group builds."""
     settings: GroupSchema

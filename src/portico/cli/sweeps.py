@@ -37,7 +37,7 @@ from portico.cli.jobs import (
 )
 from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
-from portico.report.sweep_page import sweep_page, sweep_results
+from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -228,16 +228,12 @@ def _table(summary: Mapping[str, Any]) -> Table:
     for name in ("", *(short if len({*short}) == len(short) else parameters), *goals, "time", "folder"):
         table.add_column(name, justify="left" if name == "folder" else "right", overflow="fold")
     for row in summary["jobs"]:
-        values = [_shown(row["values"].get(name)) for name in parameters]
-        values += [_shown(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
+        values = [shown_value(row["values"].get(name)) for name in parameters]
+        values += [shown_value(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
         style = "bold" if row["number"] in summary["best"] else None
         time_taken = "{}:{:02}".format(*divmod(round(row["seconds"]), 60))
         table.add_row(str(row["number"]), *values, time_taken, row["folder"], style=style)
     return table
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 # ---- What was searched, and how

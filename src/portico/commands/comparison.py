@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.checkpoint.manifest import OWN_FILES
-from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, read_records
+from portico.commands.record import AT_THE_SAME_TIME, SUFFIX
 from portico.commands.recording import hash_of
 from portico.trust.files import load_own
 
@@ -46,8 +46,6 @@ _ERRORS_OF_A_PROGRAM = (
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The first difference of two runs."""
-
     quantity: str
     """One of the values of ``QUANTITIES``, or "initial weights", "log history", "events", "file ..." and others."""
     step: int
@@ -75,10 +73,6 @@ class RecordedRun:
     trainings: list[dict[str, Any]] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, label: str, folder: Path, exit_code: int, log: str) -> "RecordedRun":
-        return cls(label, folder, exit_code, log, **read_records(folder))
 
     @property
     def error(self) -> str:
@@ -334,7 +328,6 @@ class Growth:
 
 
 def loss_growth(first: RecordedRun, second: RecordedRun, tolerance: float) -> Growth:
-    """Return how the logged losses drift apart."""
     one, other = first.logged_losses(), second.logged_losses()
     gaps = [(step, abs(loss - other[step]) / max(abs(loss), 1e-12)) for step, loss in one.items() if step in other]
     return Growth(tolerance, gaps)

@@ -20,7 +20,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: Sequence[str]) -> None:
-    """Serve the page until Ctrl-C."""
     given = build_parser().parse_args(arguments)
     with naming_the_extra("portico demo"):
         from portico.mrc.demo import serve

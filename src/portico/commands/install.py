@@ -104,10 +104,6 @@ def when_replaced(action: Callable[[], None]) -> None:
         _actions.append(action)
 
 
-def is_installed() -> bool:
-    return bool(_originals)
-
-
 def summary() -> str:
     """Return in one line what replaces what, and the options."""
     names = ", ".join(name for name in REPLACED if name != "HfArgumentParser")

@@ -22,8 +22,6 @@ AT_THE_SAME_TIME = "-portico"  # added to it for the second of two runs
 
 @dataclass
 class RecordSettings:
-    """What to record."""
-
     library: str
     """``transformers``, or ``portico`` to replace it."""
     folder: str
@@ -72,11 +70,6 @@ class ScriptRecord:
     rank: int = 0
     begun: int = field(default_factory=time.time_ns)
     """When the process began, which orders those that a script starts one after the other."""
-
-    def begin_again(self) -> None:
-        """Leave what happened before a fork to the parent."""
-        self.trainings.clear()
-        self.begun = time.time_ns()
 
     def save(self, folder: Path) -> None:
         """Write the record of this process, unless it trained nothing, as a launcher of other processes does."""

@@ -8,6 +8,7 @@ import atexit
 import json
 import os
 import sys
+import time
 import warnings
 from functools import partial, wraps
 from multiprocessing.util import Finalize, register_after_fork
@@ -46,7 +47,8 @@ def join() -> None:
 
 def _record_fork(record: ScriptRecord, folder: Path) -> None:
     """Write the record of a process that multiprocessing forked, which ends without the functions of `atexit`."""
-    record.begin_again()
+    record.trainings.clear()  # what happened before the fork is the parent's
+    record.begun = time.time_ns()
     Finalize(None, record.save, (folder,), exitpriority=0)
 
 
@@ -88,7 +90,6 @@ def _find_operators() -> None:
 
 
 def main() -> None:
-    """Run the script of the command line."""
     join()
     pass_on()
     is_module = sys.argv[1] == "-m"

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 from torch import distributed, nn
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from typing_extensions import override
@@ -56,8 +55,6 @@ class Example:
 
 @dataclass
 class OpenStep:
-    """What happened in one step."""
-
     number: int
     checkpoint: str | None = None
     """Where the replay began; None at the start."""
@@ -131,7 +128,6 @@ class OpenStep:
         ]
 
     def show(self, console: Console) -> None:
-        """Print the step as tables."""
         console.print(f"Step {self.number}. {self.lead}", markup=False)
         for name, value in self.facts:
             console.print(f"  {name}: {value}", markup=False)
@@ -161,7 +157,7 @@ class OpenStep:
         )
 
 
-class Replay(Observer):
+class Replay(Observer, TrainerCallback):
     """Steers the first training of this process to a step, and opens it.
 
     Args:
@@ -208,21 +204,21 @@ class Replay(Observer):
 
     @override
     def on_compute_loss(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
-        if self._is_at_step(trainer):
+        if self._is_at_step(trainer.state):
             with _same_randomness():
                 self._add_examples(trainer, model, inputs)
             self._watch_outputs(model)
 
     @override
     def on_training_step_end(self, trainer: ObservedTrainer, model: nn.Module, loss: torch.Tensor) -> None:
-        if self.step is not None and self._is_at_step(trainer):
+        if self.step is not None and self._is_at_step(trainer.state):
             before = 0.0 if math.isnan(self.step.loss) else self.step.loss
             self.step.loss = before + float(loss)
         while self._hooks:
             self._hooks.pop().remove()
 
-    def _is_at_step(self, trainer: ObservedTrainer) -> bool:
-        return self.step is not None and trainer.state.global_step + 1 == self.number
+    def _is_at_step(self, state: TrainerState) -> bool:
+        return self.step is not None and state.global_step + 1 == self.number
 
     # ---- The way to the step ----
 
@@ -257,7 +253,8 @@ class Replay(Observer):
         checkpoint = max(usable, key=lambda path: folders[path], default=None)
         self.last_step = 0 if checkpoint is None else folders[checkpoint]
         if self.last_step <= max(logged, default=0):
-            self.checked_step = self.awaited(self.number)
+            later = (row["step"] for row in self._recorded if "loss" in row and row["step"] >= self.number)
+            self.checked_step = next(later, None)
         self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.args.output_dir = str(self._folder)
         # Nothing of a replay is kept or published.
@@ -269,12 +266,8 @@ class Replay(Observer):
                     (self._folder / path.name).symlink_to(path.absolute(), target_is_directory=True)
         else:
             trainer.args.save_strategy = "no"
-        trainer.callback_handler.add_callback(_ReplayEvents(self))
+        trainer.callback_handler.add_callback(self)
         return self.step.checkpoint
-
-    def awaited(self, step: int) -> int | None:
-        """Return the next step from ``step`` on whose loss was recorded."""
-        return next((row["step"] for row in self._recorded if "loss" in row and row["step"] >= step), None)
 
     # ---- At the step ----
 
@@ -314,21 +307,29 @@ class Replay(Observer):
 
         self._hooks = [module.register_forward_hook(partial(look, name)) for name, module in model.named_modules()]
 
-    def note_gradients(self, model: nn.Module, optimizer: Optimizer) -> None:
-        assert self.step is not None
-        self.step.learning_rate = float(optimizer.param_groups[0]["lr"])
+    @override
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.step is None or state.global_step + 1 != self.number:
+            return
+        self.step.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
         squares: dict[str, float] = {}
-        for name, weight in model.named_parameters():
+        for name, weight in kwargs["model"].named_parameters():
             if weight.grad is not None:
                 layer = name.rpartition(".")[0] or name
                 squares[layer] = squares.get(layer, 0.0) + norm_of(weight.grad) ** 2
                 self._before[name] = weight.detach().clone()
         self.step.gradients = {name: square**0.5 for name, square in squares.items()}
 
-    def note_updates(self, model: nn.Module) -> None:
-        assert self.step is not None
+    @override
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.step is None or state.global_step + 1 != self.number:
+            return
         squares: dict[str, tuple[float, float]] = {}
-        for name, weight in model.named_parameters():
+        for name, weight in kwargs["model"].named_parameters():
             if name in self._before:
                 layer = name.rpartition(".")[0] or name
                 change, size = squares.get(layer, (0.0, 0.0))
@@ -339,7 +340,20 @@ class Replay(Observer):
             for name, (change, size) in squares.items()
         }
 
-    def finish(self, logged: float | None) -> None:
+    @override
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.last_step = state.global_step
+        if state.global_step == self.number and self.checked_step is None:
+            self._finish(None)
+
+    @override
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if "loss" in kwargs["logs"] and state.global_step == self.checked_step:
+            self._finish(kwargs["logs"]["loss"])
+
+    def _finish(self, logged: float | None) -> None:
         """Compare with the recorded loss, rank the examples and end the script."""
         assert self.step is not None
         if logged is not None:
@@ -369,40 +383,6 @@ class Replay(Observer):
         step.examples = [one for examples, _, _ in parts for one in examples]
         step.loss = sum(loss for _, loss, _ in parts) / len(parts)
         step.first_not_finite = next((name for _, _, name in parts if name), None)
-
-
-class _ReplayEvents(TrainerCallback):
-    """Notes what happens at the step, and ends the replay once its loss is known."""
-
-    def __init__(self, replay: Replay) -> None:
-        self._replay = replay
-
-    @override
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step + 1 == self._replay.number:
-            self._replay.note_gradients(kwargs["model"], kwargs["optimizer"])
-
-    @override
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step + 1 == self._replay.number:
-            self._replay.note_updates(kwargs["model"])
-
-    @override
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._replay.last_step = state.global_step
-        if state.global_step == self._replay.number and self._replay.checked_step is None:
-            self._replay.finish(None)
-
-    @override
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if "loss" in kwargs["logs"] and state.global_step == self._replay.checked_step:
-            self._replay.finish(kwargs["logs"]["loss"])
 
 
 def _rolls_back(trainer: ObservedTrainer) -> bool:

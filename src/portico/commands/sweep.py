@@ -19,7 +19,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: Sequence[str]) -> None:
-    """Write the report of a sweep again."""
     given = build_parser().parse_args(arguments)
     from portico.cli.sweeps import report_sweep
 

@@ -27,7 +27,14 @@ from portico.commands.comparison import (
     loss_growth,
     reproducible_difference,
 )
-from portico.commands.record import AT_THE_SAME_TIME, SUFFIX, RecordSettings, recording_environment, redirected_folders
+from portico.commands.record import (
+    AT_THE_SAME_TIME,
+    SUFFIX,
+    RecordSettings,
+    read_records,
+    recording_environment,
+    redirected_folders,
+)
 from portico.commands.script import Script
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
@@ -43,8 +50,6 @@ _BETWEEN_LOOKS = 0.1  # seconds
 
 @dataclass(frozen=True)
 class _RunningScript:
-    """A script that is being recorded."""
-
     label: str
     folder: Path
     process: "subprocess.Popen[bytes]"
@@ -53,7 +58,7 @@ class _RunningScript:
         """Wait for the end, and move what the script wrote into the folder of the record."""
         code = self.process.wait()
         self.end()
-        return RecordedRun.read(self.label, self.folder, code, self._log)
+        return RecordedRun(self.label, self.folder, code, self._log, **read_records(self.folder))
 
     def lacked_an_address(self) -> bool:
         """Return whether the script has failed because another process uses its address."""

@@ -88,7 +88,6 @@ class MRCExperiment(TrainerExperiment):
 
     @cached_property
     def sources(self) -> list[Source]:
-        """The examples of each source."""
         return load_sources(self.data)
 
     def _sources_to_evaluate(self) -> list[Source]:
@@ -99,7 +98,6 @@ class MRCExperiment(TrainerExperiment):
 
     @property
     def examples(self) -> Source:
-        """The examples of all sources."""
         return pooled(self.sources)
 
     def make_trainer(self, args: Any, *, training: bool = True) -> MRCTrainer:
@@ -294,7 +292,6 @@ class MRCExperiment(TrainerExperiment):
         ]
 
     def _inference(self, reader: ModelAndTokenizer, args: Any) -> Inference:
-        """Return the trainer that runs a reader over features."""
         return Inference(reader, args)
 
     def _generated(self, asked: Examples) -> list[dict[str, Any]] | None:

@@ -148,11 +148,12 @@ def macros(template: str) -> Any:
 def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
     """Return a table in a panel; its cells are escaped."""
 
-    def cells(tag: str, row: Sequence[object]) -> Markup:
-        return Markup().join(Markup(f"<{tag}>{{}}</{tag}>").format(value) for value in row)
+    def cells(form: str, row: Sequence[object]) -> Markup:
+        return Markup().join(Markup(form).format(_without_controls(value)) for value in row)
 
-    body = Markup().join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
-    table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(cells("th", heads), body)
+    body = Markup().join(Markup("<tr>{}</tr>").format(cells("<td>{}</td>", row)) for row in rows)
+    head = cells('<th scope="col">{}</th>', heads)
+    table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
     return Markup('<div class="panel wide plain">{}</div>').format(table)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from portico.report.charts import Frame, ticks
-from portico.report.page import Section, macros, panels, render_page, settings_panels
+from portico.report.page import Section, duration, macros, panels, render_page, settings_panels
 
 # An axis with at most this many values labels each of them, other axes only the ends.
 _FEW = 5
@@ -62,14 +62,14 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
     return render_page(
         summary["name"],
         sweep_results(summary),
-        templates.head(best, goals, _duration(sum(job["seconds"] for job in jobs)), len(jobs)),
+        templates.head(best, goals, duration(sum(job["seconds"] for job in jobs)), len(jobs)),
         [
             Section("What was searched", _search(summary), "Search"),
             Section("Objectives against each other", _tradeoffs(summary), "Objectives"),
             Section("Values and objective", _parallel(summary), "Values"),
             Section("Progress of the search", _progress(summary), "Progress"),
             Section("Importance of the values", panels(shares) + _importance_reasons(summary), "Importance"),
-            Section("All runs", templates.table(summary, _shown, _duration), "Runs"),
+            Section("All runs", templates.table(summary, shown_value, duration), "Runs"),
             Section("How to read this page", templates.methods(goals, bool(shares)), "Methods"),
         ],
         kicker="Report of a sweep",
@@ -96,10 +96,10 @@ def _reached(
     reached = best["objective"][name]
     tied = [job["number"] for job in jobs if job["status"] == "finished" and job["objective"].get(name) == reached]
     who = f"Run {tied[0]} reaches" if len(tied) == 1 else f"Runs {', '.join(map(str, tied))} all reach"
-    sentence = f"{who} {name} {_shown(reached)}."
+    sentence = f"{who} {name} {shown_value(reached)}."
     way = max(baselines, key=lambda one: baselines[one], default=None)
     if way is not None and reached < baselines[way] + _SAME:
-        sentence += f" That is no better than {way}, which gives {_shown(baselines[way])}."
+        sentence += f" That is no better than {way}, which gives {shown_value(baselines[way])}."
     return sentence
 
 
@@ -162,7 +162,7 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
         row = {
             value: 100 * (index + 0.5) / (len(found) + len(others)) for index, value in enumerate([*found, *others])
         }
-        labels = [(place, _shown(value)) for value, place in row.items()]
+        labels = [(place, shown_value(value)) for value, place in row.items()]
         places = {value: row[value if _is_number(value) else str(value)] for value in values}
         return Axis(name, title, places, labels, is_goal)
     is_log = not is_goal and found[:1] > [0] and found[-1] > 10 * found[0]
@@ -177,7 +177,7 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
     for value in named:
         is_free = last - places[value] >= 7 and places[value] - places[found[-1]] >= 7
         if is_free or value == found[-1]:
-            labels.append((places[value], _shown(value)))
+            labels.append((places[value], shown_value(value)))
             last = places[value]
     return Axis(name, title, places, labels, is_goal)
 
@@ -325,8 +325,8 @@ def _shares(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> list
 
 
 def _line(job: Mapping[str, Any], summary: Mapping[str, Any], share: float, path: str) -> RunLine:
-    shown = [f"{name} {_shown(value)}" for name, value in job["objective"].items() if _is_number(value)]
-    shown += [f"{name.rpartition('.')[2]} {_shown(value)}" for name, value in job["values"].items()]
+    shown = [f"{name} {shown_value(value)}" for name, value in job["objective"].items() if _is_number(value)]
+    shown += [f"{name.rpartition('.')[2]} {shown_value(value)}" for name, value in job["values"].items()]
     is_best = job["number"] in summary["best"]
     status = "" if job["status"] == "finished" else f" ({job['status']})"
     css_class = f"{job['status']}{' best' if is_best else ''}"
@@ -338,15 +338,7 @@ def _best_last(lines: list[RunLine]) -> list[RunLine]:
     return sorted(lines, key=lambda line: ("best" in line.css_class, line.share))
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -11,7 +11,6 @@
   ``torchmetrics.Metric``.
 """
 
-import html
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from torchmetrics import Metric, MetricCollection
 from transformers import EvalPrediction
 
@@ -40,7 +40,7 @@ from portico.report.page import (
     REPORT_PAGE,
     Section,
     Tile,
-    harmless_markup,
+    html_table,
     macros,
     render_page,
     scores_of,
@@ -70,7 +70,6 @@ class ScoresOfTask:
     """The experiment sets it."""
 
     def __call__(self, prediction: EvalPrediction) -> Mapping[str, float]:
-        """Return the metrics of an evaluation by name."""
         scores: Mapping[str, float] = self.task.scores(prediction)
         return scores
 
@@ -229,33 +228,31 @@ class TaskExperiment(TrainerExperiment):
             macros("parts.html.j2").tiles(tiles),
             [
                 Section("Training history", training_charts(history, curves), "Learning"),
-                Section("Examples", harmless_markup(self._examples())),
+                Section("Examples", self._examples()),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
             kicker="Report of a run",
         )
 
-    def _examples(self) -> str:
-        """Return a table of the first records, wrong answers first; ``""`` if there is nothing to read."""
+    def _examples(self) -> Markup:
+        """Return a table of the first records, wrong answers first; empty if there is nothing to read."""
         predictions = getattr(self, "shown_predictions", None)
         if predictions is None:
-            return ""
+            return Markup()
         records = self.records[: len(predictions)]
         answers, golds = self.task.answers(predictions, records), self.task.golds(records)
         if not answers:
-            return ""
+            return Markup()
         cells = [
             (" / ".join(self.task.texts(record)) or f"number {number}", gold, answer)
             for number, (record, gold, answer) in enumerate(zip(records, golds, answers, strict=True))
         ]
         cells.sort(key=lambda row: row[1] == row[2])
-        body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in cells)
-        heads = "".join(f'<th scope="col">{name}</th>' for name in ("record", "expected", "predicted"))
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(("record", "expected", "predicted"), [list(map(_shortened, row)) for row in cells])
 
 
-def _escaped(text: str) -> str:
-    return html.escape(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...", quote=False)
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ..."
 
 
 def _label(name: str) -> str:

@@ -92,7 +92,8 @@ def test_runs_side_by_side_are_repeated_alone_unless_identical(tmp_path, monkeyp
     def start(self, label, settings, **environment):
         started.append(label)
         run = RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))])
-        return SimpleNamespace(finished=lambda: run)
+        ended = SimpleNamespace(poll=lambda: 0)
+        return SimpleNamespace(process=ended, lacked_an_address=lambda: False, finished=lambda: run)
 
     monkeypatch.setattr(Verification, "_start", start)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})

@@ -19,6 +19,21 @@ QUIET = {
     "disable_tqdm": True,
     "report_to": "none",
 }
+SETTINGS = {
+    "args": {**QUIET, "max_steps": 2, "save_strategy": "no"},
+    "model": SHAPE,
+    "data": {"num_train": 32, "num_validation": 24, "seed": 0},
+    "preprocess": {"max_seq_length": 128, "doc_stride": 32, "vocab_size": 400},
+}
+
+
+def settings(**changes):
+    """Return the settings of a short run with some changed; a pretrained model has no others of the small one."""
+    merged = dict(SETTINGS)
+    for group, given in changes.items():
+        whole = isinstance(given, list) or "name_or_path" in given
+        merged[group] = given if whole else {**SETTINGS.get(group, {}), **given}
+    return {"_target_": "portico.mrc.experiment.MRCExperiment", **merged}
 
 
 def source(seed=1, num_train=48, num_validation=20):

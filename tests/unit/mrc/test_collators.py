@@ -11,9 +11,10 @@ from portico.mrc.generative import new_generator
 from portico.mrc.models.from_scratch import train_wordpiece_tokenizer
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "won", "ann", "did", "not", "lose")
+PLAIN = "[CLS] $A [SEP] $B [SEP]"
 
 
-def tokenizer(template="[CLS] $A [SEP] $B [SEP]", **options):
+def tokenizer(template=PLAIN, **options):
     backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, "[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     marks = [("[CLS]", 2), ("[SEP]", 3)]
@@ -32,61 +33,47 @@ def rows(words, *pairs, **labels):
 PAIRS = (("who won", "ann xyz did not"), ("won", "ann"))
 
 
-def test_answer_types_follow_from_positions():
+def test_answer_types_follow_from_positions_where_none_are_given():
     words = tokenizer()
     collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
-    batch = collator(rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0]))
-    assert batch["target_type"].tolist() == [1, 0]
-
-
-def test_given_types_are_kept_and_none_are_added_without_positions():
-    words = tokenizer()
-    collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
-    given = rows(words, *PAIRS, start_positions=[0, 0], end_positions=[0, 0], target_type=[3, 2])
-    assert collator(given)["target_type"].tolist() == [3, 2]
+    positions = {"start_positions": [4, 0], "end_positions": [5, 0]}
+    assert collator(rows(words, *PAIRS, **positions))["target_type"].tolist() == [1, 0]
+    assert collator(rows(words, *PAIRS, **positions, target_type=[3, 2]))["target_type"].tolist() == [3, 2]
     assert "target_type" not in collator(rows(words, *PAIRS))
 
 
-def test_the_mask_allows_the_context_and_no_answer():
-    words = tokenizer()
-    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
-        rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0])
-    )
-    # [CLS] who won [SEP] ann [UNK] did not [SEP]
-    assert batch["p_mask"].tolist() == [[0, 1, 1, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1, 1, 1, 1]]
-    assert batch["cls_index"].tolist() == [0, 0]
-    assert batch["is_impossible"].tolist() == [0.0, 1.0]
-
-
-def test_the_question_may_be_empty():
-    words = tokenizer()
-    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("", "ann won")))
-    assert batch["p_mask"].tolist() == [[0, 1, 0, 0, 1]]
+@pytest.mark.parametrize(
+    ("template", "side", "pairs", "mask"),
+    [
+        # [CLS] who won [SEP] ann [UNK] did not [SEP]
+        (PLAIN, "right", PAIRS, [[0, 1, 1, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1, 1, 1, 1]]),
+        (PLAIN, "right", [("", "ann won")], [[0, 1, 0, 0, 1]]),
+        ("[CLS] $A [SEP] [SEP] $B [SEP]", "right", [("who", "ann won")], [[0, 1, 1, 1, 0, 0, 1]]),
+        # The context comes first.
+        (
+            "$A [SEP] $B [SEP] [CLS]",
+            "left",
+            [pair[::-1] for pair in PAIRS],
+            [[0, 0, 0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 1, 1, 1, 0]],
+        ),
+    ],
+    ids=["plain", "no question", "two separators", "left"],
+)
+def test_the_mask_allows_the_context_and_no_answer(template, side, pairs, mask):
+    words = tokenizer(template, padding_side=side)
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, *pairs))
+    assert batch["p_mask"].tolist() == mask
+    assert batch["cls_index"].tolist() == [0 if side == "right" else 8] * len(pairs)
     assert "is_impossible" not in batch
 
 
-def test_double_separators_are_supported():
-    words = tokenizer("[CLS] $A [SEP] [SEP] $B [SEP]")
-    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("who", "ann won")))
-    assert batch["p_mask"].tolist() == [[0, 1, 1, 1, 0, 0, 1]]
-
-
-def test_with_left_padding_the_context_comes_first():
-    words = tokenizer("$A [SEP] $B [SEP] [CLS]", padding_side="left")
-    pairs = [(context, question) for question, context in PAIRS]
-    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
-        rows(words, *pairs, start_positions=[0, 4], end_positions=[0, 4])
-    )
-    assert batch["p_mask"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 1, 1, 1, 0]]
-    assert batch["cls_index"].tolist() == [8, 8]
-
-
-def test_masks_of_the_features_are_replaced():
+def test_masks_of_the_features_are_replaced_and_impossible_ones_kept():
     words = tokenizer()
+    collator = BeamSearchCollator(words, DataCollatorWithPadding(words))
+    assert collator(rows(words, *PAIRS, start_positions=[4, 0]))["is_impossible"].tolist() == [0.0, 1.0]
     given = rows(words, *PAIRS, p_mask=[[1.0] * 9, [1.0] * 5], is_impossible=[1, 0], start_positions=[4, 0])
-    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(given)
-    assert batch["p_mask"].shape == (2, 9)
-    assert batch["is_impossible"].tolist() == [1.0, 0.0]
+    assert collator(given)["p_mask"].shape == (2, 9)
+    assert collator(given)["is_impossible"].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -47,23 +47,19 @@ def logits(seed):
 LABEL_LOSS = torch.tensor(3.0)
 
 
-def test_the_mse_loss_compares_with_the_scaled_teacher():
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("mse", lambda student, teacher: mse_loss(student, teacher / 2)),
+        ("kl", lambda s, t: 4 * kl_div((s / 2).log_softmax(-1), (t / 2).softmax(-1), reduction="batchmean")),
+    ],
+    ids=["mse", "kl"],
+)
+def test_the_loss_compares_with_the_teacher_at_the_temperature(kind, part):
     student, teacher = logits(0), logits(1)
-    loss = Distillation(temperature=2.0)(LABEL_LOSS, student, teacher)
-    parts = [mse_loss(student[name], teacher[name] / 2) for name in student]
-    assert loss == sum(parts) / 2
-    assert Distillation()(LABEL_LOSS, student, student) == 0
-
-
-def test_the_kl_loss_is_a_divergence_at_the_temperature():
-    student, teacher = logits(0), logits(1)
-    loss = Distillation("kl", temperature=2.0)(LABEL_LOSS, student, teacher)
-    parts = [
-        4 * kl_div((student[name] / 2).log_softmax(-1), (teacher[name] / 2).softmax(-1), reduction="batchmean")
-        for name in student
-    ]
-    torch.testing.assert_close(loss, sum(parts) / 2)
-    assert Distillation("kl")(LABEL_LOSS, student, student) == 0
+    expected = sum(part(student[name], teacher[name]) for name in student) / 2
+    torch.testing.assert_close(Distillation(kind, temperature=2.0)(LABEL_LOSS, student, teacher), expected)
+    assert Distillation(kind)(LABEL_LOSS, student, student) == 0
 
 
 @pytest.mark.parametrize("kind", ["mse", "kl"])

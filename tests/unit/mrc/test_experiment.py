@@ -17,35 +17,7 @@ from portico.mrc.corpus import generate
 from portico.mrc.experiment import prepared_metric, print_summary
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.report.command import read_run
-
-SETTINGS = {
-    "args": {
-        "max_steps": 2,
-        "per_device_train_batch_size": 8,
-        "disable_tqdm": True,
-        "report_to": "none",
-        "use_cpu": True,
-        "save_strategy": "no",
-    },
-    "model": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
-    "data": {"num_train": 32, "num_validation": 24, "seed": 0},
-    "preprocess": {"max_seq_length": 128, "doc_stride": 32, "vocab_size": 400},
-    "postprocess": {},
-    "metric": {},
-    "strategy": {},
-    "callbacks": [],
-    "logger": [],
-}
-
-
-def settings(**changes):
-    merged = {group: {**SETTINGS[group], **changes.get(group, {})} for group in SETTINGS if group in ("args", "model")}
-    if "name_or_path" in merged["model"]:
-        merged["model"] = changes["model"]
-    merged |= {group: changes.get(group, SETTINGS[group]) for group in ("callbacks", "logger")}
-    rest = [group for group in SETTINGS if group not in merged]
-    merged |= {group: {**SETTINGS[group], **changes.get(group, {})} for group in rest}
-    return {"_target_": "portico.mrc.experiment.MRCExperiment", **merged}
+from unit.mrc.small_readers import SETTINGS, settings
 
 
 def train(tmp_path, **changes):
@@ -293,7 +265,7 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
         ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` does not exist; set it to a folder"),
         (
             {"model": {"num_attention_heads": 7}},
-            r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple",
+            r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple .*leave them out",
         ),
         (
             {"model": {"hidden_size": "big"}},
@@ -383,10 +355,9 @@ CLASSES |= {"tydi": TydiF1, "nq": NqF1}
 def chosen(name, **keys):
     """Return the metric that a file of `conf/metric` builds."""
     keys = {"language": "de", **keys} if name == "mlqa" else keys
-    settings = compose(["_target_=fake_experiment.FakeExperiment", f"metric={name}"])
-    settings = {group: settings[group] for group in ("_target_", "metric")}
-    settings["metric"] |= keys
-    return build_experiment(settings, "out")
+    composed = compose(["_target_=fake_experiment.FakeExperiment", f"metric={name}"])
+    metric = {**composed["metric"], **keys}
+    return build_experiment({"_target_": composed["_target_"], "metric": metric}, "out")
 
 
 def prepared(metric, examples=({**ANSWERED, "answers": TWICE},), negatives=False, **options):

@@ -87,13 +87,6 @@ def test_streamed_answers_equal_those_from_the_whole_output(parts, tmp_path):
     assert output.metrics["eval_loss"] > 0
 
 
-def test_legacy_metrics_leave_out_loss_and_speed(parts, tmp_path):
-    process, _ = whole(parts)
-    metrics = trainer_of(parts, tmp_path, post_process_function=process, legacy_metrics=True).evaluate()
-    assert "eval_f1" in metrics
-    assert not {"eval_loss", "eval_runtime"} & set(metrics)
-
-
 def test_a_prediction_has_answers_and_metrics(parts, tmp_path):
     process, outputs = whole(parts)
     trainer = trainer_of(parts, tmp_path, post_process_function=process)

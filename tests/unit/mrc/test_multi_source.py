@@ -163,11 +163,6 @@ def batches(indices, size=4):
     return list(BatchSampler(indices, size, drop_last=True))
 
 
-def test_sampled_batches_come_from_one_source_in_turn():
-    made = batches(sampler())
-    assert [{source_of(index) for index in batch} for batch in made] == [{0}, {1}, {2}] * 3
-
-
 def test_the_largest_source_sets_the_number_of_rounds():
     assert len(sampler()) == len(list(sampler())) == 4 * 3 * 3
     assert len(sampler(sizes=(8, 1))) == 4 * 2 * 2

@@ -8,40 +8,29 @@ from portico import InputError
 from portico.cli.experiment import build_experiment
 from portico.mrc import ModelForDownstreamTasks
 from portico.mrc.config import load_sources
-from unit.mrc.small_readers import QUIET, SHAPE
+from unit.mrc.small_readers import SETTINGS, settings
 
-ARGS = {**QUIET, "max_steps": 2, "save_strategy": "no"}
-DATA = {"num_train": 32, "num_validation": 16, "seed": 0}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 
 
 def extractive(folder, **groups):
-    given = {
-        "args": ARGS,
-        "model": SHAPE,
-        "data": DATA,
-        "preprocess": {"max_seq_length": 128, "doc_stride": 32, "vocab_size": 400},
-    }
-    merged = {name: {**given.get(name, {}), **groups.get(name, {})} for name in (*given, *groups)}
-    if "name_or_path" in groups.get("model", {}):
-        merged["model"] = groups["model"]
-    return build_experiment({"_target_": "portico.mrc.experiment.MRCExperiment", **merged}, str(folder))
+    return build_experiment(settings(**groups), str(folder))
 
 
 def generative(folder, **groups):
     shape = {} if "name_or_path" in groups.get("model", {}) else T5
     lengths = {"max_source_length": 48, "max_target_length": 8, "vocab_size": 400}
-    settings = {
+    given = {
         "_target_": "portico.mrc.experiment.MRCExperiment",
         "trainer": {"_target_": "portico.Seq2SeqMRCTrainer"},
         "args": {
             "_target_": "portico.Seq2SeqTrainingArguments",
             "predict_with_generate": True,
             "generation_max_length": 6,
-            **ARGS,
+            **SETTINGS["args"],
         },
         "model": {"_target_": "portico.mrc.config.EncoderDecoderModel", **shape, **groups.get("model", {})},
-        "data": DATA,
+        "data": SETTINGS["data"],
         "preprocess": {
             "_target_": "portico.mrc.config.GenerativePreprocessing",
             **lengths,
@@ -49,7 +38,7 @@ def generative(folder, **groups):
         },
         "postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"},
     }
-    return build_experiment(settings, str(folder))
+    return build_experiment(given, str(folder))
 
 
 @pytest.mark.parametrize("head", ["extractive", "extractive_with_confidence"])
@@ -75,7 +64,7 @@ def test_an_unknown_head_is_refused_before_any_work(tmp_path):
 
 def test_sources_are_trained_together_and_reported_separately(tmp_path, capsys):
     metrics = extractive(tmp_path, data={"sources": [{"seed": 1}, {"seed": 2, "num_validation": 8}]}).train()
-    assert metrics["eval_total"] == 12
+    assert metrics["eval_total"] == 16
     for number in range(2):
         assert (tmp_path / f"source_{number}" / "report.html").is_file()
         assert (tmp_path / f"eval_{number}_results.json").is_file()
@@ -101,11 +90,11 @@ def test_a_teacher_is_loaded_from_its_folder(tmp_path, capsys):
 )
 def test_invalid_sources_are_refused(sources, message):
     with pytest.raises(InputError, match=message):
-        load_sources({**DATA, "sources": sources})
+        load_sources({**SETTINGS["data"], "sources": sources})
 
 
 def test_each_source_overrides_the_shared_keys():
-    made = load_sources({**DATA, "sources": [{"num_train": 8}, {"seed": 3}]})
+    made = load_sources({**SETTINGS["data"], "sources": [{"num_train": 8}, {"seed": 3}]})
     assert [len(one.train) for one in made] == [8, 32]
     assert made[0].validation != made[1].validation
 

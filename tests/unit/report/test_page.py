@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from portico.report.page import differing_settings, harmless_markup, settings_panels, styles
+from portico.report.page import differing_settings, harmless_markup, html_table, settings_panels, styles
 
 
 def test_settings_become_one_table_a_group():
@@ -38,6 +38,10 @@ def test_settings_become_one_table_a_group():
 def test_markup_that_could_execute_or_load_is_removed(foreign, shown):
     assert harmless_markup(foreign) == shown
     assert harmless_markup(shown) == shown
+
+
+def test_a_table_shows_any_text_as_text():
+    assert "<td>&lt;b&gt;\ufffd</td>" in html_table(["a"], [["<b>\x01"]])
 
 
 def test_settings_that_differ():

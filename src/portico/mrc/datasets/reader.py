@@ -5,7 +5,7 @@ To add a format, write a module with a ``Format`` and enter it in ``FORMATS``.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.data.sources import (
@@ -89,7 +89,7 @@ def read_examples(
             that is not skipped. The message names the source and the record.
     """
     one = None if format is None else format_named(format)
-    return _read_all(source, one, Reading(skip_invalid, max_gzip_ratio))
+    return _read_all(source, one, skip_invalid, max_gzip_ratio)
 
 
 def read_questions(
@@ -109,7 +109,7 @@ def read_questions(
         Records ``{"id", "question", "context"}`` in order.
     """
     named = None if format is None else format_named(format)
-    return _read_all(source, _question_format(named), Reading(skip_invalid, max_gzip_ratio))
+    return _read_all(source, _question_format(named), skip_invalid, max_gzip_ratio)
 
 
 def _question_format(named: Format | None) -> Format:
@@ -130,18 +130,11 @@ def _question_format(named: Format | None) -> Format:
     return Format("question, context, and optionally id", lambda entry: True, example, questions)
 
 
-class Reading(NamedTuple):
-    """How a source is read; see :func:`read_examples`."""
-
-    skip_invalid: bool
-    max_gzip_ratio: float
-
-
-def _read_all(source: Source, one: Format | None, reading: Reading) -> list[Example]:
+def _read_all(source: Source, one: Format | None, skip_invalid: bool, max_gzip_ratio: float) -> list[Example]:
     """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
-        return _read(Defects("The dataset", skip_invalid=reading.skip_invalid), numbered(names), one, _UniqueIds())
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), numbered(names), one, _UniqueIds())
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
@@ -153,12 +146,12 @@ def _read_all(source: Source, one: Format | None, reading: Reading) -> list[Exam
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
     for path in paths:
-        defects = Defects(path, skip_invalid=reading.skip_invalid)
+        defects = Defects(path, skip_invalid=skip_invalid)
         with stored_dataset(path) as dataset:
             if dataset is not None:
                 examples += _read(defects, numbered(dataset), one, ids)
                 continue
-        with open_text(path, reading.max_gzip_ratio) as stream:
+        with open_text(path, max_gzip_ratio) as stream:
             examples += _read(defects, entries(stream, defects), one, ids, squad.language_of_file(path.name))
     return examples
 
@@ -208,7 +201,6 @@ def _listing() -> str:
 def _read(
     defects: Defects, placed: Iterator[Placed], one: Format | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
-    """Return the valid examples among the entries of one source."""
     examples: list[Example] = []
     for place, entry in placed:
         one = one or format_like(entry)

@@ -194,7 +194,6 @@ class TextEncoder:
         self._words = _KnownPieces(partial(_encoded_words, self._backend))
 
     def encode(self, texts: Sequence[str]) -> "EncodedTexts":
-        """Return the tokens of each text."""
         index: dict[str, int] = _numbering()
         text_index_E = np.fromiter(map(index.__getitem__, texts), np.int64, len(texts))
         self._backend.no_truncation()

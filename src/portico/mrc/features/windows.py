@@ -170,7 +170,6 @@ class FeatureSet:
         return self.rows if self._gives_rows else None
 
     def rows(self, indices: Sequence[int]) -> "FeatureRows":
-        """Return the rows with these indices."""
         return FeatureRows(self, np.asarray(indices, np.int64))
 
     def __getitem__(self, index: int) -> dict[str, Any]:

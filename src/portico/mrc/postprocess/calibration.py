@@ -161,8 +161,10 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
             "questions of which the reader answers some."
         )
 
+    in_float64_E = np.ones(len(right_E), np.bool_)
+
     def loss(log_temperature: float) -> float:
-        softmax_N = _softmax(ranked, ranked.spans.score_N / np.exp(log_temperature))
+        softmax_N = span_probabilities(ranked, in_float64_E, np.exp(log_temperature))
         mass_E = np.bincount(ranked.example_N, softmax_N * right_N, minlength=len(right_E))
         return float(-np.log(np.maximum(mass_E[right_E], _TINY)).mean())
 
@@ -174,7 +176,7 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
         low, high = (low, right) if loss(left) <= loss(right) else (left, high)
     temperature = float(np.exp((low + high) / 2))
     answers = answer_E[answer_E >= 0]
-    softmax_N = _softmax(ranked, ranked.spans.score_N / temperature)
+    softmax_N = span_probabilities(ranked, in_float64_E, temperature)
     slope, intercept = _fitted_line(_log_odds(softmax_N[answers]), right_N[answers])
     return AnswerCalibration(temperature, slope, intercept)
 
@@ -224,15 +226,6 @@ def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
             step_2 = step_2 / 2
         line_2 = line_2 - step_2
     return float(line_2[0]), float(line_2[1])
-
-
-def _softmax(ranked: RankedSpans, score_N: Floats) -> Float64s:
-    example_N = ranked.example_N
-    peak_E = np.full(len(ranked.counts_E), -np.inf)
-    np.maximum.at(peak_E, example_N, score_N)
-    weight_N = np.exp(score_N.astype(np.float64) - peak_E[example_N])
-    softmax_N: Float64s = weight_N / np.bincount(example_N, weight_N, minlength=len(peak_E))[example_N]
-    return softmax_N
 
 
 def _log_odds(probability_N: Float64s) -> Float64s:

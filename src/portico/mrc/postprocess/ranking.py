@@ -124,16 +124,10 @@ class ScoreDifference:
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        score_Fnn: Floats = start_logit_Fnn.astype(np.float64) + end_logit_Fnn
-        # What a call computes, in place: new memory for each term takes three times as long.
-        score_Fnn -= null_F[:, None, None]
-        if self.needs_types:
-            type_logit_F11 = features.type_logits_FK[:, TargetType.SPAN_ANSWER, None, None].astype(np.float64)
-            if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
-                score_Fnn *= type_logit_F11
-            else:
-                score_Fnn *= 1 - self.target_type_weight
-                score_Fnn += self.target_type_weight * type_logit_F11
+        type_logits_KF11 = features.type_logits_FK.astype(np.float64).T[:, :, None, None]
+        score_Fnn: Floats = self(
+            start_logit_Fnn.astype(np.float64) + end_logit_Fnn, null_F[:, None, None], type_logits_KF11
+        )
         return score_Fnn
 
 

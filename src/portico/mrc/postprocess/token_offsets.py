@@ -131,8 +131,8 @@ class TokenOffsets:
         return np.where(known_Fn, found_Fn, -1).astype(np.int32, copy=False)
 
 
-Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
-"""Features from ``Featurizer.eval_features``, rows with ``example_id`` and ``offset_mapping``, or their offsets."""
+Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]]
+"""Features from ``Featurizer.eval_features``, or rows with ``example_id`` and ``offset_mapping``."""
 
 
 def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffsets:
@@ -142,9 +142,7 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
         InputError: If an example has no features, a feature belongs to none of the examples, or the features were
             made to train on.
     """
-    if isinstance(features, TokenOffsets):
-        offsets = features
-    elif isinstance(features, FeatureSet):
+    if isinstance(features, FeatureSet):
         if features.char_offsets is None:
             raise InputError(
                 "The features have no character offsets because they were made to train on; give features from "

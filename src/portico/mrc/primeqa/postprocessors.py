@@ -198,7 +198,7 @@ def _no_span(example_id: str) -> SpanRecord:
 
 def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
     """Read the offsets of features that are grouped by ``example_idx`` or from ``Featurizer.eval_features``."""
-    if isinstance(features, FeatureSet | TokenOffsets):
+    if isinstance(features, FeatureSet):
         return token_offsets(features, ids)
     if not len(features):
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")

@@ -242,7 +242,6 @@ class BasePreProcessor(AbstractPreProcessor):
         return self._process_batch if overridden else self._feature_table
 
     def _feature_table(self, examples: Mapping[str, Any], indices: Sequence[int], *, is_train: bool) -> Any:
-        """Return the features of a batch as an Arrow table."""
         import pyarrow as pa
 
         questions = [question.lstrip()[: self._max_q_char_len] for question in examples["question"]]

@@ -3,9 +3,7 @@ from types import SimpleNamespace
 
 import datasets
 import pytest
-import torch
-from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from mrc_data import TOKENIZERS, make_examples, windows
 from portico.errors import InputError
@@ -145,19 +143,6 @@ def test_remove_columns_keeps_the_attributes():
     assert pruned.column_names == list(pruned[0]) == ["input_ids", "token_type_ids", "attention_mask"]
     assert pruned.example_id == features.example_id
     assert "offset_mapping" in features[0]
-
-
-def test_data_collator_with_padding_pads_the_rows():
-    tokenizer = TOKENIZERS["bert"]
-    features = Featurizer(tokenizer, max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
-    loader = DataLoader(features, batch_size=8, collate_fn=DataCollatorWithPadding(tokenizer))
-    num_rows = 0
-    for batch in loader:
-        assert set(batch) == set(features.column_names)
-        assert all(values.dtype == torch.int64 for values in batch.values())
-        assert batch["input_ids"].shape[1] == features.lengths[num_rows : num_rows + 8].max()
-        num_rows += len(batch["start_positions"])
-    assert num_rows == len(features)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from portico.mrc.corpus import generate
 from portico.mrc.models.from_scratch import (
     SPECIAL_TOKENS,
     check_unshaped,
-    explained_fields,
     fields_of,
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
@@ -105,14 +104,6 @@ def test_the_tokenizer_of_a_generator_ends_sequences_and_joins_words(texts):
     assert tokenizer.decode(tokens, skip_special_tokens=True) == "The passage"
     bare = train_generator_tokenizer(texts, vocab_size=500, ends_sequences=False)
     assert bare("The passage")["input_ids"] == tokens[:-1]
-
-
-def test_fields_that_make_no_model_are_named():
-    with (
-        pytest.raises(InputError, match=r"No small BERT can be made with `model\.hidden_size=x` .* leave them out"),
-        explained_fields("small BERT", {"hidden_size": "x"}),
-    ):
-        raise ValueError("x")
 
 
 def test_a_pretrained_model_is_not_shaped():

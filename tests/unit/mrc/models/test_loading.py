@@ -43,18 +43,10 @@ def test_a_tokenizer_larger_than_the_embeddings_is_refused(saved, tmp_path):
         load_reader(str(tmp_path / "small"))
 
 
-def test_truncated_weights_are_refused(saved):
-    weights = saved / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(
-        InputError, match=r"cannot be loaded as a question answering model with its tokenizer \(.*header"
-    ):
-        load_reader(str(saved))
-
-
 @pytest.mark.parametrize(
     ("file", "text"),
     [
+        ("model.safetensors", "{"),
         ("tokenizer.json", "[" * 10_000),  # tokenizers raises a bare `Exception`
         ("tokenizer.json", '{"version": "1.0", "added_tokens": 5, "model": {"type": "WordPiece"}}'),
         ("tokenizer_config.json", '{"tokenizer_class": []}'),

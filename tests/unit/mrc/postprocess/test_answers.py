@@ -117,10 +117,11 @@ def test_files_hold_what_json_writes(ties, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(answers_module, "_EXAMPLES_AT_ONCE", 3)
     # At the ends and inside of what is written at once: questions without any span, and one whose scores overflow.
     without, overflowing = {0, 4, 5, 7}, 2
-    examples = [{"id": f'"{e}\u00e9', "context": 'a"\\ b\n \u00fc'} for e in range(8)]
+    examples = [{"id": f'"}},\n            {{%s\u2028{e}\u00e9', "context": 'a"\\ b\n \u00fc'} for e in range(8)]
     words = [(0, 3), (4, 5), (7, 8)]
     rows = [{**row(one["id"], 0, [None] * 8 if e in without else words)} for e, one in enumerate(examples)]
     starts, ends = (side.round(1).astype(dtype) for side in logits(rows))
+    starts[3] *= 0  # zeros of both signs
     starts[overflowing] = ends[overflowing] = np.finfo(dtype).max
     starts[overflowing, 1:] = np.finfo(dtype).max - 3 * np.arange(LENGTH - 1).astype(dtype)
     processor = SpanPostProcessor(examples, rows, version_2_with_negative=ties == "hf", ties=ties)

@@ -194,36 +194,6 @@ def test_file_name_prefix(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names | {f"eval_{name}" for name in names}
 
 
-def test_example_without_spans_has_an_empty_nbest_list(tmp_path):
-    logits = np.zeros((2, len(ROWS), LENGTH), np.float32)
-    logits[:, :, 0] = 1  # the only token looked at, and it is not in the context
-    answers = post_process(logits, version_2_with_negative=False, n_best_size=1)
-    assert set(answers.predictions.values()) == {""}
-    assert set(answers.spans.values()) == {None}
-    answers.write(tmp_path)
-    nbest = {example["id"]: [] for example in EXAMPLES}
-    assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(nbest, indent=4) + "\n"
-
-
-def test_strings_and_special_numbers_are_escaped_as_json_does(tmp_path):
-    texts = ["},\n            {", '"}, {"', "Z\u00fcrich\\n\u2028 %s"]
-    examples = [{"id": text, "context": text} for text in texts]
-    rows = [{"example_id": text, "offset_mapping": [None, (0, len(text)), (1, 3), (2, 3)]} for text in texts]
-    # Half precision overflows, which gives the best spans a probability of nan.
-    logits = np.array([[0, -1e-5, -0.0, 60_000], [0, 1e-5, 0.0, 60_000], [0, 1e-7, 0.0, 7]], np.float16)
-    with np.errstate(over="ignore", invalid="ignore"):
-        answers = SpanPostProcessor(examples, rows, version_2_with_negative=True, ties="hf")
-        answers.update(logits, logits, np.arange(3))
-        answers = answers.compute()
-    answers.write(tmp_path)
-    values = {"predictions": answers.predictions, "nbest_predictions": answers.nbest, "null_odds": answers.null_odds}
-    for name, value in values.items():
-        assert (tmp_path / f"eval_{name}.json").read_text() == json.dumps(value, indent=4) + "\n"
-    written = (tmp_path / "eval_nbest_predictions.json").read_text()
-    assert '"probability": NaN' in written
-    assert '"start_logit": -0.0' in written
-
-
 def test_spans_are_the_characters_of_the_answer():
     answers = post_process(LOGITS["mostly no answer"](np.random.default_rng(1)), version_2_with_negative=True)
     contexts = {example["id"]: example["context"] for example in EXAMPLES}
