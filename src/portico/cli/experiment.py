@@ -16,8 +16,9 @@ import dataclasses
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -320,6 +321,17 @@ def print_scores(
     for what, path in files.items():
         # Long paths must stay whole, so that they can be clicked and copied.
         console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+
+
+# What an evaluation reports besides scores; the best checkpoint can be chosen by each.
+NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
+
+def check_score(setting: str, value: str, names: Collection[str]) -> None:
+    """Refuse a setting that names none of the scores of a run; the message lists them, the nearest first."""
+    if value not in names:
+        nearest = get_close_matches(value, names, n=len(names), cutoff=0.0)
+        raise InputError(f"`{setting}={value}` is not a score of this run; set it to one of {', '.join(nearest)}.")
 
 
 def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from portico.cli.experiment import (
+    NOT_OF_A_METRIC,
     NOT_WITHOUT_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
     GroupSpec,
     TrainerExperiment,
+    check_score,
     key_of_group,
     load_model,
     path_of,
@@ -42,7 +44,7 @@ from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
-from portico.mrc.metrics.baselines import NOT_OF_A_METRIC, check_score, scores_of_texts
+from portico.mrc.metrics.baselines import scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader

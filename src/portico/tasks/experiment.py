@@ -25,16 +25,17 @@ from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
 from portico.cli.experiment import (
+    NOT_OF_A_METRIC,
     RESERVED_TRAINER_ARGUMENTS,
     GroupSpec,
     TrainerExperiment,
+    check_score,
     load_model,
     print_scores,
 )
 from portico.cli.settings import shown_settings
 from portico.errors import InputError
 from portico.loop.metrics import TorchMetrics
-from portico.mrc.metrics.baselines import NOT_OF_A_METRIC, check_score
 from portico.report.charts import Series, curve, training_charts
 from portico.report.page import (
     REPORT_PAGE,

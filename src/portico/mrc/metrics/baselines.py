@@ -1,18 +1,13 @@
-"""Scores of trivial answers: the baselines of a run, and the names of the scores before a run begins."""
+"""Scores of trivial answers: the baselines of a run."""
 
-from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from portico.errors import InputError
 from portico.mrc.metrics.rouge import Rouge
 from portico.mrc.metrics.spans import SpanScores, scores_alone
 from portico.mrc.metrics.squad import AnswerTexts, SquadV2
 
 _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
-
-# What an evaluation reports besides scores; the best checkpoint can be chosen by each.
-NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
 def scores_of_texts(
@@ -42,10 +37,3 @@ def scores_of_texts(
     answered = texts or {}
     predictions = [{"id": one["id"], "prediction_text": answered.get(one["id"], ""), **more} for one in examples]
     return scores_alone(metric, predictions, examples)
-
-
-def check_score(setting: str, value: str, names: Collection[str]) -> None:
-    """Refuse a setting that names none of the scores of a run; the message lists them, the nearest first."""
-    if value not in names:
-        nearest = get_close_matches(value, names, n=len(names), cutoff=0.0)
-        raise InputError(f"`{setting}={value}` is not a score of this run; set it to one of {', '.join(nearest)}.")
