@@ -50,6 +50,9 @@ def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[Expo
     finally:
         model.train(was_training)
     graph = program.graph_module.graph
+    output = graph.output_node()
+    # torch.export returns the buffers that the model changes first; a file has no memory for them.
+    output.args = (output.args[0][len(program.graph_signature.buffers_to_mutate) :],)
     for node in list(graph.nodes):
         if node.target in _ASSERTIONS:
             graph.erase_node(node)

@@ -14,15 +14,17 @@ from portico.ort.exporting import save_onnx
 
 
 class Pair(nn.Module):
-    """Returns a tuple, or one tensor."""
+    """Returns a tuple, or one tensor, and counts its calls."""
 
     def __init__(self, num_outputs=2):
         super().__init__()
         torch.manual_seed(0)
         self.linear = nn.Linear(3, 2)
         self.num_outputs = num_outputs
+        self.register_buffer("num_calls", torch.zeros(()))
 
     def forward(self, x, labels=None):
+        self.num_calls.add_(1)
         logits = self.linear(x)
         return (logits, None, logits.sum(1)) if self.num_outputs == 2 else logits
 
