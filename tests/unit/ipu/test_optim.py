@@ -105,6 +105,11 @@ def test_torch_optimizers_are_accepted(tmp_path, name):
     assert type(with_optimizer(tmp_path, name).optimizer).__name__ == name
 
 
+def test_optimizer_without_counterpart_is_refused(tmp_path):
+    with pytest.raises(KeyError, match="Could not find a PopTorch counterpart for optimizer Adagrad"):
+        with_optimizer(tmp_path, "Adagrad")
+
+
 def test_optimizer_of_another_model_is_refused(tmp_path):
     other = poptorch.optim.SGD(classifier().parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"do not belong to the `model` of the trainer; create it with `model.param"):
