@@ -88,9 +88,11 @@ def test_rules_of_ipus_and_stages_hold_for_any_chain(ipus, accumulation, is_pipe
         with pytest.raises(poptorch.Error, match="power of two"):
             executor(x)
     elif is_pipelined and stages > 1 and accumulation < 2 * stages - 1:
-        with pytest.raises(
-            poptorch.Error, match=rf"gradientAccumulation must be .* pipeline stages \({2 * stages - 1}\)"
-        ):
+        message = (
+            r"Training\.gradientAccumulation must be greater than or equal to the number of pipeline stages "
+            rf"\({2 * stages - 1}\) .* a model with {stages} pipeline stages .* an additional {stages - 1} stages"
+        )
+        with pytest.raises(poptorch.Error, match=message):
             executor(x)
     else:
         executor(x)

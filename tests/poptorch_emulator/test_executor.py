@@ -33,10 +33,6 @@ def ipus_are_given_back():
 
 
 class TestWeights:
-    def test_weights_are_on_the_host_after_every_training_call(self):
-        executor = trained()
-        assert largest_difference(weights(executor.model), weights(Perceptron())) > 0
-
     def test_changes_on_the_host_have_no_effect_until_they_are_copied(self):
         model = Perceptron()
         executor = poptorch.inferenceModel(model)
@@ -144,16 +140,6 @@ def test_host_and_device_have_separate_weights_in_any_order_of_events(events):
         assert model.weight.item() == host
     executor.copyWeightsToHost()
     assert model.weight.item() == device
-
-
-def test_optimizer_may_be_replaced_between_calls():
-    model = Perceptron()
-    executor = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    executor(*BATCH)
-    before = model.first.weight.clone()
-    executor.setOptimizer(poptorch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9))
-    executor(*BATCH)
-    assert torch.equal(before, model.first.weight)
 
 
 class TestAttachment:
@@ -277,12 +263,6 @@ def test_loaded_program_continues_where_it_was_saved(tmp_path):
     assert largest_difference(weights(whole.model), weights(loaded.model)) == 0
 
 
-def test_compile_and_export(tmp_path):
-    model = Perceptron()
-    poptorch.inferenceModel(model).compileAndExport(tmp_path / "program.pt", BATCH[0])
-    assert torch.equal(poptorch.load(tmp_path / "program.pt")(BATCH[0]), model(BATCH[0]))
-
-
 def test_programs_that_cannot_be_loaded_are_refused(tmp_path):
     executor = poptorch.inferenceModel(Perceptron())
     executor.compileAndExport(tmp_path / "program.pt", BATCH[0], export_model=False)
@@ -310,7 +290,7 @@ def test_programs_without_their_model_are_loaded_into_one(tmp_path):
 
 def test_programs_are_saved_in_folders_and_loaded_with_other_options(tmp_path):
     poptorch.inferenceModel(Perceptron()).compileAndExport(tmp_path / "new" / "program.pt", BATCH[0])
-    assert (tmp_path / "new" / "program.pt").is_file()
+    assert torch.equal(poptorch.load(tmp_path / "new" / "program.pt")(BATCH[0]), Perceptron()(BATCH[0]))
     executor = poptorch.inferenceModel(Perceptron())
     executor.compile(BATCH[0])
     executor.save(tmp_path, save_rng_state=False)

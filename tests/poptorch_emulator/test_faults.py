@@ -14,20 +14,6 @@ BATCH = batches(1, 6, torch.float32)[0]
 
 
 class TestFaults:
-    def test_host_access_can_be_forbidden(self):
-        class Model(Perceptron):
-            def forward(self, x, labels):
-                out, loss = super().forward(x, labels)
-                return out * x.max().item(), loss
-
-        executor = poptorch.trainingModel(Model())
-        executor(*BATCH)
-        with (
-            poptorch.injected(forbids_host_access=True),
-            pytest.raises(poptorch.Error, match="calls `item` on a tensor, but the host cannot see values"),
-        ):
-            executor(*BATCH)
-
     def test_forgotten_set_optimizer_is_found(self):
         model = Perceptron()
         optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)

@@ -90,7 +90,11 @@ def test_model_needs_exactly_one_final_loss(count, is_marked, extra):
     if number == 1:
         executor(*BATCH)
     else:
-        message = "Multiple independent losses found in graph" if number else "Couldn't find a loss in graph!"
+        message = "Couldn't find a loss in graph!"
+        if number:
+            message = (
+                r"Multiple independent losses found in graph\. Graph must have one final loss\. Wrap final graph loss"
+            )
         with pytest.raises(poptorch.Error, match=message):
             executor(*BATCH)
 

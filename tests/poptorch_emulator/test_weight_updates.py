@@ -187,20 +187,13 @@ def test_frozen_parameters_and_those_outside_the_optimizer_do_not_change():
     assert changed == {"first.weight"}
 
 
-class TestLossScaling:
-    def loss_after_two_calls(self, scaling, dtype=torch.float16):
-        model = Perceptron().to(dtype)
-        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=scaling, accum_type=dtype)
-        executor = poptorch.trainingModel(model, options(accumulation=2), optimizer)
-        batch = batches(1, 4, dtype)[0]
-        executor(*batch)
-        return executor(*batch)[1]
-
-    def test_loss_scaling_is_divided_out(self):
-        assert torch.allclose(self.loss_after_two_calls(1.0), self.loss_after_two_calls(2.0**8), rtol=1e-2)
-
-    def test_large_loss_scaling_overflows_half_precision(self):
-        assert not torch.isfinite(self.loss_after_two_calls(2.0**30))
+def test_large_loss_scaling_overflows_half_precision():
+    model = Perceptron().half()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=2.0**30, accum_type=torch.float16)
+    executor = poptorch.trainingModel(model, options(accumulation=2), optimizer)
+    batch = batches(1, 4, torch.float16)[0]
+    executor(*batch)
+    assert not torch.isfinite(executor(*batch)[1])
 
 
 class TestAutomaticLossScaling:

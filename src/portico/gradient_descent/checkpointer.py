@@ -10,7 +10,7 @@ import time
 import warnings
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from portico.gradient_descent.construction import ConfigurationError, Registrabl
 from portico.trust.files import load_tensors
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.run import Progress
+    from portico.gradient_descent.trainer import RegistrableTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +56,6 @@ class TrainerCheckpoint(NamedTuple):
 
     def __exit__(self, *error: object) -> None:
         pass
-
-
-class CheckpointSource(Protocol):
-    """What the checkpointer needs of a trainer."""
-
-    progress: "Progress"
-
-    def get_checkpoint_state(self) -> TrainerCheckpoint | None:
-        """Return what to save, ``None`` in processes that do not save."""
 
 
 @dataclass(eq=False, repr=False)
@@ -129,7 +120,7 @@ class Checkpointer(Registrable):
             )
 
     def maybe_save_checkpoint(
-        self, trainer: CheckpointSource, num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: "RegistrableTrainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
         """Write a checkpoint of ``trainer`` if one is due; return whether one was written.
 
@@ -148,7 +139,7 @@ class Checkpointer(Registrable):
             self.save_checkpoint(trainer)
         return is_due
 
-    def save_checkpoint(self, trainer: CheckpointSource) -> None:
+    def save_checkpoint(self, trainer: "RegistrableTrainer") -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         # Processes that do not save take part in collecting the states, and count the steps too.
         states = trainer.get_checkpoint_state()

@@ -52,6 +52,7 @@ class RegistrableTrainer(Registrable):
     """Base class of the trainers that a configuration can name."""
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
+    progress: Progress
 
     @property
     @abstractmethod
@@ -141,7 +142,6 @@ class GradientDescentTrainer(RegistrableTrainer):
     """
 
     loop: LoopTrainer
-    progress: Progress
     report: TrainingReport
     serialization_dir: Path | None
     # A callback may turn it off for an epoch.

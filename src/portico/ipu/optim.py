@@ -4,7 +4,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 # `DeviceProgram` holds the model under this name, so names in the optimizer's state begin with it.
 _PROGRAM_PREFIX = "model."
-
-
-class Schedule(Protocol):
-    """A schedule of torch or of AllenNLP."""
-
-    optimizer: torch.optim.Optimizer
 
 
 # ---- Made from arguments ----
@@ -166,8 +160,8 @@ def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str,
     return {**kept, "velocity_accum_type": options["first_order_momentum_accum_type"]}
 
 
-def rebind_schedule(scheduler: Schedule, optimizer: torch.optim.Optimizer) -> None:
-    """Make a schedule change the rates of ``optimizer``, although it was created with another one."""
+def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Make a schedule of torch or of AllenNLP change the rates of ``optimizer`` instead of another one's."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step
 

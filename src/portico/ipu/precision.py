@@ -6,7 +6,6 @@ from typing import Any, Literal, get_args
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import HalfPrecision, MixedPrecision, Precision
-from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -71,15 +70,6 @@ class IPUPrecision(Precision):
                 "the loss."
             )
         return result
-
-    @override
-    def clip_gradients(
-        self,
-        optimizer: torch.optim.Optimizer,
-        clip_val: int | float = 0.0,
-        gradient_clip_algorithm: GradClipAlgorithmType = GradClipAlgorithmType.NORM,
-    ) -> None:
-        """Do nothing: the program clips, and the strategy refuses clipping on the host."""
 
 
 def _unsupported(precision: str) -> InputError:

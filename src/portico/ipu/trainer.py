@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,14 +59,8 @@ logger = logging.getLogger(__name__)
 
 RNG_FILE = "ipu_rng_state.json"
 
-# The mixin calls methods of the trainer mixed into, which need not be `IPUTrainer`'s.
-if TYPE_CHECKING:
-    _MixedInto = Trainer
-else:
-    _MixedInto = object
 
-
-class IPUMixin(_MixedInto):
+class IPUMixin(Trainer):
     """Runs the model of a trainer as programs on IPUs; to be mixed in before the trainer.
 
     ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.

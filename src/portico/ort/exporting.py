@@ -13,7 +13,7 @@ import onnx
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from portico.errors import InputError
 from portico.ort.settings import require
@@ -50,6 +50,11 @@ def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[Expo
     finally:
         model.train(was_training)
     graph = program.graph_module.graph
+    output = graph.output_node()
+    # torch.export also returns the buffers and inputs that the model changes; a file has no memory for them.
+    specs = program.graph_signature.output_specs
+    returned = zip(output.args[0], specs, strict=True)
+    output.args = (tuple(value for value, spec in returned if spec.kind is OutputKind.USER_OUTPUT),)
     for node in list(graph.nodes):
         if node.target in _ASSERTIONS:
             graph.erase_node(node)

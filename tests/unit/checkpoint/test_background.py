@@ -155,20 +155,6 @@ def test_the_first_copies_have_memory_from_the_first_step_on(tmp_path):
     assert not trainer._background._reusable
 
 
-def test_an_error_while_the_optimizer_is_written_leaves_nothing(tmp_path, monkeypatch):
-    trainer = trainer_of(tmp_path, save_strategy="no")
-    trainer.train()
-
-    def save(state, path):
-        if str(path).endswith("optimizer.pt"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    monkeypatch.setattr(torch, "save", save)
-    with pytest.raises(OSError, match="optimizer"):
-        trainer._save_checkpoint(trainer.model, trial=None)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_uploads_of_unfinished_checkpoints_are_rejected(tmp_path):
     with pytest.raises(
         portico.InputError, match=r"`async_save=True` .* `hub_strategy='every_save'` uploads it at once; set"

@@ -64,6 +64,9 @@ def test_deleted_best_checkpoint_is_forgotten(tmp_path, caplog):
     assert "recorded in the resumed state does not exist anymore" in caplog.text
 
 
+RESTORING = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
+
+
 class Counter(transformers.TrainerCallback, transformers.trainer_callback.ExportableState):
     def __init__(self, count=0):
         self.count = count
@@ -90,9 +93,8 @@ class Named(Counter):
 
 
 def test_callbacks_of_one_class_are_restored_each_with_its_own_state(tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
-    toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **options).train()
-    again = toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **options)
+    toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **RESTORING).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Named("all"), Named("odd")]}, **RESTORING)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     counts = {one.name: one.count for one in again.callback_handler.callbacks if isinstance(one, Named)}
     assert counts == {"all": 10, "odd": 5}
@@ -103,20 +105,18 @@ def test_callback_state_without_attributes_or_arguments(tmp_path):
         def state(self):
             return {"attributes": {"count": self.count}}
 
-    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
-    toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **options).train()
-    again = toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **options)
+    toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **RESTORING).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Bare()]}, **RESTORING)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     assert again.pop_callback(Bare).count == 10
 
 
 def test_callback_states_are_restored(tmp_path, caplog):
-    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
-    toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options).train()
-    again = toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options)
+    toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **RESTORING).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **RESTORING)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert again.pop_callback(Counter).count == 10
-    without = toy_trainer(tmp_path, **options)
+    without = toy_trainer(tmp_path, **RESTORING)
     without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert "not included in current configuration. Ignoring. (Counter)" in caplog.text
 

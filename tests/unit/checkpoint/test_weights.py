@@ -22,8 +22,13 @@ def save(model, folder, **options):
     save_weights(model, model, str(folder), **options)
 
 
-def test_weights_round_trip(tmp_path):
-    save(changed_line(), tmp_path)
+def save_pickled(model, folder):
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("store", [save, save_pickled])
+def test_weights_are_read(tmp_path, store):
+    store(changed_line(), tmp_path)
     model = Line()
     load_weights(model, str(tmp_path))
     assert (model.linear.weight == 4.0).all()
@@ -33,13 +38,6 @@ def test_given_state_dict_is_written(tmp_path):
     save(Line(), tmp_path, state_dict=changed_line().state_dict())
     stored = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert (stored["linear.weight"] == 4.0).all()
-
-
-def test_bin_weights_are_read(tmp_path):
-    torch.save(changed_line().state_dict(), tmp_path / "pytorch_model.bin")
-    model = Line()
-    load_weights(model, str(tmp_path))
-    assert (model.linear.weight == 4.0).all()
 
 
 def tiny_masked_lm():

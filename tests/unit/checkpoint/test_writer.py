@@ -40,22 +40,6 @@ def test_checkpoint_has_the_files_of_transformers(trained, tmp_path):
     assert names(tmp_path / "checkpoint-2") == FILES
 
 
-def test_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
-    trained._save_checkpoint(trained.model, trial=None)
-    (tmp_path / "checkpoint-2" / "stale").write_text("")
-    trained._save_checkpoint(trained.model, trial=None)
-    assert names(tmp_path) == {"checkpoint-2"}
-    assert names(tmp_path / "checkpoint-2") == FILES
-
-
-def test_partial_checkpoints_are_deleted(trained, tmp_path):
-    (tmp_path / ".partial" / "checkpoint-2").mkdir(parents=True)
-    (tmp_path / ".partial" / "checkpoint-2" / "half").write_text("")
-    trained._save_checkpoint(trained.model, trial=None)
-    assert names(tmp_path) == {"checkpoint-2"}
-    assert "half" not in names(tmp_path / "checkpoint-2")
-
-
 def test_failed_write_keeps_existing_checkpoint(trained, tmp_path):
     trained._save_checkpoint(trained.model, trial=None)
 
@@ -102,13 +86,32 @@ def test_save_total_limit_goes_by_steps_of_this_run(tmp_path):
     assert names(tmp_path) == {"checkpoint-4", "checkpoint-5"}
 
 
-@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
-def test_link_in_the_place_of_a_checkpoint_is_replaced(trained, tmp_path, target):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "checkpoint-2").symlink_to(tmp_path / target)
+def stale(folder):
+    (folder / "checkpoint-2").mkdir()
+    (folder / "checkpoint-2" / "stale").write_text("")
+
+
+def half_written(folder):
+    (folder / ".partial" / "checkpoint-2").mkdir(parents=True)
+    (folder / ".partial" / "checkpoint-2" / "half").write_text("")
+
+
+def link_to_a_folder(folder):
+    (folder / "elsewhere").mkdir()
+    (folder / "checkpoint-2").symlink_to(folder / "elsewhere")
+
+
+def link_to_nothing(folder):
+    (folder / "checkpoint-2").symlink_to(folder / "nowhere")
+
+
+@pytest.mark.parametrize("prepare", [stale, half_written, link_to_a_folder, link_to_nothing])
+def test_what_is_in_the_place_of_a_checkpoint_is_replaced(trained, tmp_path, prepare):
+    prepare(tmp_path)
     trained._save_checkpoint(trained.model, trial=None)
-    assert names(tmp_path) == {"checkpoint-2", "elsewhere"}
+    assert names(tmp_path) - {"elsewhere"} == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
+    assert prepare is not link_to_a_folder or not names(tmp_path / "elsewhere")
 
 
 def test_non_saving_node_writes_its_rng_state(trained, tmp_path, monkeypatch):
@@ -137,7 +140,7 @@ def test_saved_model_loads_with_from_pretrained(tmp_path):
 def test_save_model_to_given_folder(tmp_path):
     trainer = bert_trainer(tmp_path / "run")
     trainer.save_model(str(tmp_path / "deep" / "er"))
-    assert {"model.safetensors", "config.json", "training_args.bin"} <= _names(tmp_path / "deep" / "er")
+    assert {"model.safetensors", "config.json", "training_args.bin"} <= names(tmp_path / "deep" / "er")
 
 
 def test_processing_class_is_saved(tmp_path):
@@ -222,7 +225,7 @@ def test_best_checkpoint_is_loaded_and_others_are_deleted(tmp_path):
     )
     trainer.train()
     best = trainer.state.best_model_checkpoint
-    assert _names(tmp_path) == {best.rsplit("/", 1)[1]}
+    assert names(tmp_path) == {best.rsplit("/", 1)[1]}
     weights = safetensors.torch.load_file(f"{best}/model.safetensors")
     assert torch.equal(weights["linear.weight"], trainer.model.linear.weight)
 
@@ -236,7 +239,3 @@ def test_resuming_without_optimizer_state_warns(save_only_model, tmp_path, caplo
     assert ("optimizer and schedule start afresh" in caplog.text) is save_only_model
     assert ("random numbers continue from the current state" in caplog.text) is save_only_model
     assert again.state.global_step == 10
-
-
-def _names(folder):
-    return {path.name for path in folder.iterdir()}

@@ -5,8 +5,6 @@ import functools
 import os
 import time
 from collections import Counter, defaultdict
-from contextlib import suppress
-from random import Random
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ import torch
 import torchmetrics
 from torch.utils.data import DataLoader
 
-from damage import damaged_bytes
 from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
 from portico.gradient_descent.checkpointer import BestWeights
 from portico.gradient_descent.schedulers import SlantedTriangular
@@ -449,15 +446,9 @@ class Executed:
         return exec, ("import builtins; builtins.executed = True",)
 
 
-def test_damage_is_named_and_nothing_is_executed(tmp_path):
+def test_nothing_in_a_checkpoint_is_executed(tmp_path):
     make_trainer(tmp_path, num_epochs=1).train()
-    file = tmp_path / "training_state_e1_b0.th"
-    content = file.read_bytes()
-    for seed in range(150):
-        file.write_bytes(damaged_bytes(Random(seed), content))
-        with suppress(ConfigurationError):
-            Checkpointer(str(tmp_path)).load_checkpoint()
-    torch.save({"state": Executed()}, file)
+    torch.save({"state": Executed()}, tmp_path / "training_state_e1_b0.th")
     with pytest.raises(ConfigurationError, match="one of its files is damaged"):
         Checkpointer(str(tmp_path)).load_checkpoint()
     assert not hasattr(builtins, "executed")

@@ -22,7 +22,7 @@ from unit.gradient_descent.plain_training import Net, NoisyPoints
 
 
 class FileNet(Net):
-    """A model that a file names by its path."""
+    """A model that a file or a setting names by its path; it does not take the sizes of the topic data."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -279,14 +279,6 @@ def test_invalid_setting_is_refused(tmp_path, group, values, match):
         train(tmp_path, **{group: values})
 
 
-class DoubledNet(Net):
-    """A model that a setting names by its path; it does not take the sizes of the topic data."""
-
-    def __init__(self, scale: float = 2.0) -> None:
-        super().__init__()
-        self.scale = scale
-
-
 class PointData:
     """Data that a setting names by its path."""
 
@@ -308,7 +300,7 @@ class CountingTrainer(GradientDescentTrainer):
 
 
 def test_custom_model_data_and_trainer(tmp_path):
-    own = {"model": "DoubledNet", "data": "PointData", "trainer": "CountingTrainer"}
+    own = {"model": "FileNet", "data": "PointData", "trainer": "CountingTrainer"}
     targets = [f"{group}._target_={__name__}.{name}" for group, name in own.items()]
     overrides = ["data.size=6", "model.scale=3.0", "trainer.num_epochs=1", "trainer.validation_metric=-loss"]
     settings = compose([*targets, *overrides, "strategy=cpu"], experiment="gradient_descent")

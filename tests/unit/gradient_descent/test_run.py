@@ -30,7 +30,7 @@ class Recorder:
 
 
 def train_both(plain: PlainTraining, **options):
-    """Run both trainings and compare losses, metrics and weights."""
+    """Run both trainings with the features of ``plain``, and compare losses, norms, metrics and weights."""
     recorder = Recorder()
     model = type(plain.model)(plain.model.penalty)
     trainer = make_trainer(
@@ -39,7 +39,8 @@ def train_both(plain: PlainTraining, **options):
         epoch_callbacks=[recorder.epoch],
         num_epochs=plain.num_epochs,
         size=plain.size,
-        **options,
+        num_gradient_accumulation_steps=plain.accumulate,
+        **{"grad_norm": plain.grad_norm, "grad_clipping": plain.grad_clipping, **options},
     )
     metrics = trainer.train()
     plain.run()
@@ -49,31 +50,26 @@ def train_both(plain: PlainTraining, **options):
     assert metrics["best_epoch"] == plain.best_epoch
     assert metrics["best_validation_loss"] == min(plain.validation_losses)
     assert_same_weights(weights(model), plain.best)
+    if plain.norms:
+        assert recorder.norms == plain.norms
     return recorder
 
 
-def test_plain_run():
-    train_both(PlainTraining())
-
-
-@pytest.mark.parametrize("accumulate", [2, 3, 4, 7])
-def test_accumulation_with_smaller_last_group(accumulate):
-    train_both(PlainTraining(accumulate=accumulate), num_gradient_accumulation_steps=accumulate)
-
-
-def test_gradients_are_rescaled():
-    plain = PlainTraining(grad_norm=0.4)
-    assert train_both(plain, grad_norm=0.4).norms == plain.norms
-    assert max(plain.norms) > 0.4
-
-
-def test_gradients_are_clipped():
-    train_both(PlainTraining(grad_clipping=0.05), grad_clipping=0.05)
-
-
-def test_gradients_are_rescaled_before_clipping():
-    plain = PlainTraining(grad_norm=0.4, grad_clipping=0.2, accumulate=2)
-    train_both(plain, grad_norm=0.4, grad_clipping=0.2, num_gradient_accumulation_steps=2)
+# The last group of an epoch is smaller; gradients are rescaled before they are clipped.
+@pytest.mark.parametrize(
+    "features",
+    [
+        {},
+        *({"accumulate": accumulate} for accumulate in (2, 3, 4, 7)),
+        {"grad_norm": 0.4},
+        {"grad_clipping": 0.05},
+        {"grad_norm": 0.4, "grad_clipping": 0.2, "accumulate": 2},
+    ],
+)
+def test_steps_are_those_of_the_plain_training(features):
+    plain = PlainTraining(**features)
+    train_both(plain)
+    assert max(plain.norms, default=1.0) > 0.4
 
 
 def test_norm_is_measured_without_rescaling():
@@ -95,7 +91,7 @@ def test_moving_averages_are_validated_and_saved(decay):
 
 def test_regularization_penalty_is_added_and_reported():
     plain = PlainTraining(model=PenalizedNet(0.1), accumulate=2)
-    recorder = train_both(plain, num_gradient_accumulation_steps=2)
+    recorder = train_both(plain)
     assert recorder.epochs[-1]["training_reg_loss"] > 0
     assert "validation_reg_loss" not in recorder.epochs[-1]
 

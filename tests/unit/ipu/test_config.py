@@ -58,6 +58,9 @@ class TestDefaults:
         ("matmul_proportion", float("nan"), ValueError, "must be >= 0; got nan"),
         ("output_mode", "last", ValueError, "`output_mode` must be one of all, sum, final, default; got 'last'"),
         ("optimizer_state_offchip", 1, TypeError, "must be bool"),
+        ("serialized_embedding_splits_per_ipu", [0, 0], ValueError, "must have atleast 1 split"),
+        ("serialized_embedding_splits_per_ipu", [1, 0, 1], ValueError, "must have its splits on consecutive IPUs"),
+        ("mode", "test", ValueError, "`IPUConfig` mode can only take values in"),
         ("speed", 1, AttributeError, "IPUConfig has no attribute 'speed'; it has auto_loss_scaling"),
     ],
 )

@@ -9,7 +9,7 @@ from models import tiny_t5
 from portico.ipu.config import IPUConfig
 
 TOKENS = torch.randint(3, 49, (3, 5), generator=torch.Generator().manual_seed(0))
-MASK = torch.ones_like(TOKENS)
+INPUTS = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
 
 
 def gpt2():
@@ -30,37 +30,35 @@ def test_equals_generation_on_the_host(tmp_path, make, options):
     model = make().eval()
     config = IPUConfig(inference_replication_factor=2)
     trainer = ipu_trainer(tmp_path, config, model)
-    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
     torch.manual_seed(5)
-    expected = model.generate(**inputs, **options, pad_token_id=0)
+    expected = model.generate(**INPUTS, **options, pad_token_id=0)
     torch.manual_seed(5)
-    assert torch.equal(expected, trainer.generate(inputs, **options, pad_token_id=0))
+    assert torch.equal(expected, trainer.generate(INPUTS, **options, pad_token_id=0))
 
 
 def test_is_computed_by_programs_alone(tmp_path):
     trainer = ipu_trainer(tmp_path, None, tiny_t5())
-    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
-    first = trainer.generate(inputs, max_length=6)
+    first = trainer.generate(INPUTS, max_length=6)
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
     trainer.programs.release()
     with free_ipus(1):
-        assert torch.equal(trainer.generate(inputs, max_length=6), first)
+        assert torch.equal(trainer.generate(INPUTS, max_length=6), first)
     assert not calls
 
 
 @pytest.mark.parametrize("make", [tiny_t5, gpt2])
 def test_reads_weights_that_are_loaded(tmp_path, make):
-    inputs, options = {"input_ids": TOKENS, "attention_mask": MASK}, {"max_length": 9, "pad_token_id": 0}
+    options = {"max_length": 9, "pad_token_id": 0}
     trainer = ipu_trainer(tmp_path, None, make())
-    before = trainer.generate(inputs, **options)
+    before = trainer.generate(INPUTS, **options)
     other = make().eval()
     for number, parameter in enumerate(other.parameters()):
         parameter.data.normal_(generator=torch.Generator().manual_seed(number))
     other.save_pretrained(tmp_path / "other")
     trainer._load_from_checkpoint(str(tmp_path / "other"))
-    found = trainer.generate(inputs, **options)
-    assert torch.equal(found, other.generate(**inputs, **options))
+    found = trainer.generate(INPUTS, **options)
+    assert torch.equal(found, other.generate(**INPUTS, **options))
     assert not torch.equal(found, before)
 
 
@@ -68,9 +66,9 @@ def test_reads_weights_that_are_loaded(tmp_path, make):
 @pytest.mark.parametrize("make", [tiny_t5, gpt2])
 def test_default_length_is_that_of_the_host(tmp_path, make):
     model = make().eval()
-    expected = model.generate(input_ids=TOKENS, attention_mask=MASK, pad_token_id=0)
+    expected = model.generate(**INPUTS, pad_token_id=0)
     trainer = ipu_trainer(tmp_path, None, model)
-    assert torch.equal(expected, trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, pad_token_id=0))
+    assert torch.equal(expected, trainer.generate(INPUTS, pad_token_id=0))
 
 
 def test_continues_decoder_input_ids(tmp_path):
@@ -93,8 +91,8 @@ def test_runs_encoder_and_decoder_on_their_ipus(tmp_path):
     model = tiny_t5().eval()
     config = IPUConfig(layers_per_ipu=[2, 2])
     trainer = ipu_trainer(tmp_path, config, model)
-    found = trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, max_length=7)
-    assert torch.equal(found, model.generate(input_ids=TOKENS, attention_mask=MASK, max_length=7))
+    found = trainer.generate(INPUTS, max_length=7)
+    assert torch.equal(found, model.generate(**INPUTS, max_length=7))
     ipus = trainer.placement.ipu_of_parameter
     assert {ipu for name, ipu in ipus.items() if name.startswith("encoder.block")} == {0}
     assert {ipu for name, ipu in ipus.items() if name.startswith("decoder.block")} == {1}
@@ -106,13 +104,12 @@ def test_encoder_can_run_on_the_host(tmp_path, fp32):
     trainer = ipu_trainer(tmp_path, config, tiny_t5(), fp32=fp32)
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
     # The first call also runs the model on the host to find the order of the layers.
-    found = trainer.generate(inputs, max_length=7)
+    found = trainer.generate(INPUTS, max_length=7)
     before = len(calls)
-    assert torch.equal(trainer.generate(inputs, max_length=7), found)
+    assert torch.equal(trainer.generate(INPUTS, max_length=7), found)
     assert len(calls) == before + 1
-    expected = trainer.model.eval().generate(input_ids=TOKENS, attention_mask=MASK, max_length=7)
+    expected = trainer.model.eval().generate(**INPUTS, max_length=7)
     assert torch.equal(found, expected)
 
 

@@ -54,6 +54,7 @@ def ipu_seq2seq_trainer(output_dir, config=None, trainer_class=portico.IPUSeq2Se
         "train_dataset": Sums(8),
         "eval_dataset": Sums(),
         "tokenizer": tiny_tokenizer(),
+        "data_collator": transformers.default_data_collator,
         "compute_metrics": mean_tokens,
         **(parts or {}),
     }
@@ -69,18 +70,13 @@ def on_the_host(output_dir, **changes):
     )
 
 
-plain = transformers.default_data_collator
-
-
 @pytest.mark.parametrize("changes", [{}, {"generation_num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("config", [None, {"inference_replication_factor": 2}, {"layers_per_ipu": [2, 2]}])
 def test_predictions_equal_those_of_the_host(tmp_path, config, changes):
     host = on_the_host(tmp_path / "host", **changes)
-    host.data_collator = plain
+    host.data_collator = transformers.default_data_collator
     expected = host.predict(Sums())
-    trainer = ipu_seq2seq_trainer(
-        tmp_path, None if config is None else IPUConfig(**config), parts={"data_collator": plain}, **changes
-    )
+    trainer = ipu_seq2seq_trainer(tmp_path, None if config is None else IPUConfig(**config), **changes)
     found = trainer.predict(Sums())
     assert (found.predictions == expected.predictions).all()
     assert (found.label_ids == expected.label_ids).all()
@@ -88,30 +84,27 @@ def test_predictions_equal_those_of_the_host(tmp_path, config, changes):
 
 
 def test_keywords_of_evaluate_take_precedence(tmp_path):
-    trainer = ipu_seq2seq_trainer(tmp_path, parts={"data_collator": plain})
+    trainer = ipu_seq2seq_trainer(tmp_path)
     assert trainer.predict(Sums(2), max_length=9).predictions.shape[1] > 6
     assert trainer.evaluate(max_length=9, num_beams=2)["eval_loss"] > 0
 
 
 def test_without_generation_the_programs_predict(tmp_path):
-    parts = {"data_collator": plain, "compute_metrics": None}
-    trainer = ipu_seq2seq_trainer(tmp_path, parts=parts, predict_with_generate=False)
+    trainer = ipu_seq2seq_trainer(tmp_path, parts={"compute_metrics": None}, predict_with_generate=False)
     assert trainer.predict(Sums()).predictions[0].shape == (7, 4, 50)
     assert trainer.inference_model.isCompiled()
 
 
 def test_trains_and_generates_in_turn(tmp_path):
     config = IPUConfig(layers_per_ipu=[2, 2], gradient_accumulation_steps=9)
-    trainer = ipu_seq2seq_trainer(
-        tmp_path, config, parts={"data_collator": plain, "train_dataset": Sums(36)}, eval_strategy="epoch"
-    )
+    trainer = ipu_seq2seq_trainer(tmp_path, config, parts={"train_dataset": Sums(36)}, eval_strategy="epoch")
     trainer.train()
     assert trainer.state.global_step == 2
     assert "eval_mean" in trainer.state.log_history[-2]
 
 
 def test_half_precision_generates(tmp_path):
-    trainer = ipu_seq2seq_trainer(tmp_path, parts={"data_collator": plain}, fp32=False)
+    trainer = ipu_seq2seq_trainer(tmp_path, fp32=False)
     prediction = trainer.predict(Sums())
     assert next(trainer.model.parameters()).dtype is torch.float16
     assert len(prediction.predictions) == 7
@@ -124,7 +117,7 @@ def test_can_be_subclassed(tmp_path):
             self.was_asked = True
             return super().compute_loss(*args, **kwargs)
 
-    trainer = ipu_seq2seq_trainer(tmp_path, trainer_class=Own, parts={"data_collator": plain})
+    trainer = ipu_seq2seq_trainer(tmp_path, trainer_class=Own)
     trainer.train()
     assert trainer.was_asked
 

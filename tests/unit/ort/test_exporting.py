@@ -14,16 +14,18 @@ from portico.ort.exporting import save_onnx
 
 
 class Pair(nn.Module):
-    """Returns a tuple, or one tensor."""
+    """Returns a tuple, or one tensor, changes its input, and counts its calls."""
 
     def __init__(self, num_outputs=2):
         super().__init__()
         torch.manual_seed(0)
         self.linear = nn.Linear(3, 2)
         self.num_outputs = num_outputs
+        self.register_buffer("num_calls", torch.zeros(()))
 
     def forward(self, x, labels=None):
-        logits = self.linear(x)
+        self.num_calls.add_(1)
+        logits = self.linear(x.mul_(2))
         return (logits, None, logits.sum(1)) if self.num_outputs == 2 else logits
 
 
@@ -56,7 +58,7 @@ def test_outputs_without_names_are_numbered(num_outputs, names, tmp_path):
     session = onnxruntime.InferenceSession(save_onnx(model, {"x": torch.randn(2, 3)}, tmp_path / "model.onnx"))
     assert [value.name for value in session.get_outputs()] == names
     x = torch.randn(4, 3)
-    np.testing.assert_allclose(session.run(names[:1], {"x": x.numpy()})[0], model.linear(x).detach(), atol=1e-6)
+    np.testing.assert_allclose(session.run(names[:1], {"x": x.numpy()})[0], model.linear(2 * x).detach(), atol=1e-6)
 
 
 class Echo(nn.Module):

@@ -19,81 +19,44 @@ from portico.ipu.pipelining.placement import (
     split_encoder_decoder_ipu_config,
 )
 from portico.ipu.program import DeviceProgram
+from unit.ort.families import BART, DEBERTA, DISTIL, GPT2, SIZES, VIT
 
 TOKENS = torch.arange(1, 9).reshape(1, 8)
 TEXT = {"input_ids": TOKENS}
-SMALL = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-}
-DEBERTA = {
-    **SMALL,
-    "relative_attention": True,
-    "max_relative_positions": 8,
-    "pos_att_type": ["c2p", "p2c"],
-    "position_biased_input": False,
-    "pooler_hidden_size": 16,
-}
+SMALL = {**SIZES, "num_hidden_layers": 4}
 SPAN = {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([2])}
 CLASS = {"labels": torch.tensor([1])}
 SAME = {"labels": TOKENS}
 PARITY = {"labels": TOKENS % 2}
-
-
-def distilbert():
-    return hf.DistilBertForQuestionAnswering(
-        hf.DistilBertConfig(vocab_size=50, dim=16, n_layers=4, n_heads=2, hidden_dim=32, max_position_embeddings=32)
-    )
-
-
-def llama(tied):
-    config = hf.LlamaConfig(**SMALL, num_key_value_heads=2, tie_word_embeddings=tied)
-    return hf.LlamaForCausalLM(config)
-
-
-def vit():
-    config = hf.ViTConfig(**{name: SMALL[name] for name in SMALL if name != "vocab_size"}, image_size=8, patch_size=4)
-    return hf.ViTForImageClassification(config)
-
-
-def bart():
-    config = hf.BartConfig(
-        vocab_size=50,
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        max_position_embeddings=32,
-    )
-    return hf.BartForConditionalGeneration(config)
-
-
 # Family: constructor, inputs without labels, labels, number of stages with [1, 1, 1, 1].
 FAMILIES = {
     "bert-qa": (lambda: hf.BertForQuestionAnswering(hf.BertConfig(**SMALL)), TEXT, SPAN, 4),
     "bert-classes": (lambda: hf.BertForSequenceClassification(hf.BertConfig(**SMALL)), TEXT, CLASS, 4),
     "bert-mlm": (lambda: hf.BertForMaskedLM(hf.BertConfig(**SMALL)), TEXT, SAME, 5),
-    "roberta-tokens": (
-        lambda: hf.RobertaForTokenClassification(hf.RobertaConfig(**SMALL)),
+    "roberta-tokens": (lambda: hf.RobertaForTokenClassification(hf.RobertaConfig(**SMALL)), TEXT, PARITY, 4),
+    "distilbert-qa": (
+        lambda: hf.DistilBertForQuestionAnswering(hf.DistilBertConfig(**DISTIL | {"n_layers": 4})),
         TEXT,
-        {"labels": TOKENS % 2},
+        SPAN,
         4,
     ),
-    "distilbert-qa": (distilbert, TEXT, SPAN, 4),
-    "gpt2": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=4, n_head=2)), TEXT, SAME, 5),
+    "gpt2": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**GPT2 | {"n_layer": 4})), TEXT, SAME, 5),
     "t5": (tiny_t5, TEXT, SAME, 6),
-    "bart": (bart, TEXT, SAME, 6),
-    "vit": (vit, {"pixel_values": torch.ones(1, 3, 8, 8)}, CLASS, 4),
-    "llama": (lambda: llama(False), TEXT, SAME, 4),
-    "llama-tied": (lambda: llama(True), TEXT, SAME, 5),
-    "deberta-classes": (lambda: hf.DebertaForSequenceClassification(hf.DebertaConfig(**DEBERTA)), TEXT, CLASS, 4),
+    "bart": (lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BART)), TEXT, SAME, 6),
+    "vit": (
+        lambda: hf.ViTForImageClassification(hf.ViTConfig(**VIT | {"num_hidden_layers": 4})),
+        {"pixel_values": torch.ones(1, 3, 8, 8)},
+        CLASS,
+        4,
+    ),
+    "llama": (lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, tie_word_embeddings=False)), TEXT, SAME, 4),
+    "llama-tied": (lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, tie_word_embeddings=True)), TEXT, SAME, 5),
+    "deberta-classes": (
+        lambda: hf.DebertaForSequenceClassification(hf.DebertaConfig(**DEBERTA | SMALL)),
+        TEXT,
+        CLASS,
+        4,
+    ),
     "mpnet-mlm": (lambda: hf.MPNetForMaskedLM(hf.MPNetConfig(**SMALL)), TEXT, SAME, 5),
 }
 FOUR = {"layers_per_ipu": [1, 1, 1, 1]}

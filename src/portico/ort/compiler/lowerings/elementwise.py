@@ -111,13 +111,8 @@ def add_or_sub(graph: Graph, x: Operand, y: Operand, alpha: Operand = 1, *, op_t
     x, y = graph.operand(x), graph.operand(y)
     if graph.out.dtype is torch.bool:
         return graph.op("Or", x, y)
-    return graph.op(op_type, x, _scaled(graph, y, alpha))
-
-
-def _scaled(graph: Graph, value: Value, factor: Operand) -> Value:
-    if isinstance(factor, int | float) and factor == 1:
-        return value
-    return graph.op("Mul", value, graph.operand(factor))
+    is_scaled = not isinstance(alpha, int | float) or alpha != 1
+    return graph.op(op_type, x, graph.op("Mul", y, graph.operand(alpha)) if is_scaled else y)
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -141,11 +136,6 @@ def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | No
     if low is not None:
         result = graph.op("Max", result, graph.operand(low))
     return result if high is None else graph.op("Min", result, graph.operand(high))
-
-
-@lowers(aten.addcmul.default)
-def addcmul(graph: Graph, x: Value, first: Value, second: Value, *, value: Operand = 1) -> Value:
-    return graph.op("Add", x, _scaled(graph, graph.op("Mul", first, second), value))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -311,14 +301,6 @@ def _tanh_gelu_derivative(graph: Graph, x: Value) -> Value:
     left = graph.op("Mul", graph.op("Add", tanh, number(1)), number(0.5))
     right = graph.op("Mul", graph.op("Mul", graph.op("Mul", x, number(0.5)), steepness), slope)
     return graph.op("Add", left, right)
-
-
-@lowers(aten.silu_backward.default)
-def silu_backward(graph: Graph, grad: Value, x: Value) -> Value:
-    sigmoid = graph.op("Sigmoid", x)
-    one = graph.operand(1)
-    inner = graph.op("Add", graph.op("Mul", x, graph.op("Sub", one, sigmoid)), one)
-    return graph.op("Mul", grad, graph.op("Mul", sigmoid, inner))
 
 
 @lowers(aten.leaky_relu.default)

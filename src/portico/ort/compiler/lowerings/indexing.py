@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Dim, Graph, Operand, Size, Value, same_shape
-from portico.ort.compiler.lowerings.creation import full
+from portico.ort.compiler.graph import Graph, Operand, Size, Value, same_shape
 from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
@@ -146,24 +145,6 @@ def _put(graph: Graph, x: Value, source: Value, dim: int, start: Size | None, en
 @lowers(aten.embedding.default)
 def embedding(graph: Graph, weight: Value, indices: Value, *_: object, **__: object) -> Value:
     return graph.op("Gather", weight, _not_negative(graph, indices), axis=0)
-
-
-@lowers(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    graph: Graph, grad: Value, indices: Value, num_weights: Dim, padding_idx: int, scale_grad_by_freq: bool
-) -> Value:
-    rows = graph.op("Unsqueeze", indices, graph.axes(-1))
-    positions = graph.cast(rows, torch.int64)
-    if scale_grad_by_freq:
-        ones = graph.op("Expand", graph.operand(1), graph.op("Shape", indices))
-        counts = _added(graph, "ScatterND", full(graph, [num_weights], 0), positions, ones)
-        frequencies = graph.op("Gather", counts, indices, axis=0)
-        grad = graph.op("Div", grad, graph.op("Unsqueeze", frequencies, graph.axes(-1)))
-    if padding_idx >= 0:
-        padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
-        grad = graph.op("Where", padded, graph.operand(0), grad)
-    zeros = full(graph, [num_weights, graph.out.shape[1]], 0)
-    return _added(graph, "ScatterND", zeros, positions, grad)
 
 
 @lowers_along(aten.gather.default)

@@ -142,17 +142,6 @@ def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: s
     return graph.op(op_type, graph.operand(x), axis=dim)
 
 
-@lowers_along(aten._safe_softmax.default)
-def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    x = graph.operand(x)
-    nothing = graph.operand(float("-inf"))
-    # Torch defines the probabilities of a row of nothing but -inf as zero.
-    is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
-    floor = graph.op("Where", is_alive, nothing, graph.operand(0))
-    probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
-    return graph.op("Mul", probabilities, graph.operand(is_alive))
-
-
 @lowers(aten.native_layer_norm.default)
 def native_layer_norm(
     graph: Graph, x: Value, normalized_shape: Sequence[Size], weight: Value | None, bias: Value | None, eps: float
@@ -167,68 +156,14 @@ def native_layer_norm(
     return y, mean, rstd
 
 
-@lowers(aten.native_layer_norm_backward.default)
-def native_layer_norm_backward(
-    graph: Graph,
-    grad: Value,
-    x: Value,
-    normalized_shape: Sequence[Size],
-    mean: Value,
-    rstd: Value,
-    weight: Value | None,
-    bias: Value | None,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    num_outer = x.rank - len(normalized_shape)
-    batch_dims = list(range(num_outer))
-    normalized_dims = list(range(num_outer, x.rank))
-    normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    grads: list[Value | None] = [None, None, None]
-    if output_mask[0]:
-        scaled = grad if weight is None else graph.op("Mul", grad, weight)
-        average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
-        slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
-        scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
-        grads[0] = graph.op("Mul", rstd, scaled)
-    if output_mask[1]:
-        product = graph.op("Mul", grad, normalized)
-        grads[1] = reduced(graph, "ReduceSum", product, batch_dims) if batch_dims else product
-    if output_mask[2]:
-        grads[2] = reduced(graph, "ReduceSum", grad, batch_dims) if batch_dims else grad
-    return tuple(grads)
-
-
-@lowers(aten._native_batch_norm_legit_functional.default)
-def batch_norm(
-    graph: Graph,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    if not training:
-        options = (running_mean, running_var, momentum, eps)
-        return *batch_norm_in_evaluation(graph, x, weight, bias, *options), running_mean, running_var
-    mean, var = _statistics(graph, x)
-    y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
-    dtype = running_var.dtype or torch.float32
-    count = graph.scalar(math.prod([x.dims[0], *x.dims[2:]]), dtype)
-    unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
-    kept, added = graph.constant(1 - momentum, dtype), graph.constant(momentum, dtype)
-    pairs = ((running_mean, mean), (running_var, unbiased))
-    running = (graph.op("Add", graph.op("Mul", old, kept), graph.op("Mul", new, added)) for old, new in pairs)
-    return y, mean, rstd, *running
-
-
 @lowers(aten._native_batch_norm_legit.no_stats)
 def batch_norm_without_running_statistics(
     graph: Graph, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> tuple[Value, Value, Value]:
-    mean, var = _statistics(graph, x)
+    dims = [0, *range(2, x.rank)]
+    mean = reduced(graph, "ReduceMean", x, dims)
+    centered = graph.op("Sub", x, graph.op("Unsqueeze", mean, graph.axes(*dims)))
+    var = reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
     y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
     return y, mean, rstd
 
@@ -248,14 +183,6 @@ def batch_norm_in_evaluation(
     y, _ = _batch_normalized(graph, x, weight, bias, running_mean, running_var, eps)
     empty = graph.constant([], graph.out[1].dtype)
     return y, empty, empty
-
-
-def _statistics(graph: Graph, x: Value) -> tuple[Value, Value]:
-    dims = [0, *range(2, x.rank)]
-    mean = reduced(graph, "ReduceMean", x, dims)
-    along_channels = graph.op("Unsqueeze", mean, graph.axes(0, *range(2, x.rank)))
-    centered = graph.op("Sub", x, along_channels)
-    return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
 
 
 def _batch_normalized(

@@ -187,11 +187,6 @@ def _batch(draw):
 momenta, epsilons = pick([0.1, 0.0, 1.0]), pick([1e-2, 1e-1])
 
 
-@case(aten._native_batch_norm_legit_functional.default, ulps=256, zeros_have_signs=False)
-def of_a_batch(draw, op):
-    return Call((*_batch(draw), draw(flags), draw(momenta), draw(epsilons)))
-
-
 @case(aten._native_batch_norm_legit.no_stats, ulps=256, zeros_have_signs=False)
 def of_a_batch_without_memory(draw, op):
     return Call((*_batch(draw)[:3], True, draw(momenta), draw(epsilons)))
