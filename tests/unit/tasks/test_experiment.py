@@ -12,8 +12,8 @@ import torch
 
 from portico.cli import compose
 from portico.cli.composition import experiment_of
+from portico.cli.experiment import NOT_OF_A_METRIC
 from portico.errors import InputError
-from portico.mrc.metrics.baselines import NOT_OF_A_METRIC
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData
