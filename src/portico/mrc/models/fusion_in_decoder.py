@@ -108,7 +108,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
             options["encoder_outputs"] = self.encode_passages(tokens, mask)
             options["attention_mask"] = _joined_mask(torch.ones_like(tokens) if mask is None else mask)
             tokens = None
-        return super().generate(tokens, *args, **options)  # type: ignore[misc]
+        return super().generate(tokens, *args, **options)
 
     def encode_passages(self, input_ids_BNL: Tensor, attention_mask_BNL: Tensor | None) -> BaseModelOutput:
         """Return the hidden states of each question's passages one after another, ``float [B, N * L, H]``."""
