@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from portico.cli.experiment import (
     NOT_OF_A_METRIC,
     NOT_WITHOUT_TRAINING,
+    OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
     GroupSpec,
@@ -44,9 +45,8 @@ from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
-from portico.mrc.metrics.baselines import scores_of_texts
-from portico.mrc.metrics.spans import SpanScores
-from portico.mrc.metrics.squad import gold_texts
+from portico.mrc.metrics.spans import SpanScores, scores_alone
+from portico.mrc.metrics.squad import AnswerTexts, gold_texts
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
@@ -60,9 +60,8 @@ from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
-# Prefixes of the metrics of a training.
-_OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 _PREFIX = "predict"
+_NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
 _NOTHING_ANSWERED = (
     "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for "
     "more epochs (args.num_train_epochs=<number>) or on more questions."
@@ -129,7 +128,7 @@ class MRCExperiment(TrainerExperiment):
 
     def check_objective(self, name: str) -> None:
         """Raise an ``InputError`` if the run will not report this objective, as far as the metric is known."""
-        if not self._score_names or name.startswith(_OF_TRAINING):
+        if not self._score_names or name.startswith(OF_TRAINING):
             return
         names = [*self._score_names, *NOT_OF_A_METRIC, "samples"]
         if name == f"eval_{self.headline}":
@@ -398,3 +397,32 @@ def print_summary(
     """Print all scores of an evaluation (``eval_...``), ``first`` ones on top, the time of the run and its files."""
     scores = {label: value for label, value, _ in labelled_scores(metrics, *first)}
     print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)
+
+
+def scores_of_texts(
+    metric: object,
+    examples: Sequence[Mapping[str, Any]],
+    texts: Mapping[str, str] | None = None,
+    *,
+    no_answer_probability: float | None = None,
+) -> dict[str, float]:
+    """Return the scores that a run would report for trivial answers.
+
+    Args:
+        metric: The ``compute_metrics`` of the run.
+        examples: The questions, with ``id`` and ``answers``.
+        texts: The answers, ``{id: text}``; ``None`` answers no question.
+        no_answer_probability: The same probability of "no answer" for all questions; ``None`` if the run predicts no
+            probabilities.
+
+    Returns:
+        Scores by name; ``{}`` for a metric of the user, and for texts if the metric scores spans.
+    """
+    if isinstance(metric, SpanScores) and texts is None:
+        return metric.of([{"example_id": one["id"], **_NO_SPAN, "confidence_score": 0.0} for one in examples])
+    if not isinstance(metric, AnswerTexts | SquadV2 | Rouge):
+        return {}
+    more = {} if no_answer_probability is None else {"no_answer_probability": no_answer_probability}
+    answered = texts or {}
+    predictions = [{"id": one["id"], "prediction_text": answered.get(one["id"], ""), **more} for one in examples]
+    return scores_alone(metric, predictions, examples)

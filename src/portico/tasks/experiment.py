@@ -26,6 +26,7 @@ from transformers import EvalPrediction
 from portico.arguments import TrainingArguments
 from portico.cli.experiment import (
     NOT_OF_A_METRIC,
+    OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     GroupSpec,
     TrainerExperiment,
@@ -133,7 +134,8 @@ class TaskExperiment(TrainerExperiment):
         self.task.labels = list(map(str, classes))  # as far as known; the labels of the model follow
         has_scores = getattr(args, "predict_with_generate", True)
         if train and args.metric_for_best_model is not None:
-            self._check_best_metric(args.metric_for_best_model.removeprefix("eval_"), has_scores)
+            names = [*(self.task.score_names if has_scores else ()), *NOT_OF_A_METRIC]
+            self._check_score("args.metric_for_best_model", args.metric_for_best_model.removeprefix("eval_"), names)
         texts = (text for record in train for text in self.task.texts(record))
         model, processor = load_model(self.model, self.task, texts, classes)
         config = config_of(model)
@@ -156,12 +158,17 @@ class TaskExperiment(TrainerExperiment):
         )
         return trainer
 
-    def _check_best_metric(self, name: str, has_scores: bool) -> None:
+    def check_objective(self, name: str) -> None:
+        """Raise an ``InputError`` if the run will not report this objective, as far as its scores are known."""
+        if not name.startswith(OF_TRAINING):
+            names = [f"eval_{one}" for one in (*self.task.score_names, *NOT_OF_A_METRIC, "samples")]
+            self._check_score("objective.metric", name, [*names, *self.task.further_scores({"eval_loss": 0.0})])
+
+    def _check_score(self, setting: str, name: str, names: Sequence[str]) -> None:
         # A class of the user may report other scores.
         parts = (getattr(self.trainer, "func", self.trainer), type(self.task))
-        names = self.task.score_names if has_scores else ()
         if type(self.metric) is ScoresOfTask and all(part.__module__.startswith("portico.") for part in parts):
-            check_score("args.metric_for_best_model", name, [*names, *NOT_OF_A_METRIC])
+            check_score(setting, name, names)
 
     def _scores(self, prediction: EvalPrediction) -> dict[str, float]:
         self.shown_predictions = first(prediction.predictions)[:_SHOWN_ROWS]

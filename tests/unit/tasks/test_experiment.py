@@ -58,9 +58,11 @@ def test_trains_evaluates_and_predicts_offline(name, tmp_path, capsys):
     size, score, file = RUNS[name]
     trained = run(name, tmp_path / "run", *size)
     assert score in trained
-    task = experiment_of(compose([], experiment=name), str(tmp_path)).task
-    reported = {one.removeprefix("eval_") for one in trained if one.startswith("eval_")}
-    assert reported - {*NOT_OF_A_METRIC, "samples"} == set(task.score_names)
+    experiment = experiment_of(compose([], experiment=name), str(tmp_path))
+    for reported in trained:
+        experiment.check_objective(reported)
+    scores = {one.removeprefix("eval_") for one in trained if one.startswith("eval_")}
+    assert scores - {*NOT_OF_A_METRIC, "samples"} == set(experiment.task.score_names)
     assert "Time of the whole run" in capsys.readouterr().out
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"model.safetensors", "all_results.json", "trainer_state.json", "report.html"} <= written
@@ -169,6 +171,16 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
 def test_what_cannot_be_used_is_refused_before_training(overrides, message, tmp_path):
     with pytest.raises(InputError, match=message):
         run("text_classification", tmp_path / "run", *overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "nearest"),
+    [("text_classification", "accuracy", "eval_accuracy"), ("summarization", "eval_rougel", "eval_rougeL")],
+)
+def test_an_unknown_objective_is_refused_before_the_training(name, objective, nearest, tmp_path):
+    experiment = experiment_of(compose([], experiment=name), str(tmp_path))
+    with pytest.raises(InputError, match=f"`objective.metric={objective}` is .* set it to one of {nearest}, "):
+        experiment.check_objective(objective)
 
 
 def test_attention_is_computed_as_the_model_group_says():
