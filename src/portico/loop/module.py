@@ -65,8 +65,10 @@ class TrainerModule(pl.LightningModule):
         self._optimizer_in_use: Any = None  # by Lightning's strategy
 
     def set_model(self, model: nn.Module | None) -> None:
-        """Use ``model``, which the user may have replaced since the last run."""
-        self.model = model  # None: a search released the model of its last trial
+        """Use ``model``, which the user may have replaced since the last run; ``None`` releases the last one."""
+        self.model = model
+        if model is None and self.run is not None:
+            self.run.release_model()
 
     def set_wrapped_model(self, wrapped: nn.Module) -> None:
         """Train through ``wrapped``: the strategy's wrapper around the model."""

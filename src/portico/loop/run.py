@@ -219,6 +219,11 @@ class TrainingRun:
         # A callback may replace the models on the trainer; as in transformers, this run trains on with these.
         self.model, self.model_wrapped = self.trainer.model, self.trainer.model_wrapped
 
+    def release_model(self) -> None:
+        """Let the memory of the model be freed, after the run."""
+        for name in ("model", "model_wrapped"):
+            self.__dict__.pop(name, None)  # an earlier call may have released it
+
     def resume_at(self, lightning_checkpoint: Mapping[str, Any]) -> None:
         """Resume from a Lightning checkpoint; Lightning restores optimizer, schedule and loops."""
         trainer, plan = self.trainer, self.plan
