@@ -200,12 +200,13 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
     elif hasattr(model, "gradient_checkpointing_enable"):
-        warnings.warn(
-            f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will no "
-            "longer be called in v6. Define `activation_checkpointing_enable` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
+        if not isinstance(model, PreTrainedModel):  # which has this name only until 5.22
+            warnings.warn(
+                f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will "
+                "no longer be called in v6. Define `activation_checkpointing_enable` instead.",
+                FutureWarning,
+                stacklevel=2,
+            )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=rest, **placement)
     else:
         raise InputError(

@@ -9,7 +9,7 @@ import torch.distributed
 from torchmetrics import MetricCollection
 
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
-from portico.mrc.metrics.baselines import scores_of_texts
+from portico.mrc.experiment import scores_of_texts
 from portico.mrc.metrics.spans import SpanScores
 
 METRICS = {
