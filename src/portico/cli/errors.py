@@ -95,7 +95,7 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
         without = _USELESS_COMMA.sub("", error.override)
         if without != error.override:
             return (
-                f"Cannot read '{error.override}': a value is missing after a comma. Write {without}, without spaces "
+                f"Cannot read '{error.override}': a value is missing after a comma. Write '{without}', without spaces "
                 "between the values."
             )
         reason = _one_line(error).split(" See https://")[0]

@@ -208,9 +208,9 @@ def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, ans
         ("args.x=[1", r"Cannot read 'args.x=\[1' \(.*\)\. Write key=value, and quote"),
         (
             "args.seed=1,2,",
-            r"'args.seed=1,2,': a value is missing after a comma\. Write args\.seed=1,2, without spaces",
+            r"'args.seed=1,2,': a value is missing after a comma\. Write 'args\.seed=1,2', without spaces",
         ),
-        ("task.text_columns=[a,]", r"a value is missing after a comma\. Write task\.text_columns=\[a\], without"),
+        ("task.text_columns=[a,]", r"a value is missing after a comma\. Write 'task\.text_columns=\[a\]', without"),
         ("args.seed=1,2", r"Ambiguous value for argument 'args.seed=1,2'.* add --multirun"),
         ("args=mcr", r"'args=mcr' names no file of the group 'args'; .* mrc\. Choose one of: mrc"),
         ("args.seed=???", r"'args.seed' has no value and no default; add it to the command: args.seed=<value>\."),
