@@ -452,7 +452,7 @@ _RULES = {
     "output_dir": Rule((str, NoneType)),
     "torch_compile_mode": Rule((str, NoneType)),
 }
-# Arguments that may not be None, for some only under these values of another; transformers accepts None for the rest.
+# Arguments that must not be None; some only while another argument has one of these values.
 _NEEDED: Mapping[str, tuple[str, ...] | None] = {
     **dict.fromkeys(
         (

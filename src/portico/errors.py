@@ -100,11 +100,12 @@ def loading_pretrained(problem: str, advice: str) -> Iterator[None]:
 
 @contextmanager
 def explaining_panics() -> Iterator[None]:
-    """Raise an :class:`InputError` where a tokenizer panics, which is no ``Exception``: a limit was reached."""
+    """Raise an :class:`InputError` where a regular expression of a tokenizer panics, which is no ``Exception``."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        # Other libraries in Rust raise the same class; Onig is the engine of the expressions.
+        if type(error).__name__ != "PanicException" or "Onig" not in str(error):
             raise
         raise InputError(
             f"The tokenizer cannot read a text ({reason_of(error)}); correct the regular expressions in its "

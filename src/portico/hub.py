@@ -35,8 +35,8 @@ def refuse_missing_model(setting: str, name: str) -> None:
     """Refuse a name of neither a folder nor a model of the hub, before the half minute in which others retry.
 
     Raises:
-        InputError: If there is no such folder or model, if the hub cannot be reached, or if the name of a model of the
-            hub stands in a configuration of somebody else.
+        InputError: If there is no such folder or model, if the hub cannot be reached, or if somebody else's
+            configuration names a model of the hub.
     """
     advice = "set it to a folder written by `save_pretrained`, such as the folder of a run, or to a name on the hub."
     if Path(name).is_dir():

@@ -146,7 +146,7 @@ def test_same_conversion_of_hyperparameters(tmp_path, caplog):
         }
 
     compare_searches(tmp_path, hp_space=other_types, **EVALUATED)
-    assert "`neftune_noise_alpha=5.0` was set when there was a trainer, and has no effect" in caplog.text
+    assert "`neftune_noise_alpha=5.0` was set after the trainer was made, and has no effect" in caplog.text
 
 
 @pytest.mark.slow

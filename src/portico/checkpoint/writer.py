@@ -236,7 +236,7 @@ def make_run_folder(run_folder: str) -> None:
         InputError: If it cannot be made; permissions raise ``PermissionError``.
     """
     if not run_folder:
-        raise InputError("`output_dir=''` names no folder; set it to one, for the current folder to '.'.")
+        raise InputError("`output_dir=''` names no folder; set it to one, such as '.' for the current folder.")
     try:
         Path(run_folder).mkdir(parents=True, exist_ok=True)
     except PermissionError:

@@ -325,7 +325,7 @@ def print_scores(
 
 # What an evaluation reports besides scores; the best checkpoint can be chosen by each.
 NOT_OF_A_METRIC = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
-# Prefixes of the metrics of a training.
+# Prefixes of what a run reports besides its evaluations.
 OF_TRAINING = ("train_", "epoch", "total_flos", "eval_mem_", "init_mem_", "before_init_mem_")
 
 

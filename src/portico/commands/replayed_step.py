@@ -204,21 +204,22 @@ class Replay(Observer, TrainerCallback):
 
     @override
     def on_compute_loss(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
-        if self._is_at_step(trainer.state):
+        if self._open_at(trainer.state) is not None:
             with _same_randomness():
                 self._add_examples(trainer, model, inputs)
             self._watch_outputs(model)
 
     @override
     def on_training_step_end(self, trainer: ObservedTrainer, model: nn.Module, loss: torch.Tensor) -> None:
-        if self.step is not None and self._is_at_step(trainer.state):
-            before = 0.0 if math.isnan(self.step.loss) else self.step.loss
-            self.step.loss = before + float(loss)
+        step = self._open_at(trainer.state)
+        if step is not None:
+            step.loss = (0.0 if math.isnan(step.loss) else step.loss) + float(loss)
         while self._hooks:
             self._hooks.pop().remove()
 
-    def _is_at_step(self, state: TrainerState) -> bool:
-        return self.step is not None and state.global_step + 1 == self.number
+    def _open_at(self, state: TrainerState) -> OpenStep | None:
+        """Return the step to open while the training makes it."""
+        return self.step if state.global_step + 1 == self.number else None
 
     # ---- The way to the step ----
 
@@ -311,22 +312,24 @@ class Replay(Observer, TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.step is None or state.global_step + 1 != self.number:
+        step = self._open_at(state)
+        if step is None:
             return
-        self.step.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+        step.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
         squares: dict[str, float] = {}
         for name, weight in kwargs["model"].named_parameters():
             if weight.grad is not None:
                 layer = name.rpartition(".")[0] or name
                 squares[layer] = squares.get(layer, 0.0) + norm_of(weight.grad) ** 2
                 self._before[name] = weight.detach().clone()
-        self.step.gradients = {name: square**0.5 for name, square in squares.items()}
+        step.gradients = {name: square**0.5 for name, square in squares.items()}
 
     @override
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.step is None or state.global_step + 1 != self.number:
+        step = self._open_at(state)
+        if step is None:
             return
         squares: dict[str, tuple[float, float]] = {}
         for name, weight in kwargs["model"].named_parameters():
@@ -335,7 +338,7 @@ class Replay(Observer, TrainerCallback):
                 change, size = squares.get(layer, (0.0, 0.0))
                 before = self._before[name]
                 squares[layer] = change + norm_of(weight.detach() - before) ** 2, size + norm_of(before) ** 2
-        self.step.updates = {
+        step.updates = {
             name: (change**0.5, (change / size) ** 0.5 if size else math.inf)
             for name, (change, size) in squares.items()
         }

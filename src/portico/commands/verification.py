@@ -147,7 +147,7 @@ class Verification:
             time.sleep(_BETWEEN_LOOKS)
         if first.lacked_an_address() or second.lacked_an_address():
             print("Both need one address, so they run one after the other.", file=sys.stderr, flush=True)
-            second.end()  # its processes may have joined those of the other run, and wait for more
+            second.end()  # its processes may have joined the other run, and would wait for it
             first.end()
             return first.finished(), None
         return first.finished(), second.finished()

@@ -68,8 +68,8 @@ class TrainFeed:
 class EvaluationFeed:
     """The batches of an evaluation, in the loader's order.
 
-    Its length is the length of the whole loader, since Lightning applies the limit; ``num_batches`` are yielded, which
-    are fewer if it ``is_cut``.
+    Its length is the length of the whole loader, since Lightning applies the limit; ``num_batches`` are yielded, and
+    ``limited_to`` is their number if they are fewer.
 
     Args:
         loader: Batches.
@@ -91,7 +91,8 @@ class EvaluationFeed:
         # An empty set is evaluated too, and has no metrics.
         if not self.is_whole and length != 0:
             self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
-        self.is_cut = self.num_batches is not None and self.num_batches < length
+        is_cut = self.num_batches is not None and self.num_batches < length
+        self.limited_to = self.num_batches if is_cut else None
 
     def __len__(self) -> int:
         if not hf_compat.has_length(self.loader):

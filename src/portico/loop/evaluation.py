@@ -273,7 +273,7 @@ class LoopEvaluation:
                     prediction_loss_only=None if has_metrics else True,
                     metric_key_prefix=self.prefix if feed.name is None else f"{self.prefix}_{feed.name}",
                 )
-            self._session.num_batches = feed.num_batches if feed.is_cut else None
+            self._session.num_batches = feed.limited_to
             if self.is_sanity_check:
                 steps = trainer.lightning_trainer.num_sanity_val_steps
                 self._session.num_batches = int(min(steps, feed.num_batches or len(feed)))
@@ -307,7 +307,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     predicts = session.description == "Prediction"
     limit = "limit_test_batches" if predicts else "limit_val_batches"
     feed = EvaluationFeed(session.loader, getattr(pl_trainer, limit), limit)
-    session.num_batches = feed.num_batches if feed.is_cut else None
+    session.num_batches = feed.limited_to
     enclosing, module.evaluation = module.evaluation, session
     try:
         session.start()

@@ -123,8 +123,8 @@ def prepared_for_training(
         hf_compat.DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha != neftune_noise_alpha:
         hf_compat.logger.warning(
-            "`neftune_noise_alpha=%s` was set when there was a trainer, and has no effect; set the attribute of the "
-            "trainer that has this name.",
+            "`neftune_noise_alpha=%s` was set after the trainer was made, and has no effect; set "
+            "`trainer.neftune_noise_alpha`.",
             args.neftune_noise_alpha,
         )
     if neftune_noise_alpha is None:

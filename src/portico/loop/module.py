@@ -50,7 +50,7 @@ class TrainerModule(pl.LightningModule):
         trainer: The trainer whose methods are called; without a trainer the module only computes ``module(**inputs)``.
     """
 
-    runs_steps_on_host = False  # whether a strategy with a program of its own leaves the steps to the host
+    runs_steps_on_host = False  # although the strategy runs programs
 
     def __init__(self, model: nn.Module | None = None, trainer: "TrainerHooks | None" = None) -> None:
         super().__init__()
