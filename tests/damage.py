@@ -1,6 +1,7 @@
 """Damage to files, drawn from a seeded `random.Random`: to the values of a JSON tree, to its text, to its bytes."""
 
 import gzip
+import os
 from copy import deepcopy
 
 HUGE = "9" * 5000  # digits, more than Python converts to an int
@@ -10,6 +11,16 @@ VALUES = [
     *(float("nan"), float("inf"), float("-inf"), "", " ", "\n", "0", "Oslo", "\x00", SURROGATE, "é\u2028", "x" * 3000),
     *([], {}, [[]], [{}], [None], {"": None}, {"a": [1, 2], "b": [1]}, {SURROGATE: SURROGATE}, [1, [2, [3]]]),
 ]
+
+
+class Touch:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
 
 
 def places(tree, path=()):

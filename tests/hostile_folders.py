@@ -21,6 +21,7 @@ import yaml
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from damage import Touch
 from portico.checkpoint.manifest import MANIFEST_FILE, write_manifest
 
 RUN = "run"
@@ -144,16 +145,6 @@ def canary_of(folder: Path) -> Path:
     return run.parent / CANARY
 
 
-class Touch:
-    """Creates the canary when it is unpickled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(canary_of(folder))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.path,)
-
-
 # ---- Files that could be pickles ----
 
 
@@ -161,7 +152,7 @@ def pickled(folder: Path, name: str, *, by_torch: bool, listed: bool | None) -> 
     """Put a pickle into a checkpoint whose manifest lists it, does not list it, or (None) is removed."""
     file = folder / name
     file.parent.mkdir(exist_ok=True, parents=True)
-    content = Touch(folder)
+    content = Touch(canary_of(folder))
     if by_torch:
         archive = io.BytesIO()  # torch writes no file whose name begins with a dot
         torch.save({"state": content}, archive)
@@ -176,7 +167,7 @@ def pickled(folder: Path, name: str, *, by_torch: bool, listed: bool | None) -> 
 
 def valid_shards(folder: Path) -> None:
     """Write shards of an optimizer whose table of contents is right, with an option that is a pickle."""
-    state = {"state.weight.exp_avg": torch.ones(2), "param_groups.classifier.bias.lr": Touch(folder)}
+    state = {"state.weight.exp_avg": torch.ones(2), "param_groups.classifier.bias.lr": Touch(canary_of(folder))}
     save({"optimizer": state}, storage_writer=FileSystemWriter(folder / "optimizer_0"), no_dist=True)
     write_manifest(folder)
 
@@ -497,9 +488,9 @@ READ_BY: Mapping[str, Sequence[str]] = {
 
 def _named(folder: Path, changes: Mapping[str, Any]) -> None:
     rewritten(folder, "config.yaml", json.loads(json.dumps(changes).replace("FOLDER", str(folder))))
-    torch.save(Touch(folder), folder / "theirs.pt")
+    torch.save(Touch(canary_of(folder)), folder / "theirs.pt")
     for file in ("theirs.pkl", "data.pkl", "a.npy"):
-        (folder / file).write_bytes(pickle.dumps(Touch(folder)))
+        (folder / file).write_bytes(pickle.dumps(Touch(canary_of(folder))))
     (folder / "theirs.jsonnet").write_text(json.dumps({"trainer": {"optimizer": {"type": "os.system"}}}))
 
 
@@ -678,7 +669,7 @@ def _study(folder: Path) -> None:
         storage=storage_of(str(folder / "study.journal")), study_name="sweep", direction="maximize"
     )
     learning_rate, decay = FloatDistribution(1e-5, 1e-1, log=True), FloatDistribution(0, 1)
-    state = pickle.dumps(Touch(folder)).hex()
+    state = pickle.dumps(Touch(canary_of(folder))).hex()
     finished = optuna.trial.create_trial(
         params={"args.learning_rate": 1e-3, "args.weight_decay": 0.5},
         distributions={"args.learning_rate": learning_rate, "args.weight_decay": decay},

@@ -37,8 +37,9 @@ from portico.cli.jobs import (
     refuse_drawing_in_several_processes,
     threads_of_each,
 )
-from portico.cli.settings import check_values, schema_of
+from portico.cli.settings import schema_of
 from portico.errors import InputError, MissingPackageError
+from portico.rules import check_values
 from portico.trust.names import TARGET, import_target
 
 log = logging.getLogger(__name__)

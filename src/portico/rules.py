@@ -7,6 +7,8 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from portico.errors import InputError
+
 WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "an integer",
@@ -99,3 +101,19 @@ def rule_of(annotation: Any, least: float | None = None, is_finite: bool = False
         else:
             return None
     return Rule(tuple(kinds), least, tuple(choices), is_finite and float in kinds)
+
+
+def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
+    """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
+
+    They are keys of ``group``; if it is empty, they are arguments of a call.
+    """
+    for name, value in values.items():
+        given = f"{group}.{name}={value}" if group else f"{name}={value!r}"
+        if type(value) is int and abs(value) >= 2**63:
+            raise InputError(f"`{given}` cannot be used, since it has more than 64 bits; set it to a smaller number.")
+        is_nan = isinstance(value, float) and math.isnan(value)
+        rule = rules.get(name) or (Rule((float,)) if is_nan else None)
+        if rule is not None and not rule.allows(value):
+            allowed = rule if group else rule.in_python()
+            raise InputError(f"`{given}` cannot be used; set it to {allowed}.")

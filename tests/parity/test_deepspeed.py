@@ -3,7 +3,6 @@
 ``DS_BUILD_OPS=0 pip install 'portico[deepspeed]'`` installs the engine; ``pytest -m slow`` runs these.
 """
 
-import os
 from functools import partial
 
 import pytest
@@ -13,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file
 
 import portico
+from damage import Touch
 from forked import run_in_processes
 from models import Sequences, tiny_gpt2, tiny_llama, toy_trainer
 from portico.checkpoint.manifest import write_manifest
@@ -139,14 +139,6 @@ def test_numbers_and_checkpoints_are_those_of_transformers(tmp_path):
 def test_states_in_host_memory(tmp_path):
     run_in_processes(2, under_transformers, tmp_path, COMPILED)
     run_in_processes(2, under_portico, tmp_path, COMPILED)
-
-
-class Touch:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 class OwnStep(portico.Trainer):

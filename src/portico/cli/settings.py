@@ -6,7 +6,6 @@ All four are read from the fields of a dataclass, with the docstring below each,
 import ast
 import dataclasses
 import inspect
-import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,25 +19,8 @@ from typing import Any, get_type_hints
 import yaml
 
 from portico.errors import InputError, nearest_names
-from portico.rules import Rule, rule_of
+from portico.rules import Rule, check_values, rule_of
 from portico.trust.names import TARGET
-
-
-def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value that its rule does not allow; values without a rule pass, NaN excepted.
-
-    They are keys of ``group``; if it is empty, they are arguments of a call.
-    """
-    for name, value in values.items():
-        given = f"{group}.{name}={value}" if group else f"{name}={value!r}"
-        if type(value) is int and abs(value) >= 2**63:
-            raise InputError(f"`{given}` cannot be used, since it has more than 64 bits; set it to a smaller number.")
-        is_nan = isinstance(value, float) and math.isnan(value)
-        rule = rules.get(name) or (Rule((float,)) if is_nan else None)
-        if rule is not None and not rule.allows(value):
-            allowed = rule if group else rule.in_python()
-            raise InputError(f"`{given}` cannot be used; set it to {allowed}.")
-
 
 # ---- The settings of a class ----
 

@@ -9,7 +9,7 @@ from typing import Any
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
-from portico.rules import Rule
+from portico.rules import Rule, check_values
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -133,9 +133,7 @@ class IPUTrainingArguments(TrainingArguments):
 
 
 def _check(args: IPUTrainingArguments) -> None:
-    for name, rule in _RULES.items():
-        if not rule.allows(getattr(args, name)):
-            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule.in_python()}.")
+    check_values("", {name: getattr(args, name) for name in _RULES}, _RULES)
     if args.loss_scaling is not None and not (
         Rule((float,), is_finite=True).allows(args.loss_scaling) and args.loss_scaling > 0
     ):

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
-from portico.cli.settings import check_values, further_keys, schema_of, setting, without_further_keys
+from portico.cli.settings import further_keys, schema_of, setting, without_further_keys
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
 from portico.loop.model_setup import set_attention
@@ -44,6 +44,7 @@ from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
+from portico.rules import check_values
 from portico.trust.names import TARGET, data_only, import_target
 
 _RECORD_KEYS = ("id", "question", "context", "answers")

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from typing_extensions import override
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import check_values, schema_of, setting
+from portico.cli.settings import schema_of, setting
 from portico.compat.transformers import HFTrainingArguments
 from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
@@ -36,6 +36,7 @@ from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
 from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.report.page import asset, render
+from portico.rules import check_values
 
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""

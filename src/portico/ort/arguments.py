@@ -10,7 +10,7 @@ from portico.arguments import TrainingArguments
 from portico.compat.transformers import ExplicitEnum, OptimizerNames
 from portico.errors import InputError
 from portico.ort.settings import SessionSettings
-from portico.rules import Rule
+from portico.rules import Rule, check_values
 from portico.trust.names import data_only
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
@@ -105,9 +105,7 @@ class ORTTrainingArguments(TrainingArguments):
         super().__post_init__()
         if is_fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
-        for name, rule in _RULES.items():
-            if not rule.allows(getattr(self, name)):
-                raise InputError(f"`{name}={getattr(self, name)!r}` cannot be used; set it to {rule.in_python()}.")
+        check_values("", {name: getattr(self, name) for name in _RULES}, _RULES)
         if str(self.onnx_log_level).upper() not in LOG_LEVELS:
             raise InputError(
                 f"`onnx_log_level={self.onnx_log_level!r}` is unknown; set it to one of {', '.join(LOG_LEVELS)}."

@@ -8,7 +8,6 @@ from portico import IPUTrainingArguments, TrainingArguments
 from portico.arguments import argument_rules
 from portico.cli.settings import (
     NO_DEFAULT,
-    check_values,
     rule_of,
     schema_of,
     setting,
@@ -20,7 +19,7 @@ from portico.errors import InputError
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
 from portico.mrc.config import EncoderDecoderModel, EncoderModel, MRCData, SpanAnswers
-from portico.rules import Rule
+from portico.rules import Rule, check_values
 from portico.tasks.models import SmallBert, SmallGPT2, SmallT5, SmallViT
 
 COUNT = Rule((int,), least=1)
