@@ -36,6 +36,7 @@ from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
+from torch.fx.graph import _BoxedCodeGen as BoxedCodeGen
 from torch.utils._config_module import ConfigModule
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
@@ -43,7 +44,7 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 if TYPE_CHECKING:
     from torch._inductor.compile_fx import _CompileFxKwargs
 
-__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "size_functions", "without_tracing"]
+__all__ = ["BoxedCodeGen", "dynamo_config", "dynamo_errors", "functorch_config", "size_functions", "without_tracing"]
 
 # torch replaces these modules by instances of a class, with a method `patch`.
 fx_config = cast(ConfigModule, torch.fx.experimental._config)
@@ -72,20 +73,13 @@ class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
         self.default_dtype = torch.get_default_dtype()
 
 
-# Torch 2.9 lacks both.
-_CAN_CACHE = hasattr(functorch_config, "force_non_lazy_backward_lowering") and hasattr(
-    autograd_cache.AOTAutogradCacheDetails, "_init_fx_graph_hash_details"
-)
-
-
 @contextmanager
 def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
     """Let AOTAutograd cache its traces in ``folder``, if one is given; later runs find them by the same ``key``.
 
-    torch's cache is part of inductor, which chooses the folder by an environment variable. Older versions of torch
-    trace again at each start.
+    torch's cache is part of inductor, which chooses the folder by an environment variable.
     """
-    if folder is None or not _CAN_CACHE:
+    if folder is None:
         with functorch_config.patch(enable_autograd_cache=False):
             yield
         return

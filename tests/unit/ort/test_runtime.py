@@ -279,12 +279,6 @@ def test_nothing_is_cached_where_the_cache_is_off(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_older_torch_traces_each_time(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch_compat, "_CAN_CACHE", False)
-    for _ in range(2):
-        assert traced(compiled(tmp_path))[1] == [True, True]
-
-
 def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
     settings = SessionSettings(cache_dir=str(tmp_path))
     net = portico.ort.compile(nn.Embedding(50_000, 4), settings=settings)

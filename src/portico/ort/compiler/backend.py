@@ -22,6 +22,7 @@ from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime import Program, SessionCache, device_of
 from portico.ort.settings import SessionSettings
 from portico.ort.torch_compat import (
+    BoxedCodeGen,
     OutputCode,
     TracingContext,
     aot_module_simplified,
@@ -193,7 +194,11 @@ class CompiledGraph(OutputCode):
             if compilation.settings.profile:
                 compilation.report.profiled.append(session)
         run_in_torch(module, self._unknown, strict=compilation.strict, report=compilation.report)
-        self._call = taking_list(module)
+        # Take the inputs as a list and empty it: each is then freed after its last use, so that saved tensors go while
+        # the backward runs.
+        module.graph.set_codegen(BoxedCodeGen())
+        module.recompile()
+        self._call = module
         record.build_seconds = time.perf_counter() - start
         compilation.report.graphs.append(record)
 
@@ -212,28 +217,6 @@ class CompiledGraph(OutputCode):
 
 def _missing() -> NoReturn:
     raise LookupError("a session is missing in the cache")
-
-
-# ---- Freeing inputs ----
-
-
-def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """Return a function that calls ``module`` with a list of inputs, which it empties; ``module`` is changed.
-
-    Each input is then freed after its last use, so that saved tensors go while the backward runs. Later versions of
-    torch generate this code themselves; the oldest supported version does not.
-    """
-    graph = module.graph
-    placeholders = graph.find_nodes(op="placeholder")
-    with graph.inserting_before(next(iter(graph.nodes))):
-        inputs = graph.placeholder("inputs")
-        taken = [graph.call_method("pop", (inputs, 0)) for _ in placeholders]
-    for placeholder, value in zip(placeholders, taken, strict=True):
-        placeholder.replace_all_uses_with(value)
-        graph.erase_node(placeholder)
-    module.recompile()
-
-    return module
 
 
 # ---- Keys of the cache ----

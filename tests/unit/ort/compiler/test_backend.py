@@ -4,26 +4,11 @@ import weakref
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 
 import portico.ort
 from portico.ort.api import compiled_call
-from portico.ort.compiler.backend import taking_list
 from portico.ort.runtime import Program
-
-
-def test_an_input_is_let_go_after_its_last_use():
-    graph = fx.Graph()
-    x, y = graph.placeholder("x"), graph.placeholder("y")
-    held = []
-    squared = graph.call_function(torch.square, (x,))
-    graph.call_function(lambda: held.append(reference() is not None))
-    graph.output(graph.call_function(torch.add, (squared, y)))
-    call = taking_list(fx.GraphModule(nn.Module(), graph))
-    inputs = [torch.tensor(3.0), torch.tensor(1.0)]
-    reference = weakref.ref(inputs[0])
-    assert call(inputs) == 10
-    assert (held, inputs) == ([False], [])
 
 
 class Deep(nn.Module):
