@@ -312,7 +312,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         deepspeed: Train with DeepSpeed's engine and this configuration, a dict or a JSON file, whose ``"auto"`` values
             are filled from the other arguments; needs DeepSpeed.
         parallelism_config: Sizes of the mesh of processes (``dp_replicate_size``, ``dp_shard_size``, ``tp_size``,
-            ``sp_size``), as an object or a dict; ``cp_size`` is refused.
+            ``cp_size``, ``sp_size``), as an object or a dict.
         debug: ``"underflow_overflow"``: stop at the first value that is NaN or infinite, and report where.
         skip_memory_metrics: ``False``: add memory use to the metrics, which slows training down.
         do_train: Not used by the trainer; scripts read it.

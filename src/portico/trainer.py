@@ -60,6 +60,7 @@ from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import call_in_workers, connect, connect_early
+from portico.distributed.sequence import sequence_sharing
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
@@ -1134,12 +1135,14 @@ class Trainer:
         return int(self._train_batch_size * args.gradient_accumulation_steps * replicas)
 
     def get_sp_size(self) -> int:
-        """Return the number of processes that each sequence is split over."""
-        return int(getattr(self.lightning_trainer.strategy, "sequence_parallel_size", 1))
+        """Return the number of processes that share each sequence and exchange heads of attention."""
+        sharing = sequence_sharing(self.lightning_trainer.strategy)
+        return 1 if sharing.gathers_keys else sharing.size
 
     def get_cp_size(self) -> int:
-        """Return the number of processes that attention is split over: 1, as this is not supported."""
-        return 1
+        """Return the number of processes that share each sequence and gather keys and values."""
+        sharing = sequence_sharing(self.lightning_trainer.strategy)
+        return sharing.size if sharing.gathers_keys else 1
 
     def get_tp_size(self) -> int:
         """Return the number of processes that each layer is split over."""

@@ -30,6 +30,7 @@ from portico.compat.tree import map_tensors, pad_to_longest
 from portico.distributed.loaders import prepare_data_loader, skip_first_batches
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
+from portico.distributed.sequence import sequence_sharing
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError
 
@@ -165,7 +166,8 @@ class SequenceParallelism:
     """What user code reads of accelerate's ``ParallelismConfig`` to find out whether sequences are split.
 
     trl's ``SFTTrainer`` then takes the loss from ``Trainer.compute_loss``, which sums the parts of the processes. It
-    does so for the exchange of heads, whose backend is called after DeepSpeed there.
+    does so for the exchange of heads, whose backend is called after DeepSpeed there. A run with ``cp_size`` says the
+    same, since its loss is computed in the same way.
     """
 
     sp_size: int
@@ -253,12 +255,12 @@ class Accelerator:
     def processes_per_batch(self) -> int:
         """Number of processes in a row that read the same batches: they share each layer, or each sequence."""
         strategy = self._strategy()
-        return int(getattr(strategy, "tensor_parallel_size", 1)) * int(getattr(strategy, "sequence_parallel_size", 1))
+        return int(getattr(strategy, "tensor_parallel_size", 1)) * sequence_sharing(strategy).size
 
     @property
     def parallelism_config(self) -> SequenceParallelism | None:
         """The sizes of a run that splits sequences, ``None`` for any other run."""
-        size = int(getattr(self._strategy(), "sequence_parallel_size", 1))
+        size = sequence_sharing(self._strategy()).size
         return SequenceParallelism(size) if size > 1 else None
 
     @property
@@ -598,7 +600,7 @@ class Accelerator:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
     def maybe_context_parallel(self, *args: object, **kwargs: object) -> AbstractContextManager[None]:
-        """Return an empty context: no strategy of Lightning splits a sequence."""
+        """Return an empty context: the model itself splits its inputs, see :mod:`portico.distributed.sequence`."""
         return nullcontext()
 
     def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:

@@ -32,7 +32,7 @@ from typing_extensions import override
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import MeshStrategy, process_group_timeout
 from portico.distributed.processes import device_mesh, limit_collectives
-from portico.distributed.sequence import SplitSequences, split_sequences
+from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, split_sequences
 from portico.errors import InputError
 
 _AXES = ("replicate", "shard", "tensor")
@@ -88,7 +88,7 @@ class ShardedStrategy(MeshStrategy):
         replicas: Copies of the sharded model (HSDP).
         shards: Processes that share a copy; by default all remaining processes.
         tensor_parallel_size: Processes that share each layer, by the model's ``tp_plan``.
-        sequence_parallel_size: Processes that share each sequence; they are among the shards.
+        sequence_sharing: How many processes share each sequence; they are among the shards.
         sync_each_batch: Whether gradients are averaged after each batch of an accumulation window.
         is_alone_refused: Whether to refuse a run in one process, as transformers does under ``fsdp``.
         options: Further arguments of ``ModelParallelStrategy``; its ``data_parallel_size`` is ``shards``.
@@ -103,14 +103,14 @@ class ShardedStrategy(MeshStrategy):
         replicas: int = 1,
         shards: int | None = None,
         tensor_parallel_size: int | Literal["auto"] = 1,
-        sequence_parallel_size: int = 1,
+        sequence_sharing: Sharing = UNSHARED,
         sync_each_batch: bool = False,
         is_alone_refused: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
         self.sharding = sharding or Sharding()
-        self.sequence_parallel_size = sequence_parallel_size
+        self.sequence_sharing = sequence_sharing
         self._split: SplitSequences | None = None
         self.sync_each_batch = sync_each_batch
         self._replicas = replicas
@@ -224,7 +224,7 @@ class ShardedStrategy(MeshStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
-        self._split = split_sequences(module.model, self, self.sequence_parallel_size)
+        self._split = split_sequences(module.model, self, self.sequence_sharing)
         if self._split is not None:
             free_full_weights(module.model)
 

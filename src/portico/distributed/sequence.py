@@ -1,20 +1,19 @@
-"""Sequence parallelism: every process of a group runs the model on a part of each sequence (DeepSpeed-Ulysses).
+"""Sequence and context parallelism: every process of a group runs the model on a part of each sequence.
 
-Only attention needs the whole sequence. Around it the processes exchange their parts, so that each has all positions
-of some heads, and back. The model is called with whole batches, and returns the loss and the outputs of whole batches:
-:class:`SplitSequences` splits its inputs and joins its outputs, so that neither the trainer nor the user's code sees
-the parts.
+Only attention needs the whole sequence. With ``sp_size`` the processes exchange their parts around it, so that each
+has all positions of some heads, and back (DeepSpeed-Ulysses, arXiv:2309.14509). With ``cp_size`` each gathers the keys
+and values of all positions for its own queries (arXiv:2407.21783, section 3.3.2). The model is called with whole
+batches, and returns the loss and the outputs of whole batches: :class:`SplitSequences` splits its inputs and joins its
+outputs, so that neither the trainer nor the user's code sees the parts.
 
 Shapes: B examples, L positions of the padded sequence, P processes of a group, S = L / P, H heads, D the size of one.
-
-Source: DeepSpeed-Ulysses, arXiv:2309.14509.
 """
 
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -39,10 +38,32 @@ _ATTENTIONS = ("sdpa", "eager")
 _TOLERANCE, _TOLERANCE_IN_HALF_PRECISION = 1e-4, 5e-2
 
 
+class Sharing(NamedTuple):
+    """How many processes share each sequence, and what they send each other for attention."""
+
+    size: int = 1
+    gathers_keys: bool = False
+    """Whether each gets all keys and values (``cp_size``), or all positions of some heads (``sp_size``)."""
+
+    @property
+    def argument(self) -> str:
+        """The key of ``parallelism_config`` that asks for it."""
+        return "cp_size" if self.gathers_keys else "sp_size"
+
+
+UNSHARED = Sharing()
+
+
+def sequence_sharing(strategy: object) -> Sharing:
+    """Return how the processes of ``strategy`` share sequences."""
+    sharing: Sharing = getattr(strategy, "sequence_sharing", UNSHARED)
+    return sharing
+
+
 def check_sequences(strategy: object, model: nn.Module) -> None:
     """Raise ``InputError`` if ``strategy`` splits sequences, and ``model`` cannot run on parts of them."""
-    size = getattr(strategy, "sequence_parallel_size", 1)
-    if size == 1:
+    sharing = sequence_sharing(strategy)
+    if sharing.size == 1:
         return
     base: Any = hf_compat.unwrap_peft_model(model)
     name, config = type(base).__name__, getattr(base, "config", None)
@@ -53,37 +74,38 @@ def check_sequences(strategy: object, model: nn.Module) -> None:
     if missing or getattr(config, "is_encoder_decoder", False):
         what = f"takes no `{'`, `'.join(missing)}`" if missing else "is an encoder with a decoder"
         raise InputError(
-            f"`sp_size={size}` splits the sequences of models that take tokens, positions and a label for each "
-            f"token, and {name} {what}; leave it out, or use a model for causal or masked language modelling or "
-            "for token classification."
+            f"`{sharing.argument}={sharing.size}` splits the sequences of models that take tokens, positions and a "
+            f"label for each token, and {name} {what}; leave it out, or use a model for causal or masked language "
+            "modelling or for token classification."
         )
     if attention not in _ATTENTIONS:
         raise InputError(
-            f"`sp_size={size}` exchanges the heads of {' or '.join(_ATTENTIONS)} attention, and {name} uses "
+            f"`{sharing.argument}={sharing.size}` splits {' or '.join(_ATTENTIONS)} attention, and {name} uses "
             f"{attention!r}; load it with `attn_implementation='sdpa'`."
         )
     heads = text.num_attention_heads
-    if heads % size:
+    if heads % sharing.size and not sharing.gathers_keys:
         raise InputError(
-            f"`sp_size={size}` does not divide the {heads} heads (`num_attention_heads`) of {name}; set a divisor, "
-            "and `dp_replicate_size` or `dp_shard_size` for the other processes."
+            f"`sp_size={sharing.size}` does not divide the {heads} heads (`num_attention_heads`) of {name}; set a "
+            "divisor, and `dp_replicate_size` or `dp_shard_size` for the other processes, or `cp_size`, which divides "
+            "no heads."
         )
 
 
-def split_sequences(model: nn.Module, strategy: "Strategy", size: int) -> "SplitSequences | None":
-    """Let each ``size`` processes in a row share the sequences of ``model``, until the result is removed.
+def split_sequences(model: nn.Module, strategy: "Strategy", sharing: Sharing) -> "SplitSequences | None":
+    """Let each ``sharing.size`` processes in a row share the sequences of ``model``, until the result is removed.
 
     All processes call this, when they are connected and have the weights.
 
     Raises:
         InputError: If the model gives other results on parts of a sequence, which a small batch shows.
     """
-    if size == 1:
+    if sharing.size == 1:
         return None
     device = strategy.root_device
-    mesh = device_mesh(device, (dist.get_world_size() // size, size), ("data", "sequence"))
+    mesh = device_mesh(device, (dist.get_world_size() // sharing.size, sharing.size), ("data", "sequence"))
     limit_collectives(mesh.get_all_groups(), process_group_timeout(strategy))
-    split = SplitSequences(model, mesh.get_group("sequence"))
+    split = SplitSequences(model, mesh.get_group("sequence"), sharing)
     is_exact = str(strategy.precision_plugin.precision).startswith(("32", "64"))
     try:
         split.check(device, _TOLERANCE if is_exact else _TOLERANCE_IN_HALF_PRECISION)
@@ -102,11 +124,13 @@ class SplitSequences:
     Args:
         model: The model; its configuration has sdpa or eager attention.
         group: Processes that share each sequence.
+        sharing: How they do it.
     """
 
-    def __init__(self, model: nn.Module, group: "ProcessGroup") -> None:
+    def __init__(self, model: nn.Module, group: "ProcessGroup", sharing: Sharing) -> None:
         base = hf_compat.unwrap_peft_model(model)
         self._model, self._group = model, group
+        self._sharing = sharing
         self._size, self._rank = group.size(), group.rank()
         self._config: Any = base.config
         self._names = list(inspect.signature(base.forward).parameters)
@@ -146,7 +170,7 @@ class SplitSequences:
         if not self._is_split:
             return args, kwargs
         inputs = map_tensors(self._from_first_process, inputs)
-        self._part = _Part(inputs, self._size, self._rank, shifts_labels=self._shifts_labels)
+        self._part = _Part(inputs, self._sharing, self._rank, shifts_labels=self._shifts_labels)
         self._packed_BL = self._part.packed_BL
         own = self._part.inputs
         return (), {**own, "use_cache": False} if "use_cache" in self._names else own
@@ -163,10 +187,18 @@ class SplitSequences:
         return shared
 
     def _mask(self, *, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
-        """Return the mask of whole sequences, ``[B, 1, L, L]``, as the model's attention takes it."""
+        """Return the mask as the model's attention takes it, for all queries or those of this process.
+
+        Its shape is ``[B, 1, L, L]`` or ``[B, 1, S, L]``.
+        """
         make_mask = hf_compat.mask_function(self._attention)
         if self._is_split:
             q_length = kv_length
+            if self._sharing.gathers_keys:
+                q_length //= self._size
+                options["q_offset"] = self._rank * q_length
+                # A kernel that knows no offset would take the first of these queries for the first of the sequence.
+                options["allow_is_causal_skip"] = False
             if self._packed_BL is not None:
                 options["mask_function"] = hf_compat.within_packed(options["mask_function"], self._packed_BL)
                 options["allow_is_causal_skip"] = False
@@ -183,7 +215,7 @@ class SplitSequences:
         attention_mask: torch.Tensor | None,
         **options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend to whole sequences with some of the heads.
+        """Attend to whole sequences, with some of the heads or with the queries of this process.
 
         Args:
             module: The attention module of the model.
@@ -199,6 +231,9 @@ class SplitSequences:
         attend = hf_compat.attention_function(self._attention, module)
         if not self._is_split:
             return attend(module, query, key, value, attention_mask, **options)
+        if self._sharing.gathers_keys:
+            key, value = (_Gather.apply(tensor, self._group, 2) for tensor in (key, value))
+            return attend(module, query, key, value, attention_mask, **options)[0], None
         copies = self._size // gcd(key.shape[1], self._size)
         if copies > 1:
             key, value = (tensor.repeat_interleave(copies, 1) for tensor in (key, value))
@@ -279,9 +314,9 @@ class SplitSequences:
 
     def _refusal(self, reason: str) -> InputError:
         return InputError(
-            f"`sp_size={self._size}` gives each process a part of every sequence, and {type(self._model).__name__} "
-            f"computes something else from parts than from whole sequences ({reason}); leave it out, or use a model "
-            "whose tokens meet in attention only."
+            f"`{self._sharing.argument}={self._size}` gives each process a part of every sequence, and "
+            f"{type(self._model).__name__} computes something else from parts than from whole sequences ({reason}); "
+            "leave it out, or use a model whose tokens meet in attention only."
         )
 
 
@@ -290,7 +325,7 @@ class _Part:
 
     Args:
         inputs: Whole inputs of the model, ``[B, length, ...]``.
-        size: Number of processes.
+        sharing: How many processes share the batch.
         rank: Number of this process among them.
         shifts_labels: Whether the loss compares each position with the next label.
 
@@ -298,7 +333,8 @@ class _Part:
         InputError: If an input is not a value for each token.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], size: int, rank: int, *, shifts_labels: bool) -> None:
+    def __init__(self, inputs: Mapping[str, Any], sharing: Sharing, rank: int, *, shifts_labels: bool) -> None:
+        self._sharing, size = sharing, sharing.size
         inputs = {name: value for name, value in inputs.items() if value is not None}
         self.num_items = inputs.pop("num_items_in_batch", None)
         for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
@@ -324,12 +360,12 @@ class _Part:
         if mask_BL is None:
             # Also without padding: transformers would look for packed sequences in the positions of a part.
             mask_BL = torch.ones(self.shape, dtype=torch.long, device=ids.device)
-        self._refuse_other_shapes({**inputs, "attention_mask": mask_BL}, size)
+        self._refuse_other_shapes({**inputs, "attention_mask": mask_BL})
         self.inputs: dict[str, Any] = {
             name: self._padded(name, value)[:, self.own].contiguous() if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()
         }
-        # The mask of a whole sequence, for each process's heads.
+        # The mask of a whole sequence: attention has all keys.
         self.inputs["attention_mask"] = self._padded("attention_mask", mask_BL)
         self.num_labels = self.num_own_labels = torch.tensor(0)
         if "labels" in inputs:
@@ -350,12 +386,10 @@ class _Part:
         """Return an output of all processes, ``[B, length, ...]``, for this process's part ``[B, S, ...]``."""
         if tensor.ndim < 2 or tensor.shape[1] != self.own.stop - self.own.start:
             raise InputError(
-                f"`sp_size` joins outputs with a value for each token, and the model returned one of shape "
-                f"{list(tensor.shape)}; let it return none, or leave `sp_size` out."
+                f"`{self._sharing.argument}` joins outputs with a value for each token, and the model returned one of "
+                f"shape {list(tensor.shape)}; let it return none, or leave `{self._sharing.argument}` out."
             )
-        around = [0, 0] * (tensor.ndim - 2) + [self.own.start, self.padded_length - self.own.stop]
-        # The parts of other processes are zero here.
-        whole: torch.Tensor = _Sum.apply(F.pad(tensor, around), group)
+        whole: torch.Tensor = _Gather.apply(tensor, group, 1)
         return whole[:, : self.shape[1]]
 
     def _padded(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -369,19 +403,21 @@ class _Part:
             return None
         if not is_causal:
             raise InputError(
-                "`position_ids` begin again inside a row, which packs several sequences, but with `sp_size` only "
-                "causal language models keep them apart; give an `attention_mask`, or do not pack."
+                f"`position_ids` begin again inside a row, which packs several sequences, but with "
+                f"`{self._sharing.argument}` only causal language models keep them apart; give an `attention_mask`, "
+                "or do not pack."
             )
         last_B1 = packed_BL[:, -1:]
         return torch.cat([packed_BL, last_B1.expand(-1, self.padded_length - self.shape[1])], 1)
 
-    def _refuse_other_shapes(self, inputs: Mapping[str, Any], size: int) -> None:
+    def _refuse_other_shapes(self, inputs: Mapping[str, Any]) -> None:
         for name, value in inputs.items():
             is_mask = name == "attention_mask" and isinstance(value, torch.Tensor) and value.ndim != 2
             if isinstance(value, torch.Tensor) and (value.shape[:2] != self.shape or is_mask):
                 raise InputError(
-                    f"`sp_size={size}` splits inputs of shape {list(self.shape)}, a value for each token, and the "
-                    f"batch has `{name}` of shape {list(value.shape)}; leave it out of the batch, or `sp_size`."
+                    f"`{self._sharing.argument}={self._sharing.size}` splits inputs of shape {list(self.shape)}, a "
+                    f"value for each token, and the batch has `{name}` of shape {list(value.shape)}; leave it out of "
+                    f"the batch, or `{self._sharing.argument}`."
                 )
 
 
@@ -402,6 +438,37 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         return _Exchange.apply(*gradients, *ctx.inverse), None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Join the parts of the processes along a dimension; their gradients for each part are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: "ProcessGroup", dim: int) -> torch.Tensor:
+        ctx.given = group, dim
+        parts = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
+        dist.all_gather_single(parts, tensor.contiguous(), group=group)
+        return torch.cat(parts.chunk(group.size()), dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _SumOfParts.apply(*gradients, *ctx.given), None, None
+
+
+class _SumOfParts(torch.autograd.Function):
+    """Sum over the processes the part of a tensor that belongs to this one, along a dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: "ProcessGroup", dim: int) -> torch.Tensor:
+        ctx.given = group, dim
+        sent = torch.cat(tensor.chunk(group.size(), dim))
+        total = torch.empty_like(sent[: len(tensor)])
+        dist.reduce_scatter_single(total, sent, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _Gather.apply(*gradients, *ctx.given), None, None
 
 
 class _Sum(torch.autograd.Function):

@@ -27,7 +27,7 @@ from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import launched_processes
-from portico.distributed.sequence import SplitSequences, split_sequences
+from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, sequence_sharing, split_sequences
 from portico.errors import InputError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
@@ -45,7 +45,7 @@ class ModelDDPStrategy(DDPStrategy):
     An override of ``training_step`` thus gets the same model as under ``transformers.Trainer``: with ``model.module``,
     ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
     Evaluations run the bare model. With ``sync_each_batch`` gradients are averaged after each batch of an accumulation
-    window, not only after the last. Each ``sequence_parallel_size`` processes in a row share the sequences of a batch.
+    window, not only after the last. ``sequence_sharing`` says how many processes in a row share each sequence.
     With ``explains_search`` the first process says how to turn off the search for unused parameters if it finds none.
     """
 
@@ -53,14 +53,14 @@ class ModelDDPStrategy(DDPStrategy):
         self,
         *,
         sync_each_batch: bool = False,
-        sequence_parallel_size: int = 1,
+        sequence_sharing: Sharing = UNSHARED,
         explains_search: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.sync_each_batch = sync_each_batch
         self.explains_search = explains_search
-        self.sequence_parallel_size = sequence_parallel_size
+        self.sequence_sharing = sequence_sharing
         self._split: SplitSequences | None = None
         self.wrapped_model: DistributedDataParallel | None = None
 
@@ -71,7 +71,7 @@ class ModelDDPStrategy(DDPStrategy):
         else:
             self._set_up_evaluation(trainer)
         module: Any = self.lightning_module
-        self._split = split_sequences(module.model, self, self.sequence_parallel_size)
+        self._split = split_sequences(module.model, self, self.sequence_sharing)
 
     def _set_up_evaluation(self, trainer: pl.Trainer) -> None:
         # For evaluations Lightning would overwrite each model with the first process's (`_sync_module_states`),
@@ -139,7 +139,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     sizes = _mesh_sizes(args, None)
     return ModelDDPStrategy(
-        sequence_parallel_size=1 if sizes is None else sizes.sequence,
+        sequence_sharing=UNSHARED if sizes is None else sizes.sequence,
         sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
         start_method=_START_METHODS[kind],
         process_group_backend=args.ddp_backend,
@@ -364,9 +364,9 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
         sharding,
         replicas=sizes.replicas,
         # Weights are sharded over the processes that share a sequence, too.
-        shards=None if num_shards is None else num_shards * sizes.sequence,
+        shards=None if num_shards is None else num_shards * sizes.sequence.size,
         tensor_parallel_size=sizes.tensor,
-        sequence_parallel_size=sizes.sequence,
+        sequence_sharing=sizes.sequence,
     )
 
 
@@ -391,7 +391,7 @@ class _MeshSizes(NamedTuple):
     replicas: int = 1
     shards: int | None = None
     tensor: int = 1
-    sequence: int = 1
+    sequence: Sharing = UNSHARED
 
 
 def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSizes | None:
@@ -428,25 +428,36 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             raise InputError(
                 f"`{name}={size!r}` in `parallelism_config` is not a number of processes; use an int >= 1."
             )
-    if (given.get("cp_size") or 1) > 1:
+    tensor, sharing = given.get("tp_size") or 1, _sharing(given)
+    if sharing.size > 1 and tensor > 1:
         raise InputError(
-            f"`cp_size={given['cp_size']}` in `parallelism_config` asks for attention in a ring of processes, for "
-            f"which torch has kernels on CUDA devices only; set `sp_size={given['cp_size']}`, with which processes "
-            "exchange heads of attention on every device."
-        )
-    sequence = given.get("sp_size") or 1
-    tensor = given.get("tp_size") or 1
-    if sequence > 1 and tensor > 1:
-        raise InputError(
-            f"`sp_size={sequence}` and `tp_size={tensor}` in `parallelism_config` would both divide the heads of "
+            f"`{sharing.argument}={sharing.size}` and `tp_size={tensor}` in `parallelism_config` would both split "
             "attention; set one of them."
         )
-    if sequence > 1 and (given.get("sp_backend") or given.get("sp_handler")):
+    return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sharing)
+
+
+def _sharing(given: Mapping[str, Any]) -> Sharing:
+    """Return how a ``parallelism_config`` shares sequences; announce options of it without effect."""
+    num_by_heads, num_by_keys = given.get("sp_size") or 1, given.get("cp_size") or 1
+    if num_by_heads > 1 and num_by_keys > 1:
+        raise InputError(
+            f"`sp_size={num_by_heads}` and `cp_size={num_by_keys}` in `parallelism_config` are two ways to share the "
+            "same sequences; set one of them."
+        )
+    if num_by_heads > 1 and (given.get("sp_backend") or given.get("sp_handler")):
         _announce(
             "`sp_backend` and `sp_handler` of `parallelism_config` have no effect: portico exchanges the heads of "
             "attention itself, without DeepSpeed."
         )
-    return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sequence)
+    handler = given.get("cp_handler") or {}
+    options = handler if isinstance(handler, Mapping) else vars(handler)
+    if num_by_keys > 1 and options.get("cp_comm_strategy", "allgather") != "allgather":
+        _announce(
+            "`cp_comm_strategy` of `cp_handler` in `parallelism_config` has no effect: each process gathers the keys "
+            "and values of all others before attention, as with 'allgather'."
+        )
+    return Sharing(num_by_keys, gathers_keys=True) if num_by_keys > 1 else Sharing(num_by_heads)
 
 
 def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None:
@@ -458,17 +469,18 @@ def refuse_other_replicas(strategy: Strategy, args: HFTrainingArguments) -> None
     if sizes is None:
         return
     num_processes = getattr(strategy, "world_size", 1)
-    if num_processes % sizes.sequence:
+    sharing = sizes.sequence
+    if num_processes % sharing.size:
         raise InputError(
-            f"`sp_size={sizes.sequence}` in `parallelism_config` does not divide the {num_processes} processes of the "
-            f"run; start {sizes.sequence}, or a multiple."
+            f"`{sharing.argument}={sharing.size}` in `parallelism_config` does not divide the {num_processes} "
+            f"processes of the run; start {sharing.size}, or a multiple."
         )
-    if getattr(strategy, "sequence_parallel_size", 1) != sizes.sequence:
+    if sequence_sharing(strategy).size != sharing.size:
         raise InputError(
-            f"`sp_size={sizes.sequence}` in `parallelism_config` splits sequences under `strategy='ddp'` or `fsdp`, "
-            f"and the run has a {type(strategy).__name__}; leave `strategy` out, or `sp_size`."
+            f"`{sharing.argument}={sharing.size}` in `parallelism_config` splits sequences under `strategy='ddp'` or "
+            f"`fsdp`, and the run has a {type(strategy).__name__}; leave `strategy` out, or `{sharing.argument}`."
         )
-    expected = sizes.replicas * sizes.sequence
+    expected = sizes.replicas * sharing.size
     if not isinstance(strategy, ShardedStrategy) and sizes.replicas > 1 and num_processes != expected:
         raise InputError(
             f"`dp_replicate_size={sizes.replicas}` in `parallelism_config` asks for {expected} processes, but the run "

@@ -17,6 +17,7 @@ from models import Sequences, tiny_llama, tiny_masked_lm, tiny_t5, toy_arguments
 from portico.distributed.model_parallel import full_tensor, is_sharded
 
 SPLIT = {"parallelism_config": {"sp_size": 2}, "ddp_timeout": 60}
+GATHERED = {**SPLIT, "parallelism_config": {"cp_size": 2}}
 NEAR = {"rtol": 1e-6, "atol": 1e-6}
 
 
@@ -32,6 +33,12 @@ def tiny_qwen():
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 32}
     return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **heads, use_sliding_window=False))
+
+
+def three_heads():
+    config = {**tiny_qwen().config.to_dict(), "hidden_size": 12, "num_attention_heads": 3}
+    torch.manual_seed(7)
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**config))
 
 
 def masked_lm():
@@ -100,6 +107,7 @@ class Stream(IterableDataset):
 MODELS = {
     "llama": tiny_llama,
     "qwen": tiny_qwen,
+    "three_heads": three_heads,
     "bert": masked_lm,
     "classifier": classifier,
     "roberta": counting_positions,
@@ -109,6 +117,7 @@ CASES = {
     "llama": ("llama", {}),
     "qwen": ("qwen", {"gradient_accumulation_steps": 3, "max_grad_norm": 0.5}),
     # The biases of its keys have a gradient of zero, of which Adam would make a step from the rounding.
+    "three_heads": ("three_heads", {}),
     "bert": ("bert", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "optim": "sgd", "learning_rate": 0.1}),
     "packed": ("llama", {"collator": packed}),
     "grouped": ("llama", {"train_sampling_strategy": "group_by_length"}),
@@ -122,7 +131,8 @@ CASES = {
 }
 
 
-LONG_RUNS = [case for case in CASES if case not in ("random", "classifier", "roberta")]
+GATHERED_RUNS = [case for case in CASES if case not in ("random", "classifier", "roberta")]
+LONG_RUNS = [case for case in GATHERED_RUNS if case != "three_heads"]  # which two processes cannot exchange
 
 
 def trainer_of(case, folder, **changes):
@@ -186,6 +196,8 @@ def assert_alike(mine, theirs, case):
 def split_equals_whole(folder, cases, changes):
     for case in cases:
         trainer = trainer_of(case, folder / "split", **{**SPLIT, **changes})
+        sizes = {"sp_size": trainer.get_sp_size(), "cp_size": trainer.get_cp_size()}
+        assert sizes == {"sp_size": 1, "cp_size": 1, **trainer.args.parallelism_config}
         assert_alike(numbers(trainer), torch.load(folder / f"{case}.pt"), case)
         assert trainer.model.config._attn_implementation in ("sdpa", "eager")
 
@@ -253,6 +265,7 @@ def values_per_token(folder, **changes):
 def two_processes(folder):
     """What takes no long run: equal numbers, processes that draw different numbers, and what is refused."""
     split_equals_whole(folder, ["llama", "random"], {})
+    split_equals_whole(folder, ["three_heads", "bert", "packed"], GATHERED)
     torch.testing.assert_close(values_per_token(folder / "split", **SPLIT), torch.load(folder / "values.pt"))
     for case, changes, message in REFUSED_IN_TRAINING:
         trainer = trainer_of(case, folder / "refused", **SPLIT, **changes, remove_unused_columns=False)
@@ -262,7 +275,7 @@ def two_processes(folder):
 
 
 def test_split_sequences_train_as_whole_sequences(tmp_path):
-    for case in ("llama", "random"):
+    for case in ("llama", "random", "three_heads", "bert", "packed"):
         torch.save(numbers(trainer_of(case, tmp_path / "one")), tmp_path / f"{case}.pt")
     torch.save(values_per_token(tmp_path / "one"), tmp_path / "values.pt")
     run_in_processes(2, two_processes, tmp_path)
@@ -285,8 +298,18 @@ def test_model_whose_sequences_cannot_be_split_is_rejected(model, size, message,
 def test_parallelism_config_of_accelerate_names_a_backend_without_effect(tmp_path, caplog):
     config = accelerate.ParallelismConfig(sp_size=2)
     args = toy_arguments(tmp_path, devices=4, parallelism_config=config)
-    assert args.lightning_strategy.sequence_parallel_size == 2
+    assert args.lightning_strategy.sequence_sharing.size == 2
     assert "`sp_backend` and `sp_handler` of `parallelism_config` have no effect: portico exchanges" in caplog.text
+
+
+def test_another_way_to_gather_keys_is_announced(tmp_path, caplog):
+    for strategy in ("allgather", "alltoall"):
+        handler = accelerate.utils.TorchContextParallelConfig(cp_comm_strategy=strategy)
+        config = accelerate.ParallelismConfig(cp_size=2, cp_handler=handler)
+        args = toy_arguments(tmp_path, devices=2, parallelism_config=config)
+        assert args.lightning_strategy.sequence_sharing == (2, True)
+        is_announced = "`cp_comm_strategy` of `cp_handler` in `parallelism_config` has no effect" in caplog.text
+        assert is_announced == (strategy == "alltoall")
 
 
 def saved_bytes(folder, length=8192):
@@ -321,9 +344,10 @@ def test_memory_of_activations_halves_on_two_processes(tmp_path):
 
 @pytest.mark.slow
 def test_split_sequences_with_every_setting(tmp_path):
-    for case in LONG_RUNS:
+    for case in GATHERED_RUNS:
         torch.save(numbers(trainer_of(case, tmp_path / "one", max_steps=50)), tmp_path / f"{case}.pt")
     run_in_processes(2, split_equals_whole, tmp_path, LONG_RUNS, {"max_steps": 50})
+    run_in_processes(2, split_equals_whole, tmp_path, GATHERED_RUNS, {**GATHERED, "max_steps": 50})
 
 
 # The means of an evaluation do not depend on the number of processes that see different examples.
@@ -337,12 +361,17 @@ QUARTERS = {"parallelism_config": {"sp_size": 4}}
 PAIRS = {"parallelism_config": {"dp_replicate_size": 2, "sp_size": 2}}
 SHARDED_PAIRS = {"parallelism_config": {"dp_shard_size": 2, "sp_size": 2}}
 HALF_BATCHES = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+GATHERED_QUARTERS = {"parallelism_config": {"cp_size": 4}}
+GATHERED_SHARDED_PAIRS = {"parallelism_config": {"dp_shard_size": 2, "cp_size": 2}}
 ON_FOUR = [
     ("llama", QUARTERS),
     ("qwen", QUARTERS),
     ("bert", QUARTERS),
     ("llama", {**PAIRS, **HALF_BATCHES}),
     ("qwen", {**SHARDED_PAIRS, **HALF_BATCHES}),
+    ("three_heads", GATHERED_QUARTERS),
+    ("bert", GATHERED_QUARTERS),
+    ("qwen", {**GATHERED_SHARDED_PAIRS, **HALF_BATCHES}),
 ]
 
 
@@ -350,7 +379,7 @@ def on_four_processes(folder):
     for number, (case, changes) in enumerate(ON_FOUR):
         trainer = trainer_of(case, folder / f"four-{number}", **{**LONG, **SPLIT, **changes})
         assert_alike(numbers(trainer), torch.load(folder / f"{case}.pt"), f"{case} {changes}")
-        assert trainer.accelerator.data_parallel_size == (1 if changes is QUARTERS else 2)
+        assert trainer.accelerator.data_parallel_size == (1 if changes in (QUARTERS, GATHERED_QUARTERS) else 2)
         assert is_sharded(trainer.model) == ("dp_shard_size" in changes["parallelism_config"])
         resumed = trainer_of(case, folder / "resumed", **{**LONG, **SPLIT, **changes, "save_strategy": "no"})
         checkpoint = str(folder / case / "checkpoint-25")
@@ -359,7 +388,7 @@ def on_four_processes(folder):
 
 @pytest.mark.slow
 def test_split_sequences_on_four_processes_resume_and_are_resumed(tmp_path):
-    for case in ("llama", "qwen", "bert"):
+    for case in ("llama", "qwen", "bert", "three_heads"):
         torch.save(numbers(trainer_of(case, tmp_path / case, **LONG)), tmp_path / f"{case}.pt")
     run_in_processes(4, on_four_processes, tmp_path)
     for number, (case, _) in enumerate(ON_FOUR):

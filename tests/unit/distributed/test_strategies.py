@@ -391,7 +391,9 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
         ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* full weights, and the model is"),
         ({"parallelism_config": [2, 2]}, "`parallelism_config` is a list; give a dict of sizes, such as {'tp_size'"),
         ({"parallelism_config": "none.json"}, "`parallelism_config='none.json'` cannot be read .*; give a dict or a"),
-        ({"parallelism_config": {"cp_size": 2}}, "`cp_size=2` .* on CUDA devices only; set `sp_size=2`, with which"),
+        ({"parallelism_config": {"cp_size": 2, "sp_size": 2}}, "`sp_size=2` and `cp_size=2` .* are two ways to share"),
+        ({"parallelism_config": {"cp_size": 3}}, "`cp_size=3` .* does not divide the 4 processes of the run; start 3"),
+        ({"parallelism_config": {"cp_size": 2, "tp_size": 2}}, "`cp_size=2` and `tp_size=2` .* set one of them"),
         ({"parallelism_config": {"sp_size": 3}}, "`sp_size=3` .* does not divide the 4 processes of the run; start 3"),
         ({"parallelism_config": {"sp_size": 2, "tp_size": 2}}, "`sp_size=2` and `tp_size=2` .* set one of them"),
         (
