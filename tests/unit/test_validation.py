@@ -216,15 +216,13 @@ def test_every_argument_of_lightning_of_every_wrong_kind_is_rejected_by_name(nam
     refused(tmp_path, f"{shown}=", parts=further, **given)
 
 
-# Arguments whose wrong kinds are wrong for this model or data set, or are refused in transformers' words.
+# Arguments whose wrong kinds are wrong for this model or data set.
 SAID_OTHERWISE = (
-    "debug",
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
     "group_by_length",
     "label_smoothing_factor",
     "output_dir",
-    "tf32",
 )
 OWN_ARGUMENTS = {
     one.name: kind
@@ -307,6 +305,51 @@ def test_values_that_transformers_takes_freely_are_taken(name, value, tmp_path):
 def test_arguments_that_need_another_are_rejected_by_name(arguments, match, tmp_path):
     with pytest.raises(portico.InputError, match=match):
         toy_trainer(tmp_path, max_steps=1, eval_strategy="steps", **arguments).train()
+
+
+STEPS = {"eval_strategy": "steps"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (
+            {"logging_steps": 2.5},
+            r"`logging_steps=2.5` cannot be used: --logging_steps must be an integer if bigger than 1: 2.5; "
+            r"set it to another value, or leave it out \(the default is 500\)\.",
+        ),
+        ({"eval_steps": 2.5, **STEPS}, "`eval_steps=2.5` cannot be used: .*the default is None"),
+        ({"torch_empty_cache_steps": -3}, "`torch_empty_cache_steps=-3` cannot be used: .*bigger than 0"),
+        ({"debug": "text"}, r"`debug='text'` cannot be used: text is not a valid DebugOption.*'underflow_overflow'"),
+        ({"lr_scheduler_kwargs": "{bad"}, "`lr_scheduler_kwargs='{bad'` cannot be used: Expecting property name"),
+        ({"logging_steps": -3, **STEPS}, "`logging_steps=-3` and `eval_strategy='steps'` cannot be combined: "),
+        (
+            {"bf16_full_eval": True, "fp16_full_eval": True},
+            "`bf16_full_eval=True` and `fp16_full_eval=True` cannot be combined: .*; set one of them to another",
+        ),
+    ],
+)
+def test_refusal_of_transformers_shows_the_arguments(arguments, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        portico.TrainingArguments(tmp_path, use_cpu=True, **arguments)
+
+
+def test_error_of_a_script_that_mentions_no_argument_stays_as_it_is(tmp_path, monkeypatch):
+    def check(self):
+        raise ValueError("no licence")
+
+    monkeypatch.setattr(portico.TrainingArguments, "_validate_args", check)
+    with pytest.raises(ValueError, match=r"^no licence$") as raised:
+        portico.TrainingArguments(tmp_path)
+    assert type(raised.value) is ValueError
+
+
+@pytest.mark.parametrize("name", ["gradient_accumulation_steps", "max_grad_norm", "weight_decay"])
+def test_none_that_only_training_reads_is_rejected_in_training(name, tmp_path):
+    trainer = toy_trainer(tmp_path, **{name: None})
+    assert "eval_loss" in trainer.evaluate()
+    with pytest.raises(portico.InputError, match=f"`{name}=None` cannot be used to train; set it to a"):
+        trainer.train()
 
 
 def test_output_folder_that_cannot_be_made_is_rejected(tmp_path):
