@@ -450,7 +450,7 @@ class Trainer:
     def get_train_dataloader(self) -> "Loader":
         """Return the training loader."""
         if self.train_dataset is None:
-            raise ValueError(
+            raise InputError(
                 "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
             )
         if hf_compat.has_length(self.train_dataset) and len(self.train_dataset) == 0:
@@ -471,7 +471,7 @@ class Trainer:
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
         """Return a loader over ``eval_dataset``, given as examples or by name; by default the trainer's set."""
         if eval_dataset is None and self.eval_dataset is None:
-            raise ValueError(
+            raise InputError(
                 "Trainer: evaluation requires an eval_dataset. Give one to the trainer or to `evaluate()`."
             )
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
@@ -625,7 +625,7 @@ class Trainer:
 
     def _existing_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            raise ValueError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
+            raise InputError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
         return self.optimizer
 
     def _get_learning_rate(self) -> float:

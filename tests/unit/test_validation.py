@@ -68,12 +68,12 @@ def test_model_without_loss_trains_with_compute_loss_func(tmp_path):
 def test_evaluate_needs_dataset(tmp_path):
     refused(tmp_path, "to `no` or pass an `eval_dataset`", parts={"eval_dataset": None}, eval_strategy="epoch")
     trainer = toy_trainer(tmp_path, parts={"eval_dataset": None})
-    with pytest.raises(ValueError, match="requires an eval_dataset"):
+    with pytest.raises(portico.InputError, match="requires an eval_dataset"):
         trainer.evaluate()
 
 
 def test_train_needs_dataset(tmp_path):
-    with pytest.raises(ValueError, match="requires a train_dataset"):
+    with pytest.raises(portico.InputError, match="requires a train_dataset"):
         toy_trainer(tmp_path, parts={"train_dataset": None}).train()
     with pytest.raises(portico.InputError, match="`train_dataset` is empty"):
         toy_trainer(tmp_path, parts={"train_dataset": Points(0)}).train()
@@ -186,6 +186,8 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
         ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
         ({"train_dataset": (one for one in ())}, "`train_dataset` is a generator, which can be read once"),
+        ({"train_dataset": iter([{"x": 1}])}, "`train_dataset` is a list_iterator, which can be read once"),
+        ({"train_dataset": {1, 2}}, "`train_dataset` is a set, which has no order; give a list of its examples"),
         ({"train_dataset": Points}, "is the class Points; give a data set"),
         ({"eval_dataset": {"a": Points(2), "b": 3}}, r"`eval_dataset\['b'\]` is the number 3; give a data set"),
     ],
