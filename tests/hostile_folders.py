@@ -602,6 +602,7 @@ def _models() -> list[Animal]:
 CALLBACK_STATES: Mapping[str, Any] = {
     "a class": {"attributes": {"__class__": "os.system"}},
     "a dict": {"attributes": {"__dict__": {"on_step_end": "x"}}},
+    "a value for a method": {"attributes": {"on_step_end": 1}},
     "unknown arguments": {"args": {"command": "touch CANARY"}},
     "no mapping": ["x"],
 }

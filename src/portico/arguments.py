@@ -3,10 +3,11 @@
 import importlib.util
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
@@ -24,7 +25,7 @@ from portico.distributed.deepspeed import spread_loaded_models
 from portico.distributed.launchers import join_mpi, join_processes_of_script
 from portico.distributed.placement import PLACEMENT, resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
-from portico.errors import InputError, InputTypeError
+from portico.errors import InputError, InputTypeError, reason_of
 from portico.rules import Rule, rule_of
 from portico.trust.names import data_only
 
@@ -356,7 +357,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
                 "`accelerate launch` was told to use DeepSpeed (`ACCELERATE_USE_DEEPSPEED`), whose configuration is "
                 "read from the training arguments only; set `deepspeed`, or start the script with `torchrun`."
             )
-        super().__post_init__()
+        with _showing_values(self):
+            super().__post_init__()
         self.deepspeed, self.deepspeed_plugin = self.__dict__.pop("_deepspeed", self.deepspeed), None
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
@@ -458,26 +460,24 @@ _NEEDED: Mapping[str, tuple[str, ...] | None] = {
         (
             "dataloader_drop_last",
             "dataloader_num_workers",
-            "gradient_accumulation_steps",
             "include_for_metrics",
             "label_smoothing_factor",
             "log_level",
             "log_level_replica",
-            "max_grad_norm",
             "max_steps",
             "num_train_epochs",
             "per_device_eval_batch_size",
             "per_device_train_batch_size",
             "seed",
-            "use_cache",
             "warmup_steps",
-            "weight_decay",
         )
     ),
     "eval_delay": ("eval_strategy", "steps", "epoch"),
     "logging_steps": ("logging_strategy", "steps"),
     "save_steps": ("save_strategy", "steps"),
 }
+# As under transformers, a trainer that only evaluates may have None.
+_NEEDED_TO_TRAIN = ("gradient_accumulation_steps", "max_grad_norm", "weight_decay")
 
 
 @cache
@@ -515,11 +515,54 @@ def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
             raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
 
 
+def refuse_untrainable(args: TrainingArguments) -> None:
+    """Refuse None for an argument that training computes with and an evaluation does not read."""
+    for name in _NEEDED_TO_TRAIN:
+        if getattr(args, name) is None:
+            raise InputTypeError(
+                f"`{name}=None` cannot be used to train; set it to {argument_rules()[name].in_python()}."
+            )
+
+
 def _is_needed(args: HFTrainingArguments, name: str, rule: Rule) -> bool:
     if NoneType in rule.kinds or name in RENAMED:
         return False
     condition = _NEEDED.get(name)
     return bool(rule.choices) or (name in _NEEDED and (not condition or getattr(args, condition[0]) in condition[1:]))
+
+
+@contextmanager
+def _showing_values(args: HFTrainingArguments) -> Iterator[None]:
+    """Turn an error of transformers' checks into an :class:`InputError` that shows the arguments it is about."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        found = _arguments_meant(error, args)
+        if not found:
+            raise
+        values = {one.name: getattr(args, one.name) for one in found}
+        shown = " and ".join(f"`{name}={getattr(value, 'value', value)!r}`" for name, value in values.items())
+        reason = reason_of(error).rstrip(".")
+        if len(found) > 1:
+            raise InputError(f"{shown} cannot be combined: {reason}; set one of them to another value.") from error
+        raise InputError(
+            f"{shown} cannot be used: {reason}; set it to another value, or leave it out (the default is "
+            f"{found[0].default!r})."
+        ) from error
+
+
+def _arguments_meant(error: ValueError, args: HFTrainingArguments) -> list[Field[Any]]:
+    """Return the arguments that were set and that a message mentions, with or without their underscores."""
+    words = set(re.findall(r"[a-z0-9]+", str(error)))
+    text = getattr(error, "doc", None)  # of JSON that cannot be parsed, whose argument the message does not mention
+    return [
+        one
+        for one in fields(HFTrainingArguments)
+        if getattr(args, one.name) != one.default
+        and (words.issuperset(one.name.split("_")) or (text is not None and getattr(args, one.name) == text))
+    ]
 
 
 # ---- The fastest arguments ----

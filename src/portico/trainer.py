@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments
+from portico.arguments import TrainingArguments, as_transformers_arguments, refuse_untrainable
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
@@ -451,7 +451,7 @@ class Trainer:
     def get_train_dataloader(self) -> "Loader":
         """Return the training loader."""
         if self.train_dataset is None:
-            raise ValueError(
+            raise InputError(
                 "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
             )
         if hf_compat.has_length(self.train_dataset) and len(self.train_dataset) == 0:
@@ -472,7 +472,7 @@ class Trainer:
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
         """Return a loader over ``eval_dataset``, given as examples or by name; by default the trainer's set."""
         if eval_dataset is None and self.eval_dataset is None:
-            raise ValueError(
+            raise InputError(
                 "Trainer: evaluation requires an eval_dataset. Give one to the trainer or to `evaluate()`."
             )
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
@@ -626,7 +626,7 @@ class Trainer:
 
     def _existing_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            raise ValueError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
+            raise InputError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
         return self.optimizer
 
     def _get_learning_rate(self) -> float:
@@ -695,6 +695,7 @@ class Trainer:
         """
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
+        refuse_untrainable(self.args)
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":

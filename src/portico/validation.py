@@ -6,7 +6,7 @@ The class is checked first, then each part, the training arguments, and the part
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -31,7 +31,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.profilers import Profiler
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names, refuse_wrong_kinds
 from portico.checkpoint.weights import has_adapters
@@ -312,10 +312,11 @@ def check_examples(argument: str, data: object) -> None:
             f"`{argument}` is a dict of the columns {', '.join(names)}; make a set of them with "
             "`datasets.Dataset.from_dict`."
         )
-    if isinstance(data, Generator):
+    if isinstance(data, Iterator | Set) and not isinstance(data, IterableDataset):
+        problem = "has no order" if isinstance(data, Set) else "can be read once and has no length"
         raise InputTypeError(
-            f"`{argument}` is a generator, which can be read once and has no length; give a list of its examples, or "
-            "a set made by `datasets.Dataset.from_generator`."
+            f"`{argument}` is a {type(data).__name__}, which {problem}; give a list of its examples, or a set made by "
+            "`datasets.Dataset.from_generator`."
         )
     if hasattr(data, "iloc"):
         raise InputTypeError(

@@ -276,7 +276,7 @@ def test_a_forged_state_of_a_callback_is_refused_with_a_sentence(state, harmless
     shutil.copytree(harmless, folder)
     (animal,) = (one for one in ZOO if (one.row, one.name) == ("callbacks", state))
     animal.change(folder)
-    with pytest.raises(InputError, match=r"holds no state of a LossSpike .*; restore the file, or set"):
+    with pytest.raises(InputError, match=r"holds no state of LossSpike .*; restore the file, or set"):
         commands["resume"](folder)
 
 

@@ -68,12 +68,12 @@ def test_model_without_loss_trains_with_compute_loss_func(tmp_path):
 def test_evaluate_needs_dataset(tmp_path):
     refused(tmp_path, "to `no` or pass an `eval_dataset`", parts={"eval_dataset": None}, eval_strategy="epoch")
     trainer = toy_trainer(tmp_path, parts={"eval_dataset": None})
-    with pytest.raises(ValueError, match="requires an eval_dataset"):
+    with pytest.raises(portico.InputError, match="requires an eval_dataset"):
         trainer.evaluate()
 
 
 def test_train_needs_dataset(tmp_path):
-    with pytest.raises(ValueError, match="requires a train_dataset"):
+    with pytest.raises(portico.InputError, match="requires a train_dataset"):
         toy_trainer(tmp_path, parts={"train_dataset": None}).train()
     with pytest.raises(portico.InputError, match="`train_dataset` is empty"):
         toy_trainer(tmp_path, parts={"train_dataset": Points(0)}).train()
@@ -186,6 +186,8 @@ def test_zero_epochs_with_max_steps(tmp_path):
         ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
         ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
         ({"train_dataset": (one for one in ())}, "`train_dataset` is a generator, which can be read once"),
+        ({"train_dataset": iter([{"x": 1}])}, "`train_dataset` is a list_iterator, which can be read once"),
+        ({"train_dataset": {1, 2}}, "`train_dataset` is a set, which has no order; give a list of its examples"),
         ({"train_dataset": Points}, "is the class Points; give a data set"),
         ({"eval_dataset": {"a": Points(2), "b": 3}}, r"`eval_dataset\['b'\]` is the number 3; give a data set"),
     ],
@@ -216,15 +218,13 @@ def test_every_argument_of_lightning_of_every_wrong_kind_is_rejected_by_name(nam
     refused(tmp_path, f"{shown}=", parts=further, **given)
 
 
-# Arguments whose wrong kinds are wrong for this model or data set, or are refused in transformers' words.
+# Arguments whose wrong kinds are wrong for this model or data set.
 SAID_OTHERWISE = (
-    "debug",
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
     "group_by_length",
     "label_smoothing_factor",
     "output_dir",
-    "tf32",
 )
 OWN_ARGUMENTS = {
     one.name: kind
@@ -307,6 +307,51 @@ def test_values_that_transformers_takes_freely_are_taken(name, value, tmp_path):
 def test_arguments_that_need_another_are_rejected_by_name(arguments, match, tmp_path):
     with pytest.raises(portico.InputError, match=match):
         toy_trainer(tmp_path, max_steps=1, eval_strategy="steps", **arguments).train()
+
+
+STEPS = {"eval_strategy": "steps"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (
+            {"logging_steps": 2.5},
+            r"`logging_steps=2.5` cannot be used: --logging_steps must be an integer if bigger than 1: 2.5; "
+            r"set it to another value, or leave it out \(the default is 500\)\.",
+        ),
+        ({"eval_steps": 2.5, **STEPS}, "`eval_steps=2.5` cannot be used: .*the default is None"),
+        ({"torch_empty_cache_steps": -3}, "`torch_empty_cache_steps=-3` cannot be used: .*bigger than 0"),
+        ({"debug": "text"}, r"`debug='text'` cannot be used: text is not a valid DebugOption.*'underflow_overflow'"),
+        ({"lr_scheduler_kwargs": "{bad"}, "`lr_scheduler_kwargs='{bad'` cannot be used: Expecting property name"),
+        ({"logging_steps": -3, **STEPS}, "`logging_steps=-3` and `eval_strategy='steps'` cannot be combined: "),
+        (
+            {"bf16_full_eval": True, "fp16_full_eval": True},
+            "`bf16_full_eval=True` and `fp16_full_eval=True` cannot be combined: .*; set one of them to another",
+        ),
+    ],
+)
+def test_refusal_of_transformers_shows_the_arguments(arguments, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        portico.TrainingArguments(tmp_path, use_cpu=True, **arguments)
+
+
+def test_error_of_a_script_that_mentions_no_argument_stays_as_it_is(tmp_path, monkeypatch):
+    def check(self):
+        raise ValueError("no licence")
+
+    monkeypatch.setattr(portico.TrainingArguments, "_validate_args", check)
+    with pytest.raises(ValueError, match=r"^no licence$") as raised:
+        portico.TrainingArguments(tmp_path)
+    assert type(raised.value) is ValueError
+
+
+@pytest.mark.parametrize("name", ["gradient_accumulation_steps", "max_grad_norm", "weight_decay"])
+def test_none_that_only_training_reads_is_rejected_in_training(name, tmp_path):
+    trainer = toy_trainer(tmp_path, **{name: None})
+    assert "eval_loss" in trainer.evaluate()
+    with pytest.raises(portico.InputError, match=f"`{name}=None` cannot be used to train; set it to a"):
+        trainer.train()
 
 
 def test_output_folder_that_cannot_be_made_is_rejected(tmp_path):

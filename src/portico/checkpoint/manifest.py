@@ -28,7 +28,7 @@ from portico.compat.transformers import (
     WEIGHTS_INDEX_NAME,
     logger,
 )
-from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable
+from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable, reason_of
 from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
@@ -126,11 +126,11 @@ def examine(folder: Path) -> Examination:
                 changes.append(f"{name} was written again")
         for name in _STATES if listed else ():
             if name not in listed and (folder / name).is_file() and not _is_newer(folder / name, manifest):
-                return Examination(damage=f"{MANIFEST_FILE} does not list {name}{_NOT_NEWER}")
+                return Examination(damage=f"{name} is not listed in {MANIFEST_FILE}{_NOT_NEWER}")
         for file in weight_files(folder) if listed else []:
             if file.name not in listed:
                 if objection := _objection(file, manifest):
-                    return Examination(damage=f"{MANIFEST_FILE} does not list {file.name}{objection}")
+                    return Examination(damage=f"{file.name} is not listed in {MANIFEST_FILE}{objection}")
                 changes.append(f"{file.name} was added")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Examination(damage=f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})")
@@ -316,7 +316,7 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
     except InputError:
         raise
     except errors as error:
-        reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        reason = reason_of(error).split(". ")[0].rstrip(".")
         raise InputError(printable(f"{file} cannot be read: {reason}. {_way_out(file.parent)}")) from error
 
 

@@ -363,14 +363,15 @@ def _restored(callback: ExportableState, saved: Any) -> Any:
     """Return a callback of the class of ``callback`` with a state that a checkpoint holds."""
     kind: Any = type(callback)
     try:
-        if forged := [name for name in saved.get("attributes", {}) if name.startswith("__")]:
+        names = saved.get("attributes", {})
+        if forged := [name for name in names if name.startswith("__") or callable(getattr(kind, name, None))]:
             raise TypeError(forged[0])
         restored = kind(**saved.get("args", {}))
         for attribute, value in saved.get("attributes", {}).items():
             setattr(restored, attribute, value)
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"The checkpoint's {STATE_FILE} holds no state of a {kind.__name__} ({reason_of(error)}); restore the "
+            f"The checkpoint's {STATE_FILE} holds no state of {kind.__name__} ({reason_of(error)}); restore the "
             "file, or set `restore_callback_states_from_checkpoint=False`."
         ) from error
     return restored

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -306,7 +306,9 @@ class Replay(Observer, TrainerCallback):
             if step.first_not_finite is None and not all(_is_finite(tensor) for tensor in _tensors(output)):
                 step.first_not_finite = f"{name or 'the model'} ({type(module).__name__})"
 
-        self._hooks = [module.register_forward_hook(partial(look, name)) for name, module in model.named_modules()]
+        # The compiler cannot trace that the values decide, and would warn of these lines.
+        untraced: Callable[..., None] = torch.compiler.disable(look)
+        self._hooks = [module.register_forward_hook(partial(untraced, name)) for name, module in model.named_modules()]
 
     @override
     def on_pre_optimizer_step(

@@ -58,10 +58,10 @@ def load_hub_split(name: str, config: str | None, split: str) -> Any:
     try:
         return package.load_dataset(name, config, split=split)
     except Exception as error:  # names, splits, scripts and damaged files raise errors of many packages
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
         raise InputError(
-            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: {reason} Check the "
-            "names and the connection, or set `data.train_file` and `data.validation_file` to local files."
+            f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: {reason}. Check "
+            "the names and the connection, or set `data.train_file` and `data.validation_file` to local files."
         ) from error
 
 

@@ -146,12 +146,6 @@ def check_trainer_parts(parts: Mapping[str, Any]) -> None:
                 f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose "
                 "values it would not change; make it for the same object."
             )
-    own = {id(parameter) for parameter in parts["model"].parameters()}
-    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        raise ConfigurationError(
-            f"`optimizer` ({type(optimizer).__name__}) has no parameter of `model`, so nothing would be learned; "
-            "make it for `model.parameters()`."
-        )
 
 
 # ---- Lightning's words ----

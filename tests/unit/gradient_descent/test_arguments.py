@@ -176,7 +176,6 @@ def test_trainer_from_params():
         ({"data_loader": 5}, "`data_loader=5` cannot be iterated; pass an iterable of batches"),
         ({"validation_data_loader": []}, "`validation_data_loader` is empty, so there is nothing"),
         ({"optimizer": None}, "`optimizer=None` must be of type Optimizer, not NoneType; .*from_partial_objects"),
-        ({"optimizer": make_optimizer(Net())}, r"`optimizer` \(SGD\) has no parameter of `model`"),
         ({"checkpointer": {}}, r"`checkpointer=\{\}` must be of type Checkpointer, not dict; pass one, or build the"),
         ({"learning_rate_scheduler": "step"}, "`learning_rate_scheduler='step'` must be of type LearningRateSchedu"),
         ({"data_loader": []}, "`data_loader` is empty, so there is nothing to train on"),
@@ -200,6 +199,14 @@ def test_invalid_arguments_are_refused_before_writing(tmp_path, options, match):
     with pytest.raises(ConfigurationError, match=match):
         make_trainer(folder, **options)
     assert not folder.exists()
+
+
+def test_optimizer_of_another_model_is_announced_and_trains_nothing_as_in_allennlp(tmp_path, caplog):
+    trainer = make_trainer(tmp_path / "run", optimizer=make_optimizer(Net()))
+    assert "holds no parameter of the model, which it cannot train" in caplog.text
+    before = weights(trainer.model)
+    trainer.train()
+    assert_same_weights(weights(trainer.model), before)
 
 
 @pytest.mark.parametrize("given", [7, __file__])
