@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
@@ -539,30 +539,34 @@ def _showing_values(args: HFTrainingArguments) -> Iterator[None]:
     except InputError:
         raise
     except ValueError as error:
-        found = _arguments_meant(error, args)
-        if not found:
+        values = _values_meant(error, args)
+        if not values:
             raise
-        values = {one.name: getattr(args, one.name) for one in found}
         shown = " and ".join(f"`{name}={getattr(value, 'value', value)!r}`" for name, value in values.items())
         reason = reason_of(error).rstrip(".")
-        if len(found) > 1:
+        if len(values) > 1:
             raise InputError(f"{shown} cannot be combined: {reason}; set one of them to another value.") from error
+        (default,) = [_default(one) for one in fields(args) if one.name in values]
         raise InputError(
-            f"{shown} cannot be used: {reason}; set it to another value, or leave it out (the default is "
-            f"{found[0].default!r})."
+            f"{shown} cannot be used: {reason}; set it to another value, or leave it out (the default is {default!r})."
         ) from error
 
 
-def _arguments_meant(error: ValueError, args: HFTrainingArguments) -> list[Field[Any]]:
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def _values_meant(error: ValueError, args: HFTrainingArguments) -> dict[str, Any]:
     """Return the arguments that were set and that a message mentions, with or without their underscores."""
     words = set(re.findall(r"[a-z0-9]+", str(error)))
     text = getattr(error, "doc", None)  # of JSON that cannot be parsed, whose argument the message does not mention
-    return [
-        one
+    values = {one.name: getattr(args, one.name) for one in fields(HFTrainingArguments)}
+    return {
+        one.name: values[one.name]
         for one in fields(HFTrainingArguments)
-        if getattr(args, one.name) != one.default
-        and (words.issuperset(one.name.split("_")) or (text is not None and getattr(args, one.name) == text))
-    ]
+        if values[one.name] != _default(one)
+        and (words.issuperset(one.name.split("_")) or (text is not None and values[one.name] == text))
+    }
 
 
 # ---- The fastest arguments ----

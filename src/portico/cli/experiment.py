@@ -269,6 +269,8 @@ class TrainerExperiment(Experiment):
         """
         try:
             args = self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
+        except InputError:
+            raise
         except (TypeError, ValueError, OverflowError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
         # A trainer refuses these too, but it is made when the data has been read and the model been built.

@@ -253,7 +253,7 @@ def test_resumed_run_continues_from_its_checkpoint(tmp_path):
         ),
         ({"args": {"learning_rate": "abc"}}, r"`args.learning_rate=abc` cannot be used; set it to a number of 0"),
         ({"args": {"max_steps": 1.5}}, r"`args.max_steps=1.5` cannot be used; set it to an integer"),
-        ({"args": {"deepspeed": "zero.json"}}, r"These training arguments cannot be used: .*deepspeed"),
+        ({"args": {"deepspeed": "zero.json"}}, r"`deepspeed='zero.json'` cannot be read .*; give a dict or a JSON"),
         (
             {"callbacks": [EarlyStoppingCallback()]},
             r"`args.eval_strategy=no` makes none .* `callbacks=early_stopping`",
