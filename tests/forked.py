@@ -1,5 +1,6 @@
 """Run a function in several processes that are connected as ``torchrun`` connects them."""
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -19,7 +20,7 @@ def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["portico.trainer", "transformers.models.bert.modeling_bert"])
+    multiprocessing.set_forkserver_preload(["datasets", "transformers.trainer", "portico.trainer"])
     settings = (port, dict(os.environ), warnings.filters)
     torch.multiprocessing.start_processes(
         _run, args=(number, settings, function, args), nprocs=number, start_method="forkserver"
@@ -40,4 +41,5 @@ def _run(
     os.environ.update({**environment, **{name: str(value) for name, value in started.items()}})
     warnings.filters[:] = filters  # type: ignore[index]  # a list, declared as a sequence
     torch.set_num_threads(1)
+    gc.freeze()  # transformers collects garbage in full for each training
     function(*args)
