@@ -239,7 +239,7 @@ def matrix_loss(outputs, labels, num_items_in_batch=None):
 
 
 def shared_layers():
-    model = tiny_bert()
+    model = tiny_bert(2)
     model.bert.encoder.layer[1] = model.bert.encoder.layer[0]
     return model
 
@@ -1096,7 +1096,7 @@ class TwoLabels(ToyDataset):
 
 
 def talkative_tagger():
-    model = tiny_tagger()
+    model = tiny_tagger(2)
     model.config.output_hidden_states = True
     return model
 
