@@ -10,6 +10,8 @@ from typing import Any
 
 import torch.multiprocessing
 
+from fresh_process import LARGE
+
 
 def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> None:
     """Run ``function(*args)`` in ``number`` processes; an error in one of them is raised here.
@@ -20,7 +22,7 @@ def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["datasets", "transformers.trainer", "portico.trainer"])
+    multiprocessing.set_forkserver_preload(list(LARGE))
     settings = (port, dict(os.environ), warnings.filters)
     torch.multiprocessing.start_processes(
         _run, args=(number, settings, function, args), nprocs=number, start_method="forkserver"
