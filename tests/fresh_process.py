@@ -75,8 +75,10 @@ def python(*command: object, folder: object, **variables: str) -> subprocess.Com
         words = [*map(str, command)]
         process = _SERVER.Process(target=_run, args=(words, str(folder), environment(**variables), files))
         process.start()
-        process.join()
-        assert process.exitcode is not None
+        process.join(timeout=900)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError(f"{words} has not ended")
         return subprocess.CompletedProcess(words, process.exitcode, *map(Path.read_text, files))
 
 
@@ -92,7 +94,8 @@ def _run(command: list[str], folder: str, variables: dict[str, str], files: list
     warnings.simplefilter("ignore")
     kind, *words = command if command[0] in ("-m", "-c") else ["", *command]
     sys.argv = [kind or words[0], *words[1:]]
-    sys.path.insert(0, str(Path(words[0]).parent) if not kind else folder if kind == "-m" else "")
+    first = str(Path(words[0]).parent) if not kind else folder if kind == "-m" else ""
+    sys.path[:] = [first, *variables["PYTHONPATH"].split(os.pathsep)]
     try:
         if kind == "-m":
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
