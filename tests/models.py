@@ -173,9 +173,14 @@ def tiny_bert_config(num_layers: int = 1) -> transformers.BertConfig:
     )
 
 
-def tiny_bert(num_layers: int = 1) -> transformers.BertForSequenceClassification:
+def tiny_bert() -> transformers.BertForSequenceClassification:
     torch.manual_seed(7)
-    return transformers.BertForSequenceClassification(tiny_bert_config(num_layers))
+    return transformers.BertForSequenceClassification(tiny_bert_config())
+
+
+def two_layer_bert() -> transformers.BertForSequenceClassification:
+    torch.manual_seed(7)
+    return transformers.BertForSequenceClassification(tiny_bert_config(2))
 
 
 # Language models -----------------------------------------------------------------------------------------------------
@@ -215,9 +220,9 @@ def tiny_masked_lm() -> transformers.BertForMaskedLM:
     return transformers.BertForMaskedLM(tiny_bert_config())
 
 
-def tiny_tagger(num_layers: int = 1) -> transformers.BertForTokenClassification:
+def tiny_tagger() -> transformers.BertForTokenClassification:
     torch.manual_seed(7)
-    return transformers.BertForTokenClassification(tiny_bert_config(num_layers))
+    return transformers.BertForTokenClassification(tiny_bert_config())
 
 
 class Sequences(Dataset):
