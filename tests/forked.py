@@ -1,5 +1,6 @@
 """Run a function in several processes that are connected as ``torchrun`` connects them."""
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -8,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.multiprocessing
+
+from fresh_process import LARGE
 
 
 def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> None:
@@ -19,7 +22,7 @@ def run_in_processes(number: int, function: Callable[..., None], *args: Any) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["portico.trainer", "transformers.models.bert.modeling_bert"])
+    multiprocessing.set_forkserver_preload(list(LARGE))
     settings = (port, dict(os.environ), warnings.filters)
     torch.multiprocessing.start_processes(
         _run, args=(number, settings, function, args), nprocs=number, start_method="forkserver"
@@ -40,4 +43,5 @@ def _run(
     os.environ.update({**environment, **{name: str(value) for name, value in started.items()}})
     warnings.filters[:] = filters  # type: ignore[index]  # a list, declared as a sequence
     torch.set_num_threads(1)
+    gc.freeze()  # transformers collects garbage in full for each training
     function(*args)

@@ -1,6 +1,7 @@
 """Run Python code in processes that have not imported portico."""
 
 import atexit
+import gc
 import os
 import runpy
 import subprocess
@@ -10,10 +11,13 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
-# Commands are forks of a server that has imported the large packages: they spend their time on portico alone.
+# What takes seconds to import. Where nothing depends on when it is imported, processes are forks of a server that has.
+LARGE = ("lightning.pytorch", "torchmetrics", "transformers.trainer", "datasets")
 _SERVER = get_context("forkserver")
-_SERVER.set_forkserver_preload(["lightning.pytorch", "torchmetrics", "transformers.trainer"])
+# One list: all contexts share one server, which begins with the first process.
+_SERVER.set_forkserver_preload(list(LARGE))
 
 # A fork inherits the imports of its parent, so large packages are imported once for all pieces of code.
 _FORKS = """
@@ -39,7 +43,15 @@ for code in codes:
 
 
 def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
-    """Run each piece of code in a new process that has imported the packages ``after`` and no others."""
+    """Run each piece of code in a new process that has imported the packages ``after`` and no others.
+
+    After ``LARGE`` the packages have been imported already.
+    """
+    if after is LARGE:
+        for code in codes:
+            ended = python("-c", code, folder=Path.cwd())
+            assert ended.returncode == 0, f"{ended.stderr}\nin a fresh process: {code}"
+        return
     command = [sys.executable, "-W", "ignore", "-c", _FORKS, " ".join(after), *codes]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     assert ended.returncode == 0, ended.stderr
@@ -47,30 +59,51 @@ def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
 
 def portico(*command: object, folder: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command ``portico`` in a folder, with a wide terminal and more environment variables."""
+    return python("-m", "portico", *command, folder=folder, COLUMNS="200", **variables)
+
+
+def python(*command: object, folder: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run what ``python COMMAND`` would run, in a process that has imported ``LARGE``.
+
+    Args:
+        command: ``-m`` and a module, ``-c`` and code, or a script; then their arguments.
+        folder: Working folder.
+        **variables: More environment variables.
+    """
     with TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("stdout", "stderr")]
-        arguments = ["portico", *map(str, command)]
-        process = _SERVER.Process(
-            target=_run_portico, args=(arguments, folder, environment(COLUMNS="200", **variables), files)
-        )
+        words = [*map(str, command)]
+        process = _SERVER.Process(target=_run, args=(words, str(folder), environment(**variables), files))
         process.start()
-        process.join()
-        assert process.exitcode is not None
-        return subprocess.CompletedProcess(arguments, process.exitcode, *map(Path.read_text, files))
+        process.join(timeout=900)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError(f"{words} has not ended")
+        return subprocess.CompletedProcess(words, process.exitcode, *map(Path.read_text, files))
 
 
-def _run_portico(command: list[str], folder: object, variables: dict[str, str], files: list[Path]) -> None:
-    """Do in this process what ``python -m portico`` would do in a new one."""
+def _run(command: list[str], folder: str, variables: dict[str, str], files: list[Path]) -> None:
+    """Do in this process what Python would do in a new one."""
     for descriptor, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    os.chdir(str(folder))
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = command
-    sys.path.insert(0, str(folder))
+    assert "portico" not in sys.modules
+    gc.freeze()  # transformers collects garbage in full for each training
     warnings.simplefilter("ignore")
+    kind, *words = command if command[0] in ("-m", "-c") else ["", *command]
+    sys.argv = [kind or words[0], *words[1:]]
+    first = str(Path(words[0]).parent) if not kind else folder if kind == "-m" else ""
+    sys.path[:] = [first, *variables["PYTHONPATH"].split(os.pathsep)]
     try:
-        runpy.run_module("portico", run_name="__main__", alter_sys=True)
+        if kind == "-m":
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            main = sys.modules["__main__"] = ModuleType("__main__")
+            exec(words[0], vars(main))
+        else:
+            runpy.run_path(words[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()
 

@@ -192,7 +192,8 @@ _LONG_MEMO = b"\x80\x02Nr" + struct.pack("<I", GIGABYTE >> 3) + b"."
 def _archive(*, compressed: bool = False, table: bytes | None = None) -> bytes:
     """Return an archive of torch, made of zeros if it is to be compressed, or with another table of contents."""
     stored, changed = io.BytesIO(), io.BytesIO()
-    torch.save({"state": torch.zeros(GIGABYTE >> 2 if compressed else 1)}, stored)
+    # Somewhat more than the tests allow: to make it takes far longer than to refuse it.
+    torch.save({"state": torch.zeros(5 * GIGABYTE >> 5 if compressed else 1)}, stored)
     with (
         ZipFile(stored) as source,
         ZipFile(changed, "w", ZIP_DEFLATED if compressed else 0, compresslevel=1) as target,

@@ -155,12 +155,15 @@ class Bag(nn.Module):
         return self.head(self.dropout(self.embedding(input_ids).mean(1)))
 
 
-def tiny_bert_config() -> transformers.BertConfig:
-    """Return a configuration with dropout, so that a difference in random draws shows in the numbers."""
+def tiny_bert_config(num_layers: int = 1) -> transformers.BertConfig:
+    """Return a configuration with dropout, so that a difference in random draws shows in the numbers.
+
+    Most tests compare runs of a model, whatever it is; those that wrap, share or return layers ask for more.
+    """
     return transformers.BertConfig(
         vocab_size=50,
         hidden_size=16,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=16,
@@ -173,6 +176,11 @@ def tiny_bert_config() -> transformers.BertConfig:
 def tiny_bert() -> transformers.BertForSequenceClassification:
     torch.manual_seed(7)
     return transformers.BertForSequenceClassification(tiny_bert_config())
+
+
+def two_layer_bert() -> transformers.BertForSequenceClassification:
+    torch.manual_seed(7)
+    return transformers.BertForSequenceClassification(tiny_bert_config(2))
 
 
 # Language models -----------------------------------------------------------------------------------------------------

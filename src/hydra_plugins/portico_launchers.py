@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -112,7 +112,7 @@ class CommandLauncher(Launcher, ABC):
         """Start jobs and return at once."""
         jobs = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
-            composed, job = prepared_job(self.hydra_context, self.config, filter_overrides(overrides), number)
+            composed, job = prepared_job(self.hydra_context, self.config, overrides, number)
             job.write()
             command = command_of_job(composed.hydra, job.folder)
             jobs.append(StartedJob(job, logged(command, job.folder / LOG_FILE, self._num_threads(len(job_overrides)))))

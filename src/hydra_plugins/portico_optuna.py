@@ -18,7 +18,7 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import env_override
+from hydra.core.utils import env_override, filter_overrides
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -33,7 +33,6 @@ from portico.cli.jobs import (
     ReportedTrial,
     SweepJob,
     goals_of,
-    prepared_job,
     refuse_drawing_in_several_processes,
     threads_of_each,
 )
@@ -286,13 +285,12 @@ class OptunaSweeper(Sweeper):
             trials: list[Any] = []
             while len(running) + len(trials) < self.n_jobs and (trial := self._next_trial()) is not None:
                 if starts_one_by_one:
-                    (started,) = self.launcher.start([self._overrides(trial)], trial.number)
+                    (started,) = self.launcher.start([self._overrides_of_job(trial)], trial.number)
                     running[started] = trial
                 else:
                     trials.append(trial)
             if trials:
-                overrides = [[*self._overrides(trial), f"hydra.sweep.subdir='{trial.number}'"] for trial in trials]
-                self._launch(overrides, trials[0].number)
+                self._launch([self._overrides_of_job(trial) for trial in trials], trials[0].number)
                 for trial in trials:
                     self._tell(trial)
             elif running:
@@ -337,7 +335,8 @@ class OptunaSweeper(Sweeper):
         self.own.add(trial.number)
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
-        _, job = prepared_job(self.hydra_context, self.config, self._overrides(trial), trial.number)
+        overrides = list(filter_overrides(self._overrides(trial)))
+        job = SweepJob.of(self.folder / str(trial.number), trial.number, overrides)
         job.trial = cast(ReportedTrial, {**self.reporting, "id": trial._trial_id})
         job.write()
         self.jobs[trial.number] = job
@@ -377,6 +376,10 @@ class OptunaSweeper(Sweeper):
     def _overrides(self, trial: Any) -> list[str]:
         chosen = {key: value for key, value in trial.params.items() if key not in self.fixed}
         return [*self.fixed.values(), *(f"{key}={_text(value)}" for key, value in chosen.items())]
+
+    def _overrides_of_job(self, trial: Any) -> list[str]:
+        """Return what a launcher composes: the folder is named after the trial, whose number may not be Hydra's."""
+        return [*self._overrides(trial), f"hydra.sweep.subdir='{trial.number}'"]
 
     def _tell(self, trial: Any) -> None:
         """Record how a trial ended; one that was killed stays open, to be resumed by the next command."""

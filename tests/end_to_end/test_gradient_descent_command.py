@@ -1,12 +1,11 @@
 """AllenNLP's trainer from the command line: once in its own process, then here."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from fresh_process import python
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("data.num_train=96", "data.num_validation=32", "trainer.patience=null", "paths.output_dir=run")
@@ -23,14 +22,7 @@ def test_a_file_of_allennlp_is_trained_and_the_run_continued(tmp_path, monkeypat
         encoding="utf-8",
     )
     command = (*COMMAND, f"allennlp_config={file}")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *command],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "default", "EPOCHS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python(ROOT / "train.py", *command, folder=tmp_path, EPOCHS="1")
     assert done.returncode == 0, done.stderr
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yaml", "best.th", "metrics.json", "all_results.json", "model_state_e1_b0.th", "log"} <= written

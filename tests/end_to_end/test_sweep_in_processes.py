@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
+from fresh_process import environment, python
+
 CHECKOUT = Path(__file__).parents[2]
 SHAPE = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=32")
 
@@ -57,12 +59,14 @@ class Recorded(MRCTrainer):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Return a function that starts the sweep, optionally as one process of a launcher."""
+    """Return a function that starts the sweep, optionally as one process of a launcher.
+
+    With ``start=None`` it runs in a fork, which imports less.
+    """
     (tmp_path / "hydra_plugins").mkdir()
     (tmp_path / "hydra_plugins" / "drawing.py").write_text(SWEEPER, encoding="utf-8")
     (tmp_path / "recorded.py").write_text(TRAINER, encoding="utf-8")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     drawing = ["hydra.sweeper._target_=hydra_plugins.drawing.DrawingSweeper"]
     optuna = ["hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=2", "args.learning_rate=interval(0.1, 0.9)"]
     small = [*(f"model.{size}" for size in SHAPE), "args.max_steps=1", "trainer._target_=recorded.Recorded"]
@@ -72,9 +76,12 @@ def sweep(tmp_path):
         chosen = grid or {"drawing": drawing, "optuna": optuna}[sweeper]
         spread = [f"strategy={strategy}", "strategy.accelerator=cpu"]
         chosen = [*chosen, *small, *(spread if is_spread or not grid else [])]
+        words = [*command, *chosen, "paths.sweep_dir=drawn"]
+        if start is None:
+            return python(*words, folder=tmp_path, PYTHONPATH=path, **launcher)
         return subprocess.run(
-            [*start, *command, *chosen, "paths.sweep_dir=drawn"],
-            env=environment | launcher,
+            [*start, *words],
+            env=environment(OMP_NUM_THREADS="1", PYTHONPATH=path, **launcher),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -135,7 +142,7 @@ def test_death_of_a_process_fails_only_its_job(sweep, tmp_path):
     ],
 )
 def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path, launcher, sign):
-    ended = sweep(**launcher)
+    ended = sweep(start=None, **launcher)
     assert ended.returncode == 1
     assert f"failed: {sign}" in ended.stderr
     assert not (tmp_path / "process0.jsonl").exists()

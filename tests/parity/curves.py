@@ -1,13 +1,10 @@
-"""Curves of losses, gradient norms and ``eval_loss`` of every kind of model; a script that ``torchrun`` launches.
+"""Curves of losses, gradient norms and ``eval_loss`` of every kind of model, in one process or in several.
 
-Usage: curves.py FILE RUNS; RUNS is a list in JSON of the arguments of :func:`curves`, FILE gets its results. The key
-``kind`` of a run names another function to call.
 An optimizer step sees 12 examples, shared among processes and batches.
 """
 
 import json
 import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -201,6 +198,10 @@ def divergence(folder, *, num_processes=1, **arguments):
 
 
 def main(file, runs):
+    """Write the results of ``runs``, a list in JSON of arguments of :func:`curves`, to ``file``.
+
+    The key ``kind`` of a run names another function to call.
+    """
     warnings.simplefilter("ignore")
     num_processes = int(os.environ["WORLD_SIZE"])
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +211,3 @@ def main(file, runs):
         ]
     if os.environ["RANK"] == "0":
         Path(file).write_text(json.dumps(measured), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

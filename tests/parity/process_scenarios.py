@@ -292,6 +292,7 @@ SCENARIOS = {
 
 
 def main(folder, names, strategy=None):
+    throw_as_parent()
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
     if strategy is not None:
         placement = {"strategy": strategy, "devices": None if strategy == "auto" else 2}
@@ -333,5 +334,4 @@ def _record(folder, library, options):
 
 
 if __name__ == "__main__":
-    throw_as_parent()
     main(*sys.argv[1:])

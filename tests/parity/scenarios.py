@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 from transformers import (
     BatchEncoding,
+    BertForTokenClassification,
     DataCollatorForLanguageModeling,
     DataCollatorWithPadding,
     EarlyStoppingCallback,
@@ -37,11 +38,13 @@ from models import (
     ToyStream,
     pad_everything,
     tiny_bert,
+    tiny_bert_config,
     tiny_gpt2,
     tiny_masked_lm,
     tiny_t5,
     tiny_tagger,
     tiny_tokenizer,
+    two_layer_bert,
 )
 from parity import switches
 from parity.peers import Outcome, run, untimed
@@ -239,7 +242,7 @@ def matrix_loss(outputs, labels, num_items_in_batch=None):
 
 
 def shared_layers():
-    model = tiny_bert()
+    model = two_layer_bert()
     model.bert.encoder.layer[1] = model.bert.encoder.layer[0]
     return model
 
@@ -1096,9 +1099,10 @@ class TwoLabels(ToyDataset):
 
 
 def talkative_tagger():
-    model = tiny_tagger()
-    model.config.output_hidden_states = True
-    return model
+    config = tiny_bert_config(2)
+    config.output_hidden_states = True
+    torch.manual_seed(7)
+    return BertForTokenClassification(config)
 
 
 def returning_labels(count):

@@ -1,14 +1,12 @@
 """Several processes and accumulation change the curves of transformers; with ``corrections="all"`` there is one."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from parity.curves import MODELS, curves, generation
-from parity.test_processes import TORCHRUN, launch
+from forked import run_in_processes
+from parity.curves import MODELS, curves, generation, main
 
-SCRIPT = Path(__file__).with_name("curves.py")
 CORRECTED = {"library": "portico", "corrections": "all"}
 # A final loss that is not logged: 6 steps, logged every 4.
 UNLOGGED = {"model": "plain", "logging_steps": 4, "eval_strategy": "no"}
@@ -30,7 +28,7 @@ THOROUGH = [{**CORRECTED, "model": name, "num_batches": num} for name in MODELS 
 
 def launched(num_processes, folder, runs):
     file = folder / "curves.json"
-    launch(*TORCHRUN, num_processes, SCRIPT, file, json.dumps(runs))
+    run_in_processes(num_processes, main, file, json.dumps(runs))
     return {json.dumps(run): result for run, result in zip(runs, json.loads(file.read_text()), strict=True)}
 
 

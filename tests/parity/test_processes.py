@@ -13,8 +13,10 @@ import transformers
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 import portico
+from forked import run_in_processes
 from fresh_process import environment
 from models import ToyDataset, ToyStream, tiny_bert
+from parity import process_scenarios
 from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
 from portico.checkpoint.manifest import OWN_FILES
@@ -50,7 +52,7 @@ def outcome(folder, library, rank):
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick")
-    launch(*TORCHRUN, 2, SCRIPT, folder, ",".join(QUICK))
+    run_in_processes(2, process_scenarios.main, folder, ",".join(QUICK))
     return folder
 
 

@@ -1,11 +1,9 @@
 """The shortcuts of ``portico.compat.lightning`` save time only: without them the numbers are the same."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 
+from fresh_process import python
 from models import Points, toy_trainer
 
 WITH_AND_WITHOUT_EVALUATION = (
@@ -40,14 +38,9 @@ def _comes_from_portico(module, name):
     return owner.__module__.startswith("portico.")
 
 
-def test_the_numbers_are_the_same_without_the_shortcuts():
-    child = subprocess.run(
-        [sys.executable, "-c", f"import json; from {__name__} import runs; print(json.dumps(runs()))"],
-        env={**os.environ, "PORTICO_LIGHTNING_SHORTCUTS": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_numbers_are_the_same_without_the_shortcuts(tmp_path):
+    code = f"import json; from {__name__} import runs; print(json.dumps(runs()))"
+    child = python("-c", code, folder=tmp_path, PORTICO_LIGHTNING_SHORTCUTS="0")
     assert child.returncode == 0, child.stderr
     outcomes_without, shortcuts_without = json.loads(child.stdout.splitlines()[-1])
     outcomes, shortcuts = json.loads(json.dumps(runs()))

@@ -102,6 +102,14 @@ class SweepJob:
             ) from error
         return job
 
+    @classmethod
+    def of(cls, folder: Path, number: int, overrides: list[str]) -> "SweepJob":
+        """Return the job of a folder if it has these overrides, else a new one."""
+        known = cls.read(folder)
+        if known is not None and known.overrides == overrides:
+            return known
+        return cls(folder=folder, number=number, overrides=overrides)
+
     def _check(self) -> None:
         """Raise ``ValueError`` if a field has another type, as in a file that was edited or is not ours."""
         kinds = get_type_hints(type(self))
@@ -281,11 +289,7 @@ def prepared_job(
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = number
     folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
-    task = list(composed.hydra.overrides.task)
-    known = SweepJob.read(folder)
-    if known is None or known.overrides != task:
-        known = SweepJob(folder=folder, number=number, overrides=task)
-    return composed, known
+    return composed, SweepJob.of(folder, number, list(composed.hydra.overrides.task))
 
 
 # ---- Own processes ----

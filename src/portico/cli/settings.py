@@ -79,8 +79,9 @@ def further_keys(defaults: Callable[[], Mapping[str, Any]]) -> Any:
     return field(default_factory=dict, metadata={"further_keys": defaults})
 
 
+@cache
 def schema_of(target: Callable[..., Any]) -> GroupSchema:
-    """Return the keys that a class or function takes."""
+    """Return the keys that a class or function takes; its defaults are shared, and must not be changed."""
     from portico.compat.transformers import HFTrainingArguments
 
     if inspect.isclass(target) and issubclass(target, HFTrainingArguments):
@@ -313,9 +314,11 @@ def is_plain(value: object) -> bool:
 
 
 def plain_value(value: object) -> Any:
-    """Return a value as a YAML value: no tuples, and no members of an enumeration."""
+    """Return a new value as YAML has it: no tuples, and no members of an enumeration."""
     if isinstance(value, tuple | list):
         return [plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain_value(item) for key, item in value.items()}
     return str(value) if isinstance(value, str) else value
 
 

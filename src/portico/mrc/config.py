@@ -104,7 +104,8 @@ class MRCData:
                 f"`data.sources={self.sources}` is not a list of sources; set it to a list with the keys of `data` "
                 "that differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
             )
-        rules = {name: one.rule for name, one in schema_of(type(self)).known.items() if name != "sources"}
+        kind: type = type(self)
+        rules = {name: one.rule for name, one in schema_of(kind).known.items() if name != "sources"}
         unknown = sorted({key for source in self.sources for key in source} - set(rules))
         if unknown:
             raise InputError(

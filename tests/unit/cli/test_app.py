@@ -3,7 +3,6 @@ import logging
 import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import fake_experiment
-from fresh_process import assert_runs_anew
+from fresh_process import LARGE, assert_runs_anew, python
 from portico.cli.app import objective_value
 from portico.cli.composition import experiment_names
 from portico.cli.errors import in_words_of_the_command_line
@@ -367,15 +366,15 @@ def test_a_printed_configuration_is_an_experiment(train, tmp_path, capsys):
 
 
 def test_train_script_is_the_same_command(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT / "tests")])}
-    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_experiment.OVERRIDES, "args.sed=1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [CHECKOUT / "train.py", "+experiment=mrc", *fake_experiment.OVERRIDES, "args.sed=1"]
+    done = python(*command, folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")
 
 
 # Runs `portico train` as the installed command does, without the working folder among the folders of modules.
 INSTALLED_COMMAND = """
+import sys
 from portico.commands.train import main
 sys.path.remove("")
 try:
@@ -400,7 +399,8 @@ def test_the_installed_command_finds_classes_in_the_working_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_classes.py").write_text("class Data: pass")
     arguments = ["experiment=mrc", "data._target_=my_classes.Data"]
-    assert_runs_anew(INSTALLED_COMMAND.format(arguments=arguments, expected="'my_classes' in sys.modules"))
+    expected = "'my_classes' in sys.modules"
+    assert_runs_anew(INSTALLED_COMMAND.format(arguments=arguments, expected=expected), after=LARGE)
 
 
 def test_a_process_that_joins_a_run_uses_its_folder(train, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from portico import IPUTrainingArguments, TrainingArguments
 from portico.arguments import argument_rules
 from portico.cli.settings import (
     NO_DEFAULT,
+    plain_value,
     rule_of,
     schema_of,
     setting,
@@ -128,6 +129,14 @@ def test_a_dataclass_says_everything_about_its_keys():
 @pytest.mark.parametrize("target", [MRCData, EncoderModel, SpanAnswers])
 def test_every_field_of_a_group_is_documented(target):
     assert [name for name, one in schema_of(target).known.items() if not one.help] == []
+
+
+def test_a_plain_value_shares_nothing_with_the_default_it_is_made_of():
+    default = {"a": [(1, 2)]}
+    plain = plain_value(default)
+    assert plain == {"a": [[1, 2]]}
+    plain["a"].append(3)
+    assert default == {"a": [(1, 2)]}
 
 
 def test_further_keys_are_collected():

@@ -3,7 +3,7 @@
 import pytest
 
 import portico
-from fresh_process import assert_runs_anew
+from fresh_process import LARGE, assert_runs_anew
 from portico.commands import install
 from portico.trust.names import imported
 
@@ -31,7 +31,7 @@ for name, (home, _) in REPLACED.items():
 saved = torch.load({str(tmp_path / "checkpoint-5" / "training_args.bin")!r}, weights_only=False)
 assert type(saved) is originals["TrainingArguments"]
 """
-    assert_runs_anew(script)
+    assert_runs_anew(script, after=LARGE)
 
 
 @pytest.mark.slow
@@ -96,7 +96,8 @@ with warnings.catch_warnings(record=True) as caught:
     portico.install()
 (message,) = [str(one.message) for one in caught if "still held" in str(one.message)]
 assert "holder.Base, holder.Mine" in message, message
-"""
+""",
+        after=LARGE,
     )
 
 
@@ -121,7 +122,8 @@ for kind in (TrainingArguments, transformers.TrainingArguments):
     trainer.train()
 from pathlib import Path
 assert "loss" in next(Path({str(tmp_path)!r}).glob("csv/*/metrics.csv")).read_text()
-"""
+""",
+        after=LARGE,
     )
 
 

@@ -24,12 +24,12 @@ from models import (
     Sequences,
     ToyDataset,
     pad_everything,
-    tiny_bert,
     tiny_llama,
     tiny_t5,
     tiny_tokenizer,
     toy_arguments,
     toy_trainer,
+    two_layer_bert,
 )
 from portico.checkpoint import sharded
 from portico.checkpoint.manifest import MANIFEST_FILE, examine
@@ -46,7 +46,7 @@ WHOLE = {"strategy": "ddp", "ddp_find_unused_parameters": False}
 
 def classifier(folder, model=None, **changes):
     return portico.Trainer(
-        tiny_bert() if model is None else model,
+        two_layer_bert() if model is None else model,
         toy_arguments(folder, **{**EXACT, **changes}),
         train_dataset=ToyDataset(20),
         eval_dataset=ToyDataset(7, seed=4),
@@ -115,7 +115,7 @@ def sharded_equals_whole(folder):
         resumed = classifier(folder / "resumed", save_strategy="no", **{**strategy})
         resumed.train(resume_from_checkpoint=str(folder / checkpoint / "checkpoint-4"))
         assert_same_weights(resumed, ddp)
-    config = tiny_bert().config
+    config = two_layer_bert().config
     for layers, what in ((1, "is trained only there"), (3, "is missing there")):
         config.num_hidden_layers = layers
         other = classifier(folder / "other", transformers.BertForSequenceClassification(config), **SHARDED)
@@ -612,7 +612,7 @@ def saved_in_the_background(folder):
         for each in (False, True):
             config = {"gradient_accumulation_kwargs": {"sync_each_batch": each}}
             options = {"gradient_accumulation_steps": 3, "accelerator_config": config, "save_strategy": "no"}
-            model = tiny_bert()
+            model = two_layer_bert()
             trainer = classifier(folder / name, model, **options, **strategy)
             trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             trainer.train()

@@ -9,7 +9,7 @@ import transformers
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 
 import portico
-from models import Line, tiny_bert, tiny_llama, toy_arguments, toy_trainer
+from models import Line, tiny_llama, toy_arguments, toy_trainer, two_layer_bert
 from portico.distributed.model_parallel import ShardedStrategy, Sharding
 from portico.distributed.placement import resolve_strategy, run_placement
 from portico.distributed.strategies import (
@@ -88,13 +88,13 @@ def test_find_unused_parameters_without_gradient_checkpointing(tmp_path):
     def looks(model=None):
         return options(ddp_strategy("ddp", args, model))["find_unused_parameters"]
 
-    bert = tiny_bert()
+    bert = two_layer_bert()
     assert looks()
     assert looks(bert)
     enable_activation_checkpointing(bert, {})
     assert not looks(bert)
     args.gradient_checkpointing = True
-    assert not looks(tiny_bert())
+    assert not looks(two_layer_bert())
     assert looks(Line())
 
 
@@ -282,7 +282,7 @@ def test_file_of_settings_that_cannot_be_read_is_rejected(name, tmp_path):
 
 
 def test_layers_that_are_gathered_one_at_a_time():
-    bert = tiny_bert()
+    bert = two_layer_bert()
 
     def layers(**config):
         return [type(layer).__name__ for layer in fsdp_sharding(True, config)[0].layers(bert)]
@@ -318,7 +318,7 @@ def test_unsupported_fsdp_setting_is_rejected(fsdp, config, match):
 
 def test_layer_class_that_the_model_lacks_is_rejected():
     with pytest.raises(InputError, match="names LlamaDecoderLayer, of which BertForSequenceClassification has no"):
-        fsdp_sharding(True, {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]})[0].layers(tiny_bert())
+        fsdp_sharding(True, {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]})[0].layers(two_layer_bert())
 
 
 def test_fsdp_in_one_process_is_rejected(tmp_path):
@@ -423,13 +423,13 @@ def test_heads_that_cannot_be_shared_are_rejected(size, heads, tmp_path):
 def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
     args = toy_arguments(tmp_path, devices=2, parallelism_config={"tp_size": 2})
     with pytest.raises(InputError, match=r"`tp_size=2` .* `tp_plan`, which BertForSequenceClassification does not"):
-        toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+        toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
 def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
     args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
     with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
-        toy_trainer(tmp_path, parts={"args": args, "model": tiny_bert()})
+        toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
 def test_cast_of_a_sharded_model_is_rejected(tmp_path):

@@ -306,26 +306,28 @@ def test_trial_of_a_living_worker_is_left_alone(search, found, tmp_path):
     assert study_in(tmp_path / "found").trials[1].state is TrialState.RUNNING
 
 
-@pytest.mark.parametrize("key", ["callbacks.one._target_", "args.learning_rate", "hydra.run.dir"])
 @pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])
 @pytest.mark.parametrize("space", [(), ("hydra.sweeper.custom_search_space=fake_experiment.suggest_seed",)])
-def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, tmp_path, capsys, key, state, space):
+def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, tmp_path, capsys, state, space):
     assert search("hydra.sweeper.n_trials=1", *space) == 0
-    choice = CategoricalDistribution(["os.getcwd"])
-    forged = optuna.trial.create_trial(
-        params={key: "os.getcwd"},
-        distributions={key: choice},
-        state=state,
-        user_attrs={"folder": str(tmp_path / "found"), "worker": ""},
-    )
-    study_in(tmp_path / "found").add_trial(forged)
-    assert search("hydra.sweeper.n_trials=3", *space) == 1
-    error = capsys.readouterr().err
-    assert (
-        re.search(rf"The study has {{.*'{key}': 'os.getcwd'", error)
-        or "The study does not fit the search space" in error
-    )
-    assert not (tmp_path / "found/1").exists()
+    journal = tmp_path / "found/study.journal"
+    sound, choice = journal.read_bytes(), CategoricalDistribution(["os.getcwd"])
+    for key in ("callbacks.one._target_", "args.learning_rate", "hydra.run.dir"):
+        forged = optuna.trial.create_trial(
+            params={key: "os.getcwd"},
+            distributions={key: choice},
+            state=state,
+            user_attrs={"folder": str(tmp_path / "found"), "worker": ""},
+        )
+        journal.write_bytes(sound)
+        study_in(tmp_path / "found").add_trial(forged)
+        assert search("hydra.sweeper.n_trials=3", *space) == 1
+        error = capsys.readouterr().err
+        assert (
+            re.search(rf"The study has {{.*'{key}': 'os.getcwd'", error)
+            or "The study does not fit the search space" in error
+        ), key
+        assert not (tmp_path / "found/1").exists()
 
 
 def test_continued_search_with_a_seed_draws_other_values(search, found):
@@ -348,6 +350,12 @@ def test_custom_search_space_suggests_more(search, found, monkeypatch):
     more = "hydra.sweeper.custom_search_space=fake_experiment.suggest_seed"
     assert search(more, "hydra.sweeper.n_trials=4", "hydra.sweeper.sampler.seed=3") == 0
     assert {values.get("args.seed") for values in found("values")} == {1, 2}
+
+
+def test_a_job_has_the_folder_of_its_trial_whatever_hydra_would_name_it(search, found, tmp_path):
+    assert search("hydra.sweep.subdir='lr_${args.learning_rate}'", "hydra.sweeper.n_trials=2") == 0
+    assert found("status") == ["finished"] * 2
+    assert sorted(path.parent.name for path in tmp_path.glob("found/*/job.json")) == ["0", "1"]
 
 
 def test_search_without_values_is_refused(search, capsys):

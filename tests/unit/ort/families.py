@@ -93,7 +93,7 @@ class Perceptron(nn.Module):
 
 
 FAMILIES = {
-    "bert-qa": Family(lambda: hf.BertForQuestionAnswering(hf.BertConfig(**SIZES)), answers),
+    "bert-qa": Family(lambda **changes: hf.BertForQuestionAnswering(hf.BertConfig(**SIZES | changes)), answers),
     "bert-classification": Family(lambda: hf.BertForSequenceClassification(hf.BertConfig(**SIZES)), classes),
     "bert-mlm": Family(lambda: hf.BertForMaskedLM(hf.BertConfig(**SIZES)), language),
     "roberta": Family(lambda: hf.RobertaForTokenClassification(hf.RobertaConfig(**SIZES)), tags),
@@ -113,10 +113,13 @@ FAMILIES = {
 }
 
 
-def make_model(name: str, attention: str = "sdpa") -> nn.Module:
-    """Return a model of seeded weights, in training mode, with dropout where the family has it by default."""
+def make_model(name: str, attention: str = "sdpa", **changes: object) -> nn.Module:
+    """Return a model of seeded weights, in training mode, with dropout where the family has it by default.
+
+    Some families take changes of their configuration.
+    """
     torch.manual_seed(0)
-    model = FAMILIES[name].make().train()
+    model = FAMILIES[name].make(**changes).train()
     if isinstance(model, hf.PreTrainedModel) and model._supports_sdpa:
         model.set_attn_implementation(attention)
     return model

@@ -17,6 +17,7 @@ from torch.utils._triton import has_triton_package
 
 import portico
 import portico.ort
+from fresh_process import python
 from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings, torch_compat
 from portico.ort.api import compiled_call, running_in_torch
@@ -185,8 +186,10 @@ def num_built(net):
 
 
 def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
-    first = in_fresh_process(tmp_path)
-    second = in_fresh_process(tmp_path)
+    forked = python("-c", SCRIPT, 2, folder=tmp_path, PORTICO_ORT_CACHE_DIR=str(tmp_path))
+    assert forked.returncode == 0, forked.stderr
+    first = json.loads(forked.stdout.splitlines()[-1])
+    second = in_fresh_process(tmp_path)  # with other hashes of strings than the first
     assert first[1] == first[2] > 0
     assert first[3] == 2
     # Where Triton is installed, which CUDA builds of torch require, torch's cache imports inductor by itself.

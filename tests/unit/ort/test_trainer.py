@@ -36,7 +36,7 @@ class Questions(torch.utils.data.Dataset):
 def reader(folder, trainer_class=ORTTrainer, arguments_class=ORTTrainingArguments, model=None, **changes):
     options = {"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_rate": 1e-3, **changes}
     return trainer_class(
-        model=make_model("bert-qa") if model is None else model,
+        model=make_model("bert-qa", num_hidden_layers=1) if model is None else model,
         args=toy_arguments(folder, arguments_class, **options),
         train_dataset=Questions(),
         eval_dataset=Questions(),

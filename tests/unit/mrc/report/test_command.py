@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 import tomllib
 from contextlib import suppress
 from importlib import import_module
@@ -11,8 +8,8 @@ from random import Random
 import pytest
 import yaml
 
-import portico
 from damage import damaged_file, damaged_tree
+from fresh_process import python
 from portico.commands.report import main
 from portico.errors import InputError
 from portico.mrc.corpus import generate
@@ -344,8 +341,6 @@ def test_the_command_is_declared():
     assert getattr(import_module(module), function) is main
 
 
-def test_the_package_is_the_command(make_run):
-    environment = {**os.environ, "PYTHONPATH": str(Path(portico.__file__).parents[1])}
-    command = [sys.executable, "-m", "portico.mrc.report", str(make_run())]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+def test_the_package_is_the_command(make_run, tmp_path):
+    done = python("-m", "portico.mrc.report", make_run(), folder=tmp_path)
     assert done.stdout.endswith("report.html\n")
