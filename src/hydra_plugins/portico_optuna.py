@@ -110,6 +110,12 @@ class OptunaSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.folder = Path(config.hydra.sweep.dir).absolute()
+        sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+        if sweep["subdir"] != "${hydra.job.num}":
+            log.warning(
+                "hydra.sweep.subdir=%s has no effect on a search, which names the folder of a job after its trial.",
+                sweep["subdir"],
+            )
         self.bounds = {text: _bound(text) for text in self.constraints or ()}
 
     def _check_settings(self) -> None:

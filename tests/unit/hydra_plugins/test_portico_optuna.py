@@ -352,10 +352,12 @@ def test_custom_search_space_suggests_more(search, found, monkeypatch):
     assert {values.get("args.seed") for values in found("values")} == {1, 2}
 
 
-def test_a_job_has_the_folder_of_its_trial_whatever_hydra_would_name_it(search, found, tmp_path):
+def test_a_job_has_the_folder_of_its_trial_whatever_hydra_would_name_it(search, found, tmp_path, capsys):
     assert search("hydra.sweep.subdir='lr_${args.learning_rate}'", "hydra.sweeper.n_trials=2") == 0
     assert found("status") == ["finished"] * 2
     assert sorted(path.parent.name for path in tmp_path.glob("found/*/job.json")) == ["0", "1"]
+    printed = capsys.readouterr().out
+    assert printed.count("hydra.sweep.subdir=lr_${args.learning_rate} has no effect on a search") == 1
 
 
 def test_search_without_values_is_refused(search, capsys):
