@@ -57,7 +57,7 @@ class BagWithOptions(Bag):
 def bert(name, **options):
     def make():
         torch.manual_seed(7)
-        config = tiny_bert_config()
+        config = tiny_bert_config(2)
         config.update({"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **options})
         return getattr(transformers, f"BertFor{name}")(config)
 
