@@ -113,8 +113,8 @@ class OptunaSweeper(Sweeper):
         sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
         if sweep["subdir"] != "${hydra.job.num}":
             log.warning(
-                "hydra.sweep.subdir=%s has no effect on a search, which names the folder of a job after its trial; leave "
-                "it out.",
+                "hydra.sweep.subdir=%s has no effect on a search, which names the folder of a job after its trial; "
+                "leave it out.",
                 sweep["subdir"],
             )
         self.bounds = {text: _bound(text) for text in self.constraints or ()}
