@@ -63,6 +63,8 @@ PINNED_ONLY = (
     "[{'activation_checkpointing': True}]",
     # `transformers.Trainer.push_to_hub` takes `private` since 5.23.
     "tests/parity/test_hub.py::test_push_to_hub_creates_repository",
+    # Before 5.23 no compiler can trace the backward pass of experts.
+    "tests/unit/ort/test_families.py::test_each_matrix_product_of_a_layer_runs_in_onnxruntime[mixtral-49]",
 )
 # Takes a minute, so the default run leaves it out.
 TYPES = ("-m", "slow", "tests/end_to_end/test_typed_script.py")

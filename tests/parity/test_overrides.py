@@ -99,7 +99,7 @@ def loop_of_its_own(hook, self, dataloader, description, *args, metric_key_prefi
         loss, _, _ = self.prediction_step(self.model, inputs, True)
         losses.append(self.accelerator.gather_for_metrics(loss.repeat(self.args.eval_batch_size)))
         self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-    return EvalLoopOutput(None, None, {f"{metric_key_prefix}_loss": torch.cat(losses).mean().item()}, len(losses))
+    return EvalLoopOutput(None, None, {f"{metric_key_prefix}_loss": torch.cat(losses).sum().item()}, len(losses))
 
 
 def again(trainer):

@@ -34,7 +34,10 @@ CONTROLS = {
     "optimizers": ("learning_rate_halved", {}),
     "overrides": (
         "overrides_ignored",
-        {"test_override_may_rename_arguments": "does not train"},
+        {
+            "test_override_may_rename_arguments": "does not train",
+            "test_same_numbers_with_overridden[copies]": "its overrides do what transformers does",
+        },
     ),
     "search": ("order_not_seeded", {}),
     "search_services": ("order_not_seeded", {}),
