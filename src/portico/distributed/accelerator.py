@@ -30,7 +30,7 @@ from portico.compat.tree import map_tensors, pad_to_longest
 from portico.distributed.loaders import prepare_data_loader, skip_first_batches
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
-from portico.distributed.sequence import sequence_sharing
+from portico.distributed.sequence import UNSHARED, Sharing
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError
 
@@ -255,12 +255,13 @@ class Accelerator:
     def processes_per_batch(self) -> int:
         """Number of processes in a row that read the same batches: they share each layer, or each sequence."""
         strategy = self._strategy()
-        return int(getattr(strategy, "tensor_parallel_size", 1)) * sequence_sharing(strategy).size
+        sharing: Sharing = getattr(strategy, "sequence_sharing", UNSHARED)
+        return int(getattr(strategy, "tensor_parallel_size", 1)) * sharing.size
 
     @property
     def parallelism_config(self) -> SequenceParallelism | None:
         """The sizes of a run that splits sequences, ``None`` for any other run."""
-        size = sequence_sharing(self._strategy()).size
+        size = getattr(self._strategy(), "sequence_sharing", UNSHARED).size
         return SequenceParallelism(size) if size > 1 else None
 
     @property
