@@ -17,7 +17,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,24 +46,6 @@ PINNED_ONLY = (
     "tests/unit/test_signatures.py",
     "tests/unit/test_training_arguments_page.py",
     "tests/frozen/test_frozen.py::test_public_names_and_signatures_are_as_recorded",
-    # `activation_checkpointing` is an argument since 5.23; before, it is `gradient_checkpointing` in both libraries.
-    *(
-        f"tests/parity/test_training.py::{test}{name}"
-        for test, name in product(
-            ("test_same_numbers[", "test_comparison_fails_with[same_numbers-"),
-            ("activation_checkp", "gradient_checkp"),
-        )
-    ),
-    "tests/parity/test_every_field.py::test_same_effect_of_fields[checkpointing]",
-    "tests/parity/test_every_field.py::test_every_scenario_sets_its_fields_away_from_their_defaults",
-    "tests/parity/test_messages.py::test_messages_contain_those_of_transformers[older activation checkpointing]",
-    "tests/unit/test_validation.py::test_activation_checkpointing_needs_support",
-    "tests/unit/distributed/test_devices.py::test_training_stays_on_the_device_and_reads_nothing_between_logs"
-    "[{'activation_checkpointing': True}]",
-    # `transformers.Trainer.push_to_hub` takes `private` since 5.23.
-    "tests/parity/test_hub.py::test_push_to_hub_creates_repository",
-    # Before 5.23 no compiler can trace the backward pass of experts.
-    "tests/unit/ort/test_families.py::test_each_matrix_product_of_a_layer_runs_in_onnxruntime[mixtral-49]",
 )
 # Takes a minute, so the default run leaves it out.
 TYPES = ("-m", "slow", "tests/end_to_end/test_typed_script.py")

@@ -1,6 +1,6 @@
 """Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
 
-transformers documents what its top level exports; the rest moves between minor releases (5.22 to 5.24 moved some of
+transformers documents what its top level exports; the rest moves between minor releases (5.23 and 5.24 moved some of
 these). To check a release of transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
