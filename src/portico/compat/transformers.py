@@ -246,13 +246,12 @@ def revert_weight_conversion(model: "PreTrainedModel", weights: dict[str, Any]) 
     return core_model_loading.revert_weight_conversion(model, weights)
 
 
-def products_of_experts(name: str) -> list[Any]:
-    """Return an operator that transformers registers with torch for mixtures of experts, if this release has it."""
+def product_of_experts(name: str) -> Any:
+    """Return an operator that transformers registers with torch for mixtures of experts."""
     import torch
     from transformers.integrations import moe  # registers the operators
 
-    operator = getattr(torch.ops.transformers, name, None)
-    return [] if operator is None else [operator.default]
+    return getattr(torch.ops.transformers, name).default
 
 
 @cache

@@ -166,10 +166,7 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
-    # Transformers has the newer name only since 5.23, and warns about the older name.
-    newer = hasattr(model, "is_activation_checkpointing")
-    name = "is_activation_checkpointing" if newer else "is_gradient_checkpointing"
-    return bool(args.gradient_checkpointing or getattr(model, name, False))
+    return bool(args.gradient_checkpointing or getattr(model, "is_activation_checkpointing", False))
 
 
 # Keys of `fsdp_config`, grouped by how they are handled. transformers fills in False for the last ones.

@@ -102,8 +102,7 @@ class IPUTrainingArguments(TrainingArguments):
         overrides = [self.ipu_config_overrides] if self.ipu_config_overrides else []
         if self.gradient_accumulation_steps is not None:
             overrides.append(f"gradient_accumulation_steps={self.gradient_accumulation_steps}")
-        # Transformers has the newer name only since 5.23.
-        if self.gradient_checkpointing or getattr(self, "activation_checkpointing", False):
+        if self.gradient_checkpointing or self.activation_checkpointing:
             overrides.append("recompute_checkpoint_every_layer=True")
         if self.auto_loss_scaling:
             overrides.append("auto_loss_scaling=True")

@@ -112,10 +112,9 @@ def prepared_for_training(
     noise is removed afterwards, also when training fails. What the model does not support is refused.
     """
     refuse_unusable_quantized_weights(model, args)
-    # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
-    # only the older ones.
     if args.use_liger_kernel:
         hf_compat.apply_liger_kernel(model, args.liger_kernel_config)
+    # transformers keeps this older name of `activation_checkpointing` in step.
     if args.gradient_checkpointing:
         options: Any = args.gradient_checkpointing_kwargs
         enable_activation_checkpointing(model, options or {})
@@ -200,13 +199,12 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
     elif hasattr(model, "gradient_checkpointing_enable"):
-        if not isinstance(model, PreTrainedModel):  # which has this name only until 5.22
-            warnings.warn(
-                f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will "
-                "no longer be called in v6. Define `activation_checkpointing_enable` instead.",
-                FutureWarning,
-                stacklevel=2,
-            )
+        warnings.warn(
+            f"`{type(model).__name__}` only defines `gradient_checkpointing_enable`, which is deprecated and will no "
+            "longer be called in v6. Define `activation_checkpointing_enable` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=rest, **placement)
     else:
         raise InputError(
