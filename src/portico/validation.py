@@ -312,7 +312,7 @@ def check_examples(argument: str, data: object) -> None:
             f"`{argument}` is a dict of the columns {', '.join(names)}; make a set of them with "
             "`datasets.Dataset.from_dict`."
         )
-    if isinstance(data, Iterator | Set) and not isinstance(data, IterableDataset):
+    if isinstance(data, Iterator | Set) and not isinstance(data, IterableDataset) and not hasattr(data, "__getitem__"):
         problem = "has no order" if isinstance(data, Set) else "can be read once and has no length"
         raise InputTypeError(
             f"`{argument}` is a {type(data).__name__}, which {problem}; give a list of its examples, or a set made by "

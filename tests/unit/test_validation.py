@@ -72,6 +72,20 @@ def test_evaluate_needs_dataset(tmp_path):
         trainer.evaluate()
 
 
+class Both(Points):
+    """Examples that can be read by number and one after the other."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration
+
+
+def test_examples_with_numbers_may_be_an_iterator_too(tmp_path):
+    toy_trainer(tmp_path, parts={"train_dataset": Both(8)}, max_steps=1).train()
+
+
 def test_train_needs_dataset(tmp_path):
     with pytest.raises(portico.InputError, match="requires a train_dataset"):
         toy_trainer(tmp_path, parts={"train_dataset": None}).train()
