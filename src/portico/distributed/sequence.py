@@ -187,7 +187,7 @@ class SplitSequences:
         return shared
 
     def _mask(self, *, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
-        """Return the mask as the model's attention takes it, for all queries or those of this process.
+        """Return the mask in the form that the model's attention takes, for all queries or for those of this process.
 
         Its shape is ``[B, 1, L, L]`` or ``[B, 1, S, L]``.
         """
