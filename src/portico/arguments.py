@@ -2,8 +2,10 @@
 
 import importlib.util
 import logging
+import math
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -419,6 +421,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
 
 # ---- Rules ----
 
+_LARGEST = sys.float_info.max
 # Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
 _LEAST_ARGUMENTS = {
     "adam_beta1": 0,
@@ -435,11 +438,30 @@ _LEAST_ARGUMENTS = {
     "seed": 0,
     "torch_empty_cache_steps": 1,
     "warmup_steps": 0,
-    "weight_decay": 0,
+}
+# Numbers that transformers takes although their effect is hardly wanted: the smallest and largest usual one, and the
+# effect of others.
+UNUSUAL_NUMBERS: Mapping[str, tuple[float, float, str]] = {
+    "eval_steps": (0, math.inf, "it counts as its absolute value"),
+    "label_smoothing_factor": (0, 1, "the loss then rewards wrong labels"),
+    "logging_steps": (0, math.inf, "it counts as its absolute value"),
+    "max_grad_norm": (0, math.inf, "gradients are not clipped, as with 0"),
+    "save_steps": (0, math.inf, "it counts as its absolute value"),
+    "save_total_limit": (1, math.inf, "no checkpoint is deleted, as with None"),
+    "weight_decay": (0, _LARGEST, "weights grow instead of shrinking, or become NaN"),
+    "learning_rate": (0, _LARGEST, "weights become NaN"),
+    "adam_epsilon": (0, _LARGEST, "weights do not change"),
 }
 _MOST = {"adam_beta1": 1, "adam_beta2": 1, "seed": 2**32 - 1}  # numpy takes seeds of 32 bits
-# Infinity means: measure the norm without clipping; do not evaluate during training.
-_INFINITE_ARGUMENTS = ("max_grad_norm", "eval_delay")
+# Infinity means: measure the norm without clipping; do not evaluate during training. The others train to no use.
+_INFINITE_ARGUMENTS = (
+    "adam_epsilon",
+    "eval_delay",
+    "learning_rate",
+    "max_grad_norm",
+    "save_total_limit",
+    "weight_decay",
+)
 
 
 # Arguments that take more kinds than their annotation says, and strings that transformers would fail to read as such.
@@ -452,8 +474,10 @@ _RULES = {
     "metric_for_best_model": Rule((str, NoneType)),
     "optim_args": Rule((str, NoneType)),
     "output_dir": Rule((str, NoneType)),
+    "save_total_limit": Rule((float, NoneType)),
     "torch_compile_mode": Rule((str, NoneType)),
 }
+_FALSE = ("false", "no", "off", "0", "f", "n", "none", "null")
 # Arguments that must not be None; some only while another argument has one of these values.
 _NEEDED: Mapping[str, tuple[str, ...] | None] = {
     **dict.fromkeys(
@@ -500,19 +524,52 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
     return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
 
 
-def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
-    """Refuse values that transformers would compare, convert or join, and fail at without their name.
+# Arguments that are read only together with others, so that a wrong value may do no harm.
+_READ_IN_SOME_RUNS = (
+    "include_num_input_tokens_seen",
+    "liger_kernel_config",
+    "optim_args",
+    "optim_target_modules",
+    "torch_compile_mode",
+    "trackio_static_space_id",
+)
 
-    Only fields of transformers and portico are looked at, since the annotations of a script's class may be anything.
-    """
+
+def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
+    """Refuse values that transformers would compare, convert or join, and fail at without their name."""
+    for name, value, rule in _values_of_other_kinds(args):
+        if name in _READ_IN_SOME_RUNS or (value is not None and bool in rule.kinds and not _is_misread(value)):
+            continue
+        problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
+        raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
+
+
+def warn_of_other_kinds(args: HFTrainingArguments) -> None:
+    """Warn about values that are taken as transformers takes them, but whose kind is unexpected."""
+    for name, value, rule in _values_of_other_kinds(args):
+        effect = f"; it counts as {bool(value)}" if bool in rule.kinds and name not in _READ_IN_SOME_RUNS else ""
+        logger.warning("`%s=%r` is not %s%s.", name, value, rule.in_python(), effect)
+
+
+def _values_of_other_kinds(args: HFTrainingArguments) -> Iterator[tuple[str, Any, Rule]]:
+    # Only fields of transformers and portico, since the annotations of a script's class may be anything.
     owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
         if name in PLACEMENT or (value is None and not _is_needed(args, name, rule)):  # the placement refuses its own
             continue
         if value is None or not rule.suits(value):
-            problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
-            raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
+            yield name, value, rule
+
+
+def _is_misread(value: object) -> bool:
+    """Return whether a switch would be on although its value says off, or has no truth value."""
+    if isinstance(value, str):
+        return value.strip().lower() in _FALSE
+    try:
+        return not isinstance(bool(value), bool)
+    except (RuntimeError, TypeError, ValueError):  # of arrays and tensors of several numbers
+        return True
 
 
 def refuse_untrainable(args: TrainingArguments) -> None:

@@ -432,8 +432,8 @@ def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metri
     There ``compute_metrics`` was in the position of ``compute_loss_func``, and ``callbacks`` in the position of
     ``compute_metrics``.
     """
-    if isinstance(compute_metrics, list):
-        raise InputTypeError(f"`compute_metrics` is a list, as `callbacks` are: {_ADVICE}")
+    if isinstance(compute_metrics, list) and any(hasattr(item, "on_init_end") for item in compute_metrics):
+        raise InputTypeError(f"`compute_metrics` is a list of callbacks: {_ADVICE}")
     if compute_loss_func is None:
         return
     try:

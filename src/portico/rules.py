@@ -19,7 +19,16 @@ WORDS: Mapping[type, str] = {
     NoneType: "null",
 }
 _TRUE = ("true", "yes", "on", "1")
+_PLAIN = (bool, int, float, str, list, dict)
 _PYTHON_WORDS = {**WORDS, bool: "True or False", NoneType: "None"}
+
+
+def kind_of(value: object) -> type:
+    """Return the plain type that ``value`` is an instance of, its own type if there is none.
+
+    A ``np.float64`` is a float, an ``OrderedDict`` a dict; a Boolean is no integer.
+    """
+    return next((kind for kind in _PLAIN if isinstance(value, kind)), type(value))
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,10 @@ class Rule:
         """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
         if value in self.choices:
             return True
-        of_kind = type(value) in self.kinds or (type(value) is int and float in self.kinds)
-        if not of_kind or not isinstance(value, int | float):
-            return of_kind
+        kind = kind_of(value)
+        is_of_kind = kind in self.kinds or (kind is int and float in self.kinds)
+        if not is_of_kind or not isinstance(value, int | float):
+            return is_of_kind
         is_number = math.isfinite(value) or not (self.is_finite or math.isnan(value))
         is_small = self.most is None or value <= self.most
         return is_number and is_small and (self.least is None or value >= self.least)
@@ -54,7 +64,7 @@ class Rule:
         The range is not checked. A whole number passes for an integer, 0, 1 and words such as "true" for a switch, and
         an object of another class for anything.
         """
-        if value is None or value in self.choices or type(value) in self.kinds:
+        if value is None or kind_of(value) in self.kinds or value in self.choices:
             return True
         takes_numbers = int in self.kinds or float in self.kinds
         if isinstance(value, int | float):

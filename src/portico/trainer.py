@@ -11,11 +11,11 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -85,6 +85,7 @@ from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
     check_callback,
+    check_collator,
     check_examples,
     check_lightning_kwargs,
     check_part_kinds,
@@ -115,6 +116,8 @@ if TYPE_CHECKING:
 
 
 _OMITTED: Any = object()
+# The constructor's names for the data that a loader is made of.
+_DATA_ARGUMENTS = {"training": "train_dataset", "evaluation": "eval_dataset"}
 
 
 def _run_state(name: str) -> Any:
@@ -306,6 +309,10 @@ class Trainer:
             observer.on_trainer_init(self)
         refuse_unsuitable_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
+        # transformers unpacks both, whatever holds them.
+        optimizers = tuple(optimizers) if isinstance(optimizers, Iterable) else optimizers
+        if isinstance(optimizer_cls_and_kwargs, Iterable):
+            optimizer_cls_and_kwargs = tuple(optimizer_cls_and_kwargs)
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
@@ -412,16 +419,15 @@ class Trainer:
             config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
-        check_metrics(self)
+        evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
+        check_metrics(self, evaluates=evaluates or self.args.batch_eval_metrics)
         check_parts(
             Parts(
                 args=self.args,
                 model=self.model,
                 train_dataset=self.train_dataset,
                 eval_dataset=self.eval_dataset,
-                data_collator=self.data_collator,
                 processing_class=self.processing_class,
-                preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
                 model_init=self.model_init,
                 optimizer=self.optimizer,
                 lr_scheduler=self.lr_scheduler,
@@ -429,9 +435,15 @@ class Trainer:
                 strategy=self.lightning_trainer.strategy,
                 even_batches=self.accelerator.dataloader_config.even_batches,
                 runs_backward_in_step=self.runs_backward_in_step,
+                reads_eval_dataset=evaluates
+                and not self._overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
             )
         )
         log_overridden_arguments(self)
+
+    def _overrides(self, *names: str) -> bool:
+        """Return whether a subclass outside of portico defines one of the methods ``names``."""
+        return any(not getattr(type(self), name).__module__.startswith("portico.") for name in names)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
@@ -454,8 +466,6 @@ class Trainer:
             raise InputError(
                 "Trainer: training requires a train_dataset. Give `train_dataset` to the trainer, then call `train()`."
             )
-        if hf_compat.has_length(self.train_dataset) and len(self.train_dataset) == 0:
-            raise InputError("`train_dataset` is empty; give examples, or look at what selected them.")
         return self._get_dataloader(
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
@@ -481,15 +491,13 @@ class Trainer:
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
-            sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+            sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
             if eval_dataset not in sets:
                 raise InputKeyError(
                     f"`eval_dataset={eval_dataset!r}` names a set, but the trainer's `eval_dataset` holds "
                     f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a dataset."
                 )
             eval_dataset = sets[eval_dataset]
-        elif eval_dataset is not None and eval_dataset is not self.eval_dataset:
-            check_examples("eval_dataset", eval_dataset)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
@@ -500,7 +508,6 @@ class Trainer:
         """Return a loader over ``test_dataset``."""
         if test_dataset is None:
             raise InputTypeError("There is nothing to predict on; give a dataset to `predict()`.")
-        check_examples("test_dataset", test_dataset)
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
@@ -528,7 +535,13 @@ class Trainer:
 
     def _build_loader(self, dataset: "Examples", *, description: str, **options: Any) -> "DataLoader[Any]":
         """Return an unprepared loader over the columns of ``dataset`` that the model accepts."""
+        # Checked here, and not in the constructor: a subclass may make its loaders of anything.
+        check_examples(_DATA_ARGUMENTS.get(description.lower(), f"{description}_dataset"), dataset)
+        is_indexed = hf_compat.has_length(dataset) and not self._overrides("_get_train_sampler")
+        if options.get("is_training") and is_indexed and len(dataset) == 0:
+            raise InputError("`train_dataset` is empty; give examples, or look at what selected them.")
         collator = self.data_collator
+        check_collator(collator)
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
@@ -1302,6 +1315,8 @@ class Trainer:
         # Plain arguments of transformers 5 do not have it.
         is_older = is_overridden and getattr(self.args, "use_legacy_prediction_loop", False)
         loop = self.prediction_loop if is_older else self.evaluation_loop
+        if not self.is_in_train:
+            check_metrics(self)
         # Here too, for an overridden `evaluation_loop`: under transformers the forward still casts after training.
         was_trained = self.module.run is not None
         strategy = self.lightning_trainer.strategy
@@ -1985,6 +2000,18 @@ class Trainer:
         self.move_model_to_its_device()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self.state.is_local_process_zero = self.is_local_process_zero()
+
+    def __copy__(self) -> Self:
+        """Return a trainer with the same model, arguments and data, whose runs are its own."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__getstate__())
+        # These call the methods of their trainer.
+        copied._use_lightning_trainer()
+        copied.create_accelerator_and_postprocess()
+        copied.corrections = Corrections(copied)
+        copied.module = TrainerModule(self.model, copied)
+        copied.datamodule = TrainerDataModule(copied)
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         # The worker that unpickles this trainer creates a new Lightning trainer.

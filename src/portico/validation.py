@@ -31,9 +31,17 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.profilers import Profiler
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from portico.arguments import TrainingArguments, adopt_arguments, argument_rules, correction_names, refuse_wrong_kinds
+from portico.arguments import (
+    UNUSUAL_NUMBERS,
+    TrainingArguments,
+    adopt_arguments,
+    argument_rules,
+    correction_names,
+    refuse_wrong_kinds,
+    warn_of_other_kinds,
+)
 from portico.checkpoint.weights import has_adapters
 from portico.compat.transformers import (
     DebugOption,
@@ -182,7 +190,7 @@ def check_part_kinds(
             )
     if model_init is not None and not callable(model_init):
         raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
-    is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
+    is_pair = isinstance(optimizers, tuple) and len(optimizers) == 2
     if (
         not is_pair
         or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups"))
@@ -275,7 +283,7 @@ def _check_model(model: object) -> None:
 
 
 def _listed(name: str, parts: object) -> Sequence[Any]:
-    if parts is not None and not isinstance(parts, list | tuple):
+    if parts is not None and (isinstance(parts, str) or not isinstance(parts, Sequence)):
         raise InputTypeError(f"`{name}` is {_shown(parts)}; give a list of {name.split('_')[-1]}.")
     return parts or []
 
@@ -288,7 +296,7 @@ def _shown(value: object) -> str:
 
 
 def check_examples(argument: str, data: object) -> None:
-    """Refuse what is no data set: the name of a file, all splits of a set, a table.
+    """Refuse what no loader can read: the name of a file, all splits of a set, a table.
 
     ``argument`` is the name under which the trainer got ``data``.
     """
@@ -301,7 +309,7 @@ def check_examples(argument: str, data: object) -> None:
         raise InputTypeError(
             f"`{argument}={path!r}` is a string, not data; load it, for example with `datasets.load_dataset({load})`."
         )
-    if isinstance(data, Mapping) and 0 not in data:
+    if isinstance(data, Mapping) and not _has_rows(data):
         names = [str(name) for name in data] or ["nothing"]
         if not any(isinstance(value, list | tuple | torch.Tensor) for value in data.values()):
             raise InputTypeError(
@@ -318,7 +326,8 @@ def check_examples(argument: str, data: object) -> None:
             f"`{argument}` is a {type(data).__name__}, which {problem}; give a list of its examples, or a set made by "
             "`datasets.Dataset.from_generator`."
         )
-    if hasattr(data, "iloc"):
+    # Of pandas, a table and not a column: its numbers name columns, and a row has no names that a model takes.
+    if hasattr(data, "iloc") and hasattr(data, "columns") and not isinstance(data, Dataset):
         raise InputTypeError(
             f"`{argument}` is a {type(data).__name__} of pandas; convert it with `datasets.Dataset.from_pandas`."
         )
@@ -327,6 +336,34 @@ def check_examples(argument: str, data: object) -> None:
             f"`{argument}` is {_shown(data)}; give a data set with `__getitem__` and `__len__`, or an "
             "`IterableDataset`."
         )
+
+
+def check_collator(collator: object) -> None:
+    """Refuse a collator that cannot make a batch."""
+    # The instances of another class may be batches.
+    if isinstance(collator, type) and "__call__" in dir(collator):
+        raise InputTypeError(
+            f"`data_collator` is the class {collator.__name__}; give an instance of it, which makes a batch of a list "
+            "of examples."
+        )
+    if not callable(collator):
+        raise InputTypeError(
+            "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
+            f"{type(collator).__name__}; give one that makes a batch of a list of examples."
+        )
+
+
+def _has_rows(data: Mapping[Any, object]) -> bool:
+    """Return whether ``data`` can be read by number, as a class of the user's with its own lookup can."""
+    if 0 in data or hasattr(data, "__missing__"):
+        return True
+    if type(data).__getitem__ is dict.__getitem__:
+        return False
+    try:
+        data[0]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
+    return True
 
 
 _READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
@@ -450,6 +487,8 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
     apply_accelerator_settings(args, lambda: args.lightning_strategy)
     apply_log_level(args)
     warn_about_ignored_arguments(args)
+    warn_of_other_kinds(args)
+    warn_of_unusual_numbers(args)
     return args
 
 
@@ -514,6 +553,14 @@ def check_numbers(args: TrainingArguments) -> None:
             raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.in_python()}.")
 
 
+def warn_of_unusual_numbers(args: TrainingArguments) -> None:
+    """Warn about numbers that transformers takes although their effect is hardly wanted."""
+    for name, (least, most, effect) in UNUSUAL_NUMBERS.items():
+        value = getattr(args, name)
+        if isinstance(value, int | float) and not least <= value <= most:
+            logger.warning("`%s=%r` is taken as transformers takes it: %s.", name, value, effect)
+
+
 # Fields without effect, and the reason.
 WITHOUT_EFFECT = {
     "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
@@ -572,9 +619,7 @@ class Parts:
     model: "nn.Module"
     train_dataset: "Examples | None"
     eval_dataset: "EvalExamples | None"
-    data_collator: object
     processing_class: object
-    preprocess_logits_for_metrics: object
     model_init: object
     optimizer: object
     lr_scheduler: object
@@ -582,35 +627,25 @@ class Parts:
     strategy: "Strategy"
     even_batches: bool
     runs_backward_in_step: bool
+    reads_eval_dataset: bool
+    """Whether loaders of the trainer read it during the training, and not only methods that the user overrides."""
 
 
 def _check_kinds(parts: Parts) -> None:
-    if isinstance(parts.data_collator, type):
-        raise InputTypeError(
-            f"`data_collator` is the class {parts.data_collator.__name__}; give an instance of it, which makes a "
-            "batch of a list of examples."
-        )
-    if not callable(parts.data_collator):
-        raise InputTypeError(
-            "The `data_collator` should be a simple callable (function, class with `__call__`). It is a "
-            f"{type(parts.data_collator).__name__}; give one that makes a batch of a list of examples."
-        )
-    check_examples("train_dataset", parts.train_dataset)
     for name, data in named_sets("eval_dataset", parts.eval_dataset):
-        check_examples(name, data)
+        if parts.reads_eval_dataset:
+            check_examples(name, data)
     if isinstance(parts.processing_class, str | int | float | list | dict | type):
-        raise InputTypeError(
-            f"`processing_class` is {_shown(parts.processing_class)}; give an object, for example a tokenizer made by "
-            "`AutoTokenizer.from_pretrained`."
+        message = (
+            f"`processing_class` is {_shown(parts.processing_class)}, which cannot be saved with the model; give an "
+            "object, for example a tokenizer made by `AutoTokenizer.from_pretrained`."
         )
-    if parts.preprocess_logits_for_metrics is not None and not callable(parts.preprocess_logits_for_metrics):
-        raise InputTypeError(
-            f"`preprocess_logits_for_metrics` is {_shown(parts.preprocess_logits_for_metrics)}; give a function that "
-            "takes logits and labels and returns what the metrics get as predictions."
-        )
+        if parts.args.save_strategy != "no":
+            raise InputTypeError(message)
+        logger.warning(message)
     optimizer_class = parts.optimizer_cls_and_kwargs
     if optimizer_class is not None and not (
-        isinstance(optimizer_class, list | tuple)
+        isinstance(optimizer_class, tuple)
         and len(optimizer_class) == 2
         and callable(optimizer_class[0])
         and isinstance(optimizer_class[1], Mapping)
@@ -623,7 +658,7 @@ def _check_kinds(parts: Parts) -> None:
 
 def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
     """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return [(argument, data)]
     if not data:
         logger.warning(

@@ -473,7 +473,7 @@ def metrics(prediction):
     ("after", "match"),
     [
         ([metrics], "`compute_loss_func` cannot be called with"),
-        ([None, []], "`compute_metrics` is a list, as `callbacks` are"),
+        ([None, [transformers.TrainerCallback()]], "`compute_metrics` is a list of callbacks"),
     ],
 )
 def test_old_positional_arguments_are_rejected(after, match, tmp_path):

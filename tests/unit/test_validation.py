@@ -127,8 +127,26 @@ def test_metric_for_best_model_must_exist(tmp_path):
     assert trainer.state.epoch == 1
 
 
-def test_collator_must_be_callable(tmp_path):
-    refused(tmp_path, "It is a str; give one", TypeError, parts={"data_collator": "pad"})
+@pytest.mark.parametrize(
+    ("collator", "match"),
+    [
+        ("pad", "It is a str; give one"),
+        (transformers.DefaultDataCollator, "`data_collator` is the class DefaultDataCollator; give an instance"),
+    ],
+)
+def test_collator_must_make_batches(collator, match, tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"data_collator": collator})
+    with pytest.raises(TypeError, match=match):
+        trainer.train()
+
+
+class BatchOfPoints(dict):
+    def __init__(self, given):
+        super().__init__(given if isinstance(given, dict) else transformers.default_data_collator(given))
+
+
+def test_class_of_batches_is_a_collator(tmp_path):
+    assert toy_trainer(tmp_path, parts={"data_collator": BatchOfPoints}, max_steps=2).train().global_step == 2
 
 
 @pytest.mark.parametrize(
@@ -161,7 +179,6 @@ def test_string_instead_of_number_is_rejected(name, value, match, tmp_path):
         ("gradient_accumulation_steps", 0, "an integer of 1 or more"),
         ("per_device_train_batch_size", -1, "an integer of 1 or more"),
         ("learning_rate", float("nan"), "a number of 0 or more"),
-        ("learning_rate", float("inf"), "a number of 0 or more"),
         ("adam_beta1", float("nan"), "a number"),
         ("max_grad_norm", float("nan"), "a number"),
         ("num_train_epochs", -1, "a number of 0 or more"),
@@ -189,25 +206,92 @@ def test_zero_epochs_with_max_steps(tmp_path):
             {"optimizers": (None, torch.optim.lr_scheduler.StepLR)},
             r"`optimizers` is \(NoneType, StepLR\); give a tuple",
         ),
-        ({"data_collator": transformers.DefaultDataCollator}, "`data_collator` is the class DefaultDataCollator; giv"),
-        ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
         ({"model": "bert"}, r"`model` is 'bert', and not a model; load it, .*from_pretrained\('bert'\)"),
         ({"loggers": "wandb"}, r"`loggers` holds 'wandb'; give .*CSVLogger.*, or set .* `report_to='wandb'`"),
-        ({"processing_class": "bert"}, "`processing_class` is 'bert'; give an object"),
-        ({"train_dataset": "train.csv"}, r"a string, not data; load it.*load_dataset\('csv', data_files='train.csv'"),
-        ({"train_dataset": "imdb"}, r"a string, not data; load it.*load_dataset\('imdb', split='train'\)"),
-        ({"train_dataset": {"train": Points(2), "test": Points(2)}}, r"a dict of train, test; .*dataset\['train'\]"),
-        ({"train_dataset": {"x": [1, 2]}}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
-        ({"train_dataset": pandas.DataFrame({"x": [1]})}, r"a DataFrame of pandas; convert it"),
-        ({"train_dataset": (one for one in ())}, "`train_dataset` is a generator, which can be read once"),
-        ({"train_dataset": iter([{"x": 1}])}, "`train_dataset` is a list_iterator, which can be read once"),
-        ({"train_dataset": {1, 2}}, "`train_dataset` is a set, which has no order; give a list of its examples"),
-        ({"train_dataset": Points}, "is the class Points; give a data set"),
-        ({"eval_dataset": {"a": Points(2), "b": 3}}, r"`eval_dataset\['b'\]` is the number 3; give a data set"),
     ],
 )
 def test_part_of_wrong_type_is_rejected(parts, match, tmp_path):
     refused(tmp_path, match, TypeError, parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ("train.csv", r"a string, not data; load it.*load_dataset\('csv', data_files='train.csv'"),
+        ("imdb", r"a string, not data; load it.*load_dataset\('imdb', split='train'\)"),
+        ({"train": Points(2), "test": Points(2)}, r"a dict of train, test; .*dataset\['train'\]"),
+        ({"x": [1, 2]}, r"the columns x; make a set of them with `datasets.Dataset.from_dict`"),
+        (pandas.DataFrame({"x": [1]}), r"a DataFrame of pandas; convert it"),
+        ((one for one in ()), "`train_dataset` is a generator, which can be read once"),
+        (iter([{"x": 1}]), "`train_dataset` is a list_iterator, which can be read once"),
+        ({1, 2}, "`train_dataset` is a set, which has no order; give a list of its examples"),
+        (Points, "is the class Points; give a data set"),
+    ],
+)
+def test_what_no_loader_can_read_is_rejected(data, match, tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data}, max_steps=1)
+    with pytest.raises(TypeError, match=match):
+        trainer.train()
+
+
+def test_processing_class_that_cannot_be_saved(tmp_path, caplog):
+    match, parts = "`processing_class` is 'bert', which cannot be saved with the model", {"processing_class": "bert"}
+    refused(tmp_path, match, TypeError, parts=parts, save_strategy="epoch")
+    assert toy_trainer(tmp_path, parts=parts, max_steps=1).train().global_step == 1
+    assert match in caplog.text
+
+
+@pytest.mark.parametrize("name", ["compute_metrics", "preprocess_logits_for_metrics"])
+def test_function_of_metrics_is_checked_where_an_evaluation_needs_it(name, tmp_path):
+    match = f"`{name}` is a str, which cannot be called"
+    parts = {"compute_metrics": lambda prediction: {}, name: "accuracy"}
+    refused(tmp_path, match, TypeError, parts=parts, eval_strategy="epoch")
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=1)
+    trainer.train()
+    with pytest.raises(TypeError, match=match):
+        trainer.evaluate()
+
+
+def test_evaluation_set_that_no_loader_can_read_is_rejected_where_it_is_read(tmp_path):
+    sets, match = {"a": Points(2), "b": 3}, r"`eval_dataset\['b'\]` is the number 3; give a data set"
+    refused(tmp_path, match, TypeError, parts={"eval_dataset": sets}, eval_strategy="steps")
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": sets}, max_steps=1)
+    trainer.train()
+    with pytest.raises(TypeError, match="`eval_dataset` is the number 3"):
+        trainer.evaluate()
+
+
+def test_data_that_only_the_user_reads_may_be_anything(tmp_path):
+    class OwnLoaders(portico.Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(next(iter(self.train_dataset.values())), batch_size=2)
+
+        def get_eval_dataloader(self, eval_dataset=None):
+            return torch.utils.data.DataLoader(Points(4), batch_size=2)
+
+    parts = {"train_dataset": {"a": Points(4), "b": Points(6)}, "eval_dataset": "dev.csv"}
+    trainer = toy_trainer(tmp_path, OwnLoaders, parts=parts, max_steps=1, eval_strategy="steps")
+    trainer.train()
+    assert "eval_loss" in trainer.evaluate()
+
+
+class ByNumber(dict):
+    """Rows by number, and their names as keys."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return Points(6)[index] if isinstance(index, int) else super().__getitem__(index)
+
+
+class WithPositions(Points):
+    iloc = columns = property(lambda self: self.x)
+
+
+@pytest.mark.parametrize("data", [ByNumber(a=1), WithPositions(6), pandas.Series([Points(6)[i] for i in range(6)])])
+def test_data_that_only_look_like_a_table_are_read(data, tmp_path):
+    assert toy_trainer(tmp_path, parts={"train_dataset": data}, max_steps=2).train().global_step == 2
 
 
 PARTS = [name for name in inspect.signature(portico.Trainer.__init__).parameters if name != "self"]
@@ -217,10 +301,11 @@ WRONG_VALUES = [3, 2.5, True, "text", ["text"], {"a": 1}]
 @pytest.mark.parametrize("value", WRONG_VALUES, ids=str)
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_of_every_wrong_kind_is_rejected_by_name(name, value, tmp_path):
-    model = {"model": None} if name == "model_init" else {}
+    parts = {"compute_metrics": lambda prediction: {}} | ({"model": None} if name == "model_init" else {})
     name = {"tokenizer": "processing_class"}.get(name, name)
+    steps = dict.fromkeys(("eval_strategy", "save_strategy"), "steps")
     with pytest.raises(portico.InputError, match=rf"`{name}[`=\[]"):
-        toy_trainer(tmp_path, parts={**model, name: value}, max_steps=1, eval_strategy="steps").train()
+        toy_trainer(tmp_path, parts={**parts, name: value}, max_steps=1, **steps).train()
 
 
 @pytest.mark.parametrize("value", [2.5, -3, "text", ["text"], {"a": 1}], ids=str)
@@ -348,6 +433,24 @@ STEPS = {"eval_strategy": "steps"}
 def test_refusal_of_transformers_shows_the_arguments(arguments, match, tmp_path):
     with pytest.raises(portico.InputError, match=match):
         portico.TrainingArguments(tmp_path, use_cpu=True, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "effect"),
+    [
+        ("label_smoothing_factor", 2, "rewards wrong labels"),
+        ("max_grad_norm", -1, "gradients are not clipped"),
+        ("eval_steps", -5, "counts as its absolute value"),
+        ("save_total_limit", 0, "no checkpoint is deleted"),
+        ("learning_rate", float("inf"), "weights become NaN"),
+        ("greater_is_better", "yes!", "it counts as True"),
+        ("prediction_loss_only", [], "it counts as False"),
+    ],
+)
+def test_unusual_value_that_transformers_takes_is_warned_of(name, value, effect, tmp_path, caplog):
+    toy_trainer(tmp_path, **{name: value})
+    (warning,) = [record.getMessage() for record in caplog.records if f"`{name}=" in record.getMessage()]
+    assert effect in warning
 
 
 def test_error_of_a_script_that_mentions_no_argument_stays_as_it_is(tmp_path, monkeypatch):

@@ -192,7 +192,7 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
             _delete(Path(checkpoint))
 
 
-def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, last_step: int) -> None:
+def rotate_checkpoints(run_folder: str, *, limit: float | None, best: str | None, last_step: int) -> None:
     """Delete the oldest checkpoints beyond ``limit``, but never the newest or ``best``.
 
     Steps give the order; those above ``last_step``, the step of the run, are from an earlier run and oldest.
@@ -202,11 +202,15 @@ def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, 
     """
     steps = steps_of_checkpoints(Path(run_folder))
     checkpoints = sorted(steps, key=lambda path: (steps[path] <= last_step, steps[path]))
-    if limit is None or not 0 < limit < len(checkpoints):
+    # Compared only: transformers takes any number.
+    if limit is None or limit <= 0 or len(checkpoints) <= limit:
         return
-    kept = {checkpoints[-1]} | ({Path(best)} if best is not None else set())
-    surplus = max(len(checkpoints) - max(limit, len(kept)), 0)
-    for checkpoint in [checkpoint for checkpoint in checkpoints if checkpoint not in kept][:surplus]:
+    protected = {checkpoints[-1]} | ({Path(best)} if best is not None else set())
+    num_to_keep = max(limit, len(protected))
+    deletable = [checkpoint for checkpoint in checkpoints if checkpoint not in protected]
+    for num_deleted, checkpoint in enumerate(deletable):
+        if len(checkpoints) - num_deleted <= num_to_keep:
+            break
         _delete(checkpoint)
 
 

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import nn
 
 from portico.compat.lightning import quiet_lightning
-from portico.compat.transformers import HFTrainingArguments, is_in_notebook
+from portico.compat.transformers import HFTrainingArguments, is_in_notebook, logger
 from portico.distributed.processes import is_batch_script, launched_processes
 from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
 from portico.errors import InputError
@@ -209,11 +209,12 @@ def resolve_strategy(args: HFTrainingArguments) -> Strategy:
 
 
 def _precision(args: HFTrainingArguments) -> str:
-    if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
-        raise InputError(
-            "`fp16=True` means float16, in which Lightning does not compute on a CPU; set `bf16=True` with "
-            "`use_cpu=True`, or leave both out for float32."
+    if args.fp16 and not args.bf16 and (args.use_cpu or not torch.accelerator.is_available()):
+        logger.warning_once(
+            "`fp16=True` has no effect on a CPU, which trains in float32, as under transformers; for mixed precision "
+            "set `bf16=True` with `use_cpu=True`."
         )
+        return "32-true"
     if args.deepspeed:
         return "32-true"  # the engine casts
     if args.bf16:

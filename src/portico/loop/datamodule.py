@@ -138,6 +138,10 @@ class TrainerDataModule(pl.LightningDataModule):
         self._announced: set[str] = set()
         self._set_up: dict[int, set[str]] = {}  # the user's data modules, and their stages that were set up
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TrainerDataModule":
+        """Return a new data module, of the copied trainer if that is what is copied; a run is not copied."""
+        return type(self)(memo.get(id(self.hf_trainer), self.hf_trainer))
+
     def __str__(self) -> str:
         # Lightning's representation iterates the loaders, which would draw random numbers.
         sets = (("train", self.hf_trainer.train_dataset), ("eval", self.hf_trainer.eval_dataset))

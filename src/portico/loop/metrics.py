@@ -204,15 +204,23 @@ def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMet
 # ---- Checks before training ----
 
 
-def check_metrics(trainer: "TrainerHooks") -> None:
-    """Refuse metrics that cannot be called, or that contradict the training arguments or the model."""
+def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
+    """Refuse metrics that contradict the training arguments or the model and, if they are used, cannot be called."""
     compute_metrics, args = trainer.compute_metrics, trainer.args
     if compute_metrics is None:
         return
+    preprocess = trainer.preprocess_logits_for_metrics
+    if evaluates and preprocess is not None and not callable(preprocess):
+        raise InputTypeError(
+            f"`preprocess_logits_for_metrics` is a {type(preprocess).__name__}, which cannot be called; give a "
+            "function that takes logits and labels and returns what the metrics get as predictions."
+        )
     if isinstance(compute_metrics, _TORCH_METRICS):
         entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
         kinds = {type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)}
         if kinds or not entries:
+            if not evaluates:
+                return
             raise InputError(
                 f"`compute_metrics` is a dict of {', '.join(sorted(kinds)) or 'nothing'}; give a dict of "
                 "`torchmetrics.Metric` by name, at least one, or a function that takes an `EvalPrediction`."
@@ -226,7 +234,7 @@ def check_metrics(trainer: "TrainerHooks") -> None:
         if trainer.scores_logits:
             for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
                 _check_torch_metric(metric, trainer)
-    elif not callable(compute_metrics):
+    elif evaluates and not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
             "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."

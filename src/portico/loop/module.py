@@ -75,8 +75,11 @@ class TrainerModule(pl.LightningModule):
         self.hf_trainer.model_wrapped = wrapped
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrainerModule":
-        """Return a module around a copy of the model: callbacks that average weights copy the module they average."""
-        return type(self)(deepcopy(self.model, memo), self.hf_trainer)
+        """Return a module around a copy of the model, of the same trainer unless the trainer is what is copied.
+
+        Callbacks that average weights copy the module they average, and not its trainer.
+        """
+        return type(self)(deepcopy(self.model, memo), memo.get(id(self.hf_trainer), self.hf_trainer))
 
     @contextmanager
     def staying_on_device(self) -> Iterator[None]:
@@ -159,7 +162,8 @@ class TrainerModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         self.hf_trainer.renew_optimizer_and_scheduler(self.run.plan.max_steps)
-        return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
+        optimizer = self.hf_trainer.optimizer
+        return {"optimizer": optimizer, **scheduler_config(self.hf_trainer.lr_scheduler, optimizer)}
 
     def on_fit_start(self) -> None:
         run = self.run

@@ -134,11 +134,28 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
             overrides.register_module_override(module, "weight", {"optim_bits": 32})
 
 
-def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
+def scheduler_config(scheduler: "Scheduler | None", optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return Lightning's configuration of a scheduler, empty for a scheduler that needs a metric."""
     if scheduler is None or isinstance(scheduler, STEP_AFTER_EVALUATION):
         return {}
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        hf_compat.logger.warning(
+            "The scheduler in `optimizers` was made for another optimizer than the one that trains, so it does not "
+            "change the learning rate of this run; give both in `optimizers`."
+        )
+        return {"lr_scheduler": {"scheduler": _Detached(scheduler, optimizer), "interval": "step"}}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class _Detached:
+    """A scheduler of another optimizer than ``optimizer``, which Lightning would refuse and transformers does not."""
+
+    def __init__(self, scheduler: "Scheduler", optimizer: torch.optim.Optimizer) -> None:
+        self._scheduler = scheduler
+        self.optimizer = optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_scheduler"], name)
 
 
 def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:

@@ -45,9 +45,9 @@ def test_fp16_becomes_16_mixed(tmp_path, monkeypatch):
     assert lightning_placement(args)["precision"] == "16-mixed"
 
 
-def test_fp16_on_cpu_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"`fp16=True` means float16, .* set `bf16=True`"):
-        toy_arguments(tmp_path, fp16=True)
+def test_fp16_on_a_cpu_trains_in_float32_with_a_warning(tmp_path, caplog):
+    assert lightning_placement(toy_arguments(tmp_path, fp16=True))["precision"] == "32-true"
+    assert "`fp16=True` has no effect on a CPU" in caplog.text
 
 
 def test_devices_from_launcher(tmp_path, monkeypatch):

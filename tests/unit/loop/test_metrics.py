@@ -229,7 +229,7 @@ def test_failing_update_names_its_inputs(tmp_path):
 @pytest.mark.parametrize("metrics", [{}, {"a": lambda prediction: {}}])
 def test_dict_of_other_values_is_rejected(metrics, tmp_path):
     with pytest.raises(InputError, match=r"is a dict of (nothing|function); give a dict of `torchmetrics.Metric`"):
-        toy_trainer(tmp_path, parts={"compute_metrics": metrics})
+        toy_trainer(tmp_path, parts={"compute_metrics": metrics}, eval_strategy="epoch")
 
 
 def test_include_for_metrics_with_torchmetrics_is_rejected(tmp_path):

@@ -1,15 +1,17 @@
 """A run as seen by Lightning's callbacks and loggers."""
 
+import copy
 import csv
 
 import pytest
 import torch
+import transformers
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from transformers import TrainerCallback
 
 import portico
-from models import Points, toy_trainer
+from models import Line, Points, toy_arguments, toy_trainer
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -267,3 +269,21 @@ def test_evaluations_can_be_nested(outer, inner, trains, tmp_path):
 def test_a_run_of_no_step_has_a_speed(tmp_path):
     metrics = toy_trainer(tmp_path, num_train_epochs=0).train().metrics
     assert metrics["train_samples_per_second"] == metrics["train_steps_per_second"] == 0
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("trains_before", [False, True])
+def test_copy_of_a_trainer_trains_itself_as_under_transformers(copied, trains_before, tmp_path):
+    observed = []
+    for library in (transformers, portico):
+        args = toy_arguments(tmp_path, library.TrainingArguments, max_steps=3)
+        trainer = library.Trainer(Line(), args, train_dataset=Points(), eval_dataset=Points(6, seed=1))
+        if trains_before:
+            trainer.train()
+        another = copied(trainer)
+        before = trainer.state.global_step
+        losses = [another.train().training_loss, another.evaluate()["eval_loss"], trainer.evaluate()["eval_loss"]]
+        assert trainer.state.global_step == before
+        assert another.state.global_step == 3
+        observed.append((losses, another.model is trainer.model))
+    assert observed[0] == observed[1]

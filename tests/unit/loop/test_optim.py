@@ -64,8 +64,8 @@ def test_optimizer_cls_and_kwargs():
 def test_plateau_is_not_stepped_per_step():
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
     stepping = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    assert scheduler_config(None) == scheduler_config(plateau(optimizer)) == {}
-    assert scheduler_config(stepping) == {"lr_scheduler": {"scheduler": stepping, "interval": "step"}}
+    assert scheduler_config(None, optimizer) == scheduler_config(plateau(optimizer), optimizer) == {}
+    assert scheduler_config(stepping, optimizer) == {"lr_scheduler": {"scheduler": stepping, "interval": "step"}}
 
 
 def test_learning_rate_sources(tmp_path):
