@@ -136,6 +136,10 @@ R = TypeVar("R")
 SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
 
 
+def _unpack(pair: Any) -> Any:
+    return tuple(pair) if isinstance(pair, Iterable) else pair
+
+
 def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
     """Make a trainer method run in worker processes if the strategy launches workers for each call.
 
@@ -310,9 +314,7 @@ class Trainer:
         refuse_unsuitable_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         # transformers unpacks both, whatever holds them.
-        optimizers = tuple(optimizers) if isinstance(optimizers, Iterable) else optimizers
-        if isinstance(optimizer_cls_and_kwargs, Iterable):
-            optimizer_cls_and_kwargs = tuple(optimizer_cls_and_kwargs)
+        optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)

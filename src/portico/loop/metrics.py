@@ -234,7 +234,9 @@ def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
         if trainer.scores_logits:
             for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
                 _check_torch_metric(metric, trainer)
-    elif evaluates and not callable(compute_metrics):
+    elif not callable(compute_metrics):
+        if not evaluates:
+            return
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
             "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
