@@ -100,9 +100,9 @@ it. Meaning and default are those of `transformers`, except for the Lightning fi
 ([corrections](corrections.md)). Trackers have [a page of their own](trackers.md).
 Setting a field without effect logs a warning; a refused value raises an error before any work.
 
-Whatever `transformers` trains with is accepted, with a warning if the effect is hardly wanted (`max_grad_norm=-1`), but
-for two kinds of values: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
-`True`; and `gradient_accumulation_steps` below 1, since a step needs a batch.
+Whatever `transformers` trains with is accepted, with a warning if the effect is hardly wanted (`max_grad_norm=-1`).
+There are two exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
+`True`, and `gradient_accumulation_steps` below 1, since a step needs a batch.
 
 This page is generated from the docstrings: `python docs/training_arguments.py`.
 """

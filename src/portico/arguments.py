@@ -44,6 +44,8 @@ CORRECTIONS: Mapping[str, str] = {
     "nan_losses": "a loss that is NaN or infinite is logged as it is",
     "renamed_weights": "weights that a checkpoint holds under other names than the model's are loaded",
     "resume_by_examples": "a run that is resumed with steps of another size continues after the examples it has seen",
+    "resume_order": "a run that is resumed inside an epoch takes the rest of it in the order in which it had begun",
+    "best_checkpoint": "the best model at the end is the best of those that were saved",
     "resume_at_max_steps": "a run that is resumed after its last step makes no further step",
 }
 
@@ -64,6 +66,11 @@ def correction_names(value: str | Sequence[str] | None) -> list[str]:
                 f"{', '.join(map(repr, CORRECTIONS))}, or 'all'."
             )
     return [name for name in CORRECTIONS if name in names or "all" in names]
+
+
+def metric_key(name: str) -> str:
+    """Return the name of ``metric_for_best_model`` among the metrics of an evaluation."""
+    return name if name.startswith("eval_") else f"eval_{name}"
 
 
 class LightningPlacement:

@@ -25,6 +25,7 @@ from portico.errors import InputError, InputRuntimeError, InputTypeError
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import TrainerState
 
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import Trial
@@ -100,6 +101,8 @@ class SearchedTrainer(Protocol):
     lr_scheduler: Any
     callback_handler: hf_compat.CallbackHandler
     objective: Any
+    args: "TrainingArguments"
+    state: "TrainerState"
     compute_objective: Callable[[dict[str, float]], Any]
     hp_space: "Callable[[Trial], dict[str, Any]]"
 
@@ -204,8 +207,12 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
                 # Optuna draws parameters when they are first requested.
                 trainer.hp_space(trial)
                 trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
-            return _train_and_evaluate(trainer, trial)
+            try:
+                return _train_and_evaluate(trainer, trial)
+            finally:
+                found[trial.number] = {name: getattr(trainer.state, name) for name in _BEST}
 
+        found: dict[int, dict[str, Any]] = {}
         # Nothing is broadcast after a failure: the other processes failed too, or are killed.
         with kill_children_on_error():
             study.optimize(objective, n_trials=n_trials, **optimizing)
@@ -213,7 +220,24 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
         if len(study.directions) > 1:
             return [BestRun(str(best.number), best.values, best.params) for best in study.best_trials]
         best = study.best_trial
+        _adopt_best(trainer, found.get(best.number, {}), best.params)
         return BestRun(str(best.number), study.best_value, best.params)
+
+
+# What the state of a trainer says about its best checkpoint.
+_BEST = ("best_metric", "best_global_step", "best_model_checkpoint")
+
+
+def _adopt_best(trainer: SearchedTrainer, found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+    """Let the state name the best checkpoint of the best trial, and warn that the arguments are the last trial's."""
+    for name, value in found.items():
+        setattr(trainer.state, name, value)
+    if any(getattr(trainer.args, name, value) != value for name, value in params.items()):
+        logger.warning(
+            "The training arguments are those of the last trial of the search, as under transformers; before training "
+            "with them, set those of the best: `for name, value in best.hyperparameters.items(): "
+            "setattr(trainer.args, name, value)`."
+        )
 
 
 def _follow_trials(trainer: SearchedTrainer, survived: type | tuple[type, ...]) -> None:

@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments, refuse_untrainable
+from portico.arguments import TrainingArguments, as_transformers_arguments, metric_key, refuse_untrainable
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
@@ -67,7 +67,7 @@ from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
-from portico.loop.metrics import check_metrics
+from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
 from portico.loop.plain_trainer import PlainTrainerBridge
@@ -84,6 +84,7 @@ from portico.loop.run import (
 from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
+    check_best_metric,
     check_callback,
     check_collator,
     check_examples,
@@ -447,6 +448,14 @@ class Trainer:
         """Return whether a subclass outside of portico defines one of the methods ``names``."""
         return any(not getattr(type(self), name).__module__.startswith("portico.") for name in names)
 
+    def _adds_metrics(self) -> bool:
+        """Return whether code of the user may add metrics to those of the evaluation of each set."""
+        kinds = [type(callback) for callback in self.callback_handler.callbacks]
+        events = [kind.on_evaluate for kind in kinds if not kind.__module__.startswith(("portico.", "transformers."))]
+        return self._overrides("evaluate", "_evaluate") or any(
+            event is not TrainerCallback.on_evaluate for event in events
+        )
+
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
         self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
@@ -792,6 +801,8 @@ class Trainer:
             plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
         if self.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
             start = self.corrections.after_last_step(plan, start)
+        check_best_metric(self.args, self.eval_dataset, adds_metrics=self._adds_metrics())
+        self.corrections.warn_of_steps_without_checkpoint()
         self.callback_handler.train_dataloader = loader
         run = TrainingRun(
             self,
@@ -886,6 +897,7 @@ class Trainer:
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop_and_update_metrics(metrics)
         self.log(metrics)
+        self.corrections.warn_of_unsaved_best()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         run_folder = self._get_output_dir(trial)
@@ -1465,18 +1477,15 @@ class Trainer:
         """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
         self.save_model(str(folder), _internal_call=True)
         self.accelerator.wait_for_everyone()
-        best = run_folder / f"checkpoint-{self.state.best_global_step}"
-        if self.state.best_global_step and (best.name == folder.name or best.exists()):
+        best = run_folder / f"checkpoint-{self.corrections.best_step()}"
+        if best.name == folder.name or best.exists():
             self.state.best_model_checkpoint = str(best)
         if not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
             self._save_scaler(str(folder))
             self._save_rng_state(str(folder))
             if self.module.run is not None:
-                self.module.run.save_stream_position(str(folder))
-                position = self.module.run.position()
-                if self.args.should_save and position is not None:
-                    resume.save_position(str(folder), position)
+                self.module.run.save_position(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(folder / STATE_FILE))
@@ -1517,15 +1526,20 @@ class Trainer:
         return True
 
     def _metric_for_best_model(self, metrics: dict[str, float]) -> float:
-        name = self.args.metric_for_best_model or "loss"
-        key = name if name.startswith("eval_") else f"eval_{name}"
+        key = metric_key(self.args.metric_for_best_model or "loss")
         if key not in metrics:
             raise InputKeyError(
                 f"The `metric_for_best_model` training argument is set to '{key}', which is not found in the "
                 f"evaluation metrics. The available evaluation metrics are: {list(metrics)}. Consider changing the "
                 "`metric_for_best_model` via the TrainingArguments. Or let `compute_metrics` return it."
             )
-        return metrics[key]
+        value = metrics[key]
+        if np.ndim(value):
+            raise InputTypeError(
+                f"`{key}` is a {type(value).__name__} of shape {list(np.shape(value))}, which cannot be compared as "
+                "`metric_for_best_model`; let `compute_metrics` return a number under that name, or set another one."
+            )
+        return value
 
     def _save_rng_state(self, output_dir: str) -> None:
         resume.save_rng_state(output_dir, self.args)
@@ -1611,6 +1625,8 @@ class Trainer:
     def _load_callback_state(self) -> None:
         if self.args.restore_callback_states_from_checkpoint:
             self.control = writer.restore_callback_states(self.callback_handler, self.control, self.state)
+        else:
+            writer.warn_of_reset_callbacks(self.callback_handler, self.control, self.state)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         weights.warn_about_key_mismatch(self.model, load_result)
@@ -1674,7 +1690,9 @@ class Trainer:
 
     def record_in_history(self, logs: dict[str, float]) -> dict[str, float]:
         """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
-        self.state.log_history.append({**logs, "step": self.state.global_step})
+        # A metric of several values is an array, of which a checkpoint could not be written.
+        plain = {key: value if isinstance(value, int | float) else plain_values(value) for key, value in logs.items()}
+        self.state.log_history.append({**plain, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         return {key: value for key, value in logs.items() if isinstance(value, int | float)}
 
@@ -1690,6 +1708,7 @@ class Trainer:
         """Write ``metrics`` to ``{split}_results.json`` and, if ``combined``, to ``all_results.json``."""
         if not self.is_world_process_zero():
             return
+        metrics = plain_values(metrics)
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         written, everything = folder / f"{split}_results.json", folder / "all_results.json"

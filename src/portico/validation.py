@@ -39,6 +39,7 @@ from portico.arguments import (
     adopt_arguments,
     argument_rules,
     correction_names,
+    metric_key,
     refuse_wrong_kinds,
     warn_of_other_kinds,
 )
@@ -57,7 +58,7 @@ from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.sequence import check_sequences
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
-from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
+from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.observers import RunOptions
 from portico.rules import Rule
 from portico.trust.names import LIGHTNING_LOGGERS, imported
@@ -665,6 +666,26 @@ def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
             "`%s` is an empty dict, so an evaluation measures nothing; put sets into it, by name.", argument
         )
     return [(f"{argument}[{name!r}]", one) for name, one in data.items()]
+
+
+def check_best_metric(args: TrainingArguments, eval_dataset: object, *, adds_metrics: bool) -> None:
+    """Refuse a ``metric_for_best_model`` that no evaluation of several sets has, before the training.
+
+    The names of their metrics begin with ``eval_`` and the name of the set. A metric that code of the user may add
+    (``adds_metrics``) is not refused.
+    """
+    name = args.metric_for_best_model
+    is_compared = args.eval_strategy != "no" and (args.load_best_model_at_end or args.save_strategy == "best")
+    if name is None or not is_compared or adds_metrics or not isinstance(eval_dataset, dict) or not eval_dataset:
+        return
+    key = metric_key(name)
+    if not any(key.startswith(f"eval_{each}_") for each in eval_dataset):
+        first = next(iter(eval_dataset))
+        raise InputKeyError(
+            f"`metric_for_best_model={name!r}` means `{key}`, which evaluations of several sets do not have: their "
+            f"metrics begin with {', '.join(f'`eval_{each}_`' for each in eval_dataset)}; set it to the metric of one "
+            f"set, for example `metric_for_best_model='{first}_loss'`."
+        )
 
 
 def check_parts(parts: Parts) -> None:

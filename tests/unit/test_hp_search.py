@@ -311,3 +311,20 @@ def test_unknown_direction_is_rejected(direction):
         InputError, match=r"Unknown `direction=.*`; set it to 'minimize' or 'maximize', or to a list with one"
     ):
         checked_directions(direction)
+
+
+def test_state_names_the_best_trial_and_other_arguments_are_announced(tmp_path, caplog):
+    steps = dict.fromkeys(("eval_strategy", "save_strategy"), "steps")
+    trainer = searching(tmp_path, **steps, eval_steps=2, save_steps=2, load_best_model_at_end=True)
+    chosen = iter([1e-1, 1e-3, 1e-5])
+
+    def space(trial):
+        rate = next(chosen)
+        return {"learning_rate": trial.suggest_float("learning_rate", rate, rate)}
+
+    best = trainer.hyperparameter_search(hp_space=space, n_trials=3, direction="minimize", backend="optuna")
+    assert best.hyperparameters["learning_rate"] == 1e-1
+    assert trainer.state.best_model_checkpoint == str(tmp_path / f"run-{best.run_id}" / "checkpoint-2")
+    assert trainer.state.best_metric == best.objective
+    assert trainer.args.learning_rate == 1e-5
+    assert "training arguments are those of the last trial" in caplog.text

@@ -127,6 +127,46 @@ def test_metric_for_best_model_must_exist(tmp_path):
     assert trainer.state.epoch == 1
 
 
+SEVERAL = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
+@pytest.mark.parametrize("metric", [None, "loss", "noon_loss"])
+def test_best_metric_of_several_sets_is_checked_before_the_first_step(metric, tmp_path):
+    sets = {"day": Points(4), "night": Points(4)}
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": sets}, metric_for_best_model=metric, **SEVERAL)
+    match = r"begin with `eval_day_`, `eval_night_`; set it to .*`metric_for_best_model='day_loss'`"
+    with pytest.raises(portico.InputError, match=match):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+class Average(transformers.TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        metrics["eval_loss"] = metrics.get("eval_night_loss", 0)
+
+
+def test_best_metric_that_a_callback_adds_is_not_refused(tmp_path):
+    parts = {"eval_dataset": {"day": Points(4), "night": Points(4)}, "callbacks": [Average()]}
+    trainer = toy_trainer(tmp_path, parts=parts, metric_for_best_model="loss", **SEVERAL)
+    trainer.train()
+    assert trainer.state.best_metric is not None
+
+
+def test_metric_of_several_values_is_saved_and_cannot_be_the_best(tmp_path):
+    scores = {"per_class": np.array([0.1, 0.2]), "nested": {"a": torch.tensor([1.0])}, "plain": np.float32(0.5)}
+    steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: scores}, **steps)
+    trainer.train()
+    trainer.save_metrics("eval", trainer.evaluate())
+    (logs,) = [logs for logs in trainer.state.log_history if "eval_per_class" in logs][:1]
+    assert logs["eval_per_class"] == [0.1, 0.2]
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
+    parts = {"compute_metrics": lambda prediction: scores}
+    trainer = toy_trainer(tmp_path, parts=parts, metric_for_best_model="per_class", **steps)
+    with pytest.raises(TypeError, match=r"`eval_per_class` is a ndarray of shape \[2\], which cannot be compared"):
+        trainer.train()
+
+
 @pytest.mark.parametrize(
     ("collator", "match"),
     [

@@ -33,8 +33,9 @@ from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
 POSITION_FILE = "portico_position.json"
+EPOCH_START_FILE = "portico_epoch_start.pth"
 # The files of a checkpoint that transformers does not write.
-OWN_FILES = (MANIFEST_FILE, POSITION_FILE)
+OWN_FILES = (MANIFEST_FILE, POSITION_FILE, EPOCH_START_FILE)
 STATE_FILE = "trainer_state.json"
 _NOT_NEWER = ", although it is not newer than the manifest"
 _NO_STATE = f"{STATE_FILE} is missing"

@@ -7,6 +7,7 @@ import json
 import random
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -22,6 +23,7 @@ from transformers import CONFIG_NAME, TrainerState
 from portico.checkpoint.engine_files import load_engine
 from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
+    EPOCH_START_FILE,
     MANIFEST_FILE,
     POSITION_FILE,
     STATE_FILE,
@@ -41,7 +43,7 @@ from portico.checkpoint.sharded import (
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
-from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard
+from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
 from portico.trust.files import UnpicklingError, load_tensors
@@ -364,6 +366,61 @@ def set_rng_states(states: dict[str, Any], args: HFTrainingArguments) -> None:
     torch.random.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
         hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+
+
+@dataclass(frozen=True)
+class EpochStart:
+    """What the order of an epoch is drawn from: the generators, before its loader is iterated.
+
+    Args:
+        rng_states: Of Python's, numpy's and torch's own generators.
+        generators: States of the generators that the loader and its samplers hold.
+    """
+
+    rng_states: dict[str, Any]
+    generators: list[Any]
+
+    @classmethod
+    def of(cls, loader: Any, args: HFTrainingArguments) -> "EpochStart":
+        return cls(present_rng_states(args), [_state_of(generator) for generator in generators_of(loader)])
+
+    def save(self, folder: str, loader: Any) -> None:
+        """Write it into ``folder``, with the present states of the generators of ``loader``."""
+        present = [_state_of(generator) for generator in generators_of(loader)]
+        content = {"rng_states": self.rng_states, "generators": self.generators, "present": present}
+        torch.save(content, Path(folder) / EPOCH_START_FILE)
+
+
+def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_inside_epoch: bool) -> bool:
+    """Set the generators to their states at the start of the epoch, or before the next; return whether it is known."""
+    file = Path(folder) / EPOCH_START_FILE
+    if not has_file(Path(folder), EPOCH_START_FILE):
+        return False
+    with hf_compat.safe_globals(), reading(file):
+        saved = load_tensors(file)
+        generators = generators_of(loader)
+        states = saved["generators" if is_inside_epoch else "present"]
+        if is_inside_epoch:
+            set_rng_states(saved["rng_states"], args)
+        if len(states) == len(generators):
+            for generator, state in zip(generators, states, strict=True):
+                _set_state(generator, state)
+    return len(states) == len(generators)
+
+
+def _state_of(generator: Generator) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+
+
+def _set_state(generator: Generator, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.bit_generator.state = state
 
 
 def save_stream_position(folder: str, loader: object, num_batches: int) -> None:

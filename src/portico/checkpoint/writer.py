@@ -402,3 +402,23 @@ def restore_callback_states(handler: CallbackHandler, control: TrainerControl, s
         if same:
             logger.info("Callback states were restored from the checkpoint.")
     return control
+
+
+def warn_of_reset_callbacks(handler: CallbackHandler, control: TrainerControl, state: TrainerState) -> None:
+    """Warn about callbacks whose state in a checkpoint is not restored, such as a patience partly used up."""
+    stored = cast("dict[str, Any]", state.stateful_callbacks)
+    for callback in exportable_callbacks(handler, control):
+        name = type(callback).__name__
+        saved = stored.get(name)
+        attributes = saved.get("attributes", {}) if isinstance(saved, dict) else {}
+        present = callback.state().get("attributes", {})
+        lost = [
+            f"`{key}` is {present[key]!r} again, and {value!r} in the checkpoint"
+            for key, value in attributes.items()
+            if key in present and present[key] != value
+        ]
+        if lost and not isinstance(callback, TrainerControl):
+            logger.warning(
+                f"`{name}` starts afresh in the resumed run, as under transformers: {', '.join(lost)}; to continue "
+                "with the states of the callbacks set `restore_callback_states_from_checkpoint=True`."
+            )

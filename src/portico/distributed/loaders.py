@@ -6,6 +6,7 @@ same moments. Both come from accelerate (``data_loader.py``), which ``transforme
 """
 
 import math
+import random
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from tqdm.auto import tqdm
 
 from portico import observers
@@ -40,6 +42,7 @@ _CARRIED_OPTIONS = (
     "generator",
     "in_order",
 )
+Generator = torch.Generator | np.random.Generator | random.Random
 _END = object()
 # Number of indices of a random order that are converted to Python numbers at a time.
 _DRAWN_TOGETHER = 4096
@@ -177,12 +180,9 @@ class DataLoaderShard(DataLoader[Any]):
         """Set ``epoch`` on every sampler, and on the dataset if it supports epochs."""
         self.epoch = epoch
         # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches the inner sampler.
-        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
-        while sampler is not None:
+        for sampler in samplers_of(self):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-            inner = getattr(sampler, "batch_sampler", None)
-            sampler = inner if inner is not None else getattr(sampler, "sampler", None)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
@@ -299,6 +299,34 @@ def given_batch_size(data: object) -> int | None:
         return None
     batches: Any = data.sampler if isinstance(data.sampler, BatchSampler) else data.batch_sampler
     return data.batch_size or getattr(batches, "batch_size", None)
+
+
+def samplers_of(loader: "DataLoader[Any]") -> list[Any]:
+    """Return the samplers of ``loader``, each followed by the sampler that it reads."""
+    samplers: list[Any] = []
+    sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while sampler is not None:
+        samplers.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = inner if inner is not None else getattr(sampler, "sampler", None)
+    return samplers
+
+
+def generators_of(loader: "Loader") -> list[Generator]:
+    """Return the generators that ``loader`` and its samplers hold, in an order that a new loader has too."""
+    owners = [loader, *samplers_of(loader)] if isinstance(loader, DataLoader) else []
+    values = [value for owner in owners for value in vars(owner).values()]
+    return list(dict.fromkeys(value for value in values if isinstance(value, Generator)))
+
+
+def sampler_of_its_own_order(loader: "Loader") -> Any:
+    """Return the sampler whose order depends on more than seed and epoch, ``None`` if there is none."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    samplers = samplers_of(loader)
+    if any(isinstance(sampler, SequentialSampler) or hasattr(sampler, "set_epoch") for sampler in samplers):
+        return None
+    return samplers[-1]
 
 
 def num_own_shares(loader: "DataLoader[Any]") -> int:

@@ -10,20 +10,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from portico.arguments import correction_names
-from portico.checkpoint.resume import saved_position
+from portico.arguments import correction_names, metric_key
+from portico.checkpoint.resume import restore_order, saved_position
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.loaders import (
     DataLoaderDispatcher,
     DataLoaderShard,
+    generators_of,
     num_examples_in_round,
+    sampler_of_its_own_order,
     skip_first_examples,
 )
 from portico.distributed.sharding import IterableDatasetShard
@@ -224,19 +227,22 @@ class Corrections:
         """Whether losses that are NaN or infinite are left out of the logs."""
         return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self._names
 
-    def filters(self, loss: torch.Tensor) -> bool:
-        """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
+    def filters(self, loss: torch.Tensor, inputs: "Batch") -> bool:
+        """Return whether transformers logs another loss in place of ``loss`` of ``inputs``: it is NaN or infinite."""
         if not (self.filters_losses or self._trainer.args.stop_on_nan) or math.isfinite(loss.item()):
             return False
         self._has_diverged = True
         if self._trainer.accelerator.data_parallel_size == 1:
             self.stop_if_diverged()
-        if self.filters_losses:
+        if self.filters_losses and "nan_losses" not in self._warned:
+            given = _not_finite(inputs)
+            cause = f", as are values of {', '.join(map(repr, given))} in the batch" if given else ""
+            cure = "remove them from the data" if given else "lower `learning_rate` or `max_grad_norm`"
             self.warn(
                 "nan_losses",
-                f"The loss of step {self._trainer.state.global_step + 1} is {loss.item()}, and transformers logs the "
-                "mean of the losses since the last log in its place, 0.0 if there are none",
-                "lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log it ",
+                f"The loss of step {self._trainer.state.global_step + 1} is {loss.item()}{cause}, and transformers "
+                "logs the mean of the losses since the last log in its place, 0.0 if there are none",
+                f"{cure}, set `stop_on_nan=True` to stop there, or to log it ",
             )
         return self.filters_losses
 
@@ -289,13 +295,23 @@ class Corrections:
         by_steps = (0 if is_stream else point.epoch, num_batches * size)
         if position == by_steps:
             return plan, point
-        self.warn(
-            "resume_by_examples",
-            f"The run of the checkpoint had seen {num_examples} examples of epoch {epoch} (counted from 0), and "
-            f"transformers, which counts steps, skips {by_steps[1]} examples of epoch {by_steps[0]}",
-            "set `gradient_accumulation_steps` or `per_device_train_batch_size` so that a step has as many examples "
-            "as there, or to continue after the examples it had seen ",
-        )
+        if is_stream and epoch:
+            message = (
+                f"The checkpoint was written after {num_examples} examples of pass {epoch + 1} over the stream, and "
+                "transformers, which counts steps as if a stream never ended, skips "
+                f"{by_steps[1]} examples of the first"
+            )
+            advice = ""
+        else:
+            message = (
+                f"The run of the checkpoint had seen {num_examples} examples of epoch {epoch} (counted from 0), and "
+                f"transformers, which counts steps, skips {by_steps[1]} examples of epoch {by_steps[0]}"
+            )
+            advice = (
+                "set `gradient_accumulation_steps` or `per_device_train_batch_size` so that a step has as many "
+                "examples as there, or "
+            )
+        self.warn("resume_by_examples", message, f"{advice}to continue after the examples it had seen ")
         if "resume_by_examples" not in self:
             return plan, point
         options = {"is_stream": is_stream, "by_epochs": args.max_steps <= 0, "drop_last": args.dataloader_drop_last}
@@ -324,6 +340,67 @@ class Corrections:
             return None if is_stream else (epoch, 0)
         return epoch, num_examples
 
+    # Checkpoints
+
+    def warn_of_steps_without_checkpoint(self) -> None:
+        """Warn before a training that evaluates more often than it saves, and loads the best model at its end."""
+        state, args = self._trainer.state, self._trainer.args
+        by_steps = args.eval_strategy == args.save_strategy == "steps"
+        if args.load_best_model_at_end and by_steps and state.eval_steps != state.save_steps:
+            self.warn(
+                "best_checkpoint",
+                f"There is an evaluation every {state.eval_steps} steps and a checkpoint every {state.save_steps}: if "
+                "the best evaluation falls between two checkpoints, `load_best_model_at_end` loads no checkpoint or "
+                "that of an earlier best, as under transformers",
+                "make `save_steps` equal to `eval_steps`, or to load the best of the checkpoints ",
+            )
+
+    def best_step(self) -> float | None:
+        """Return the step of the best evaluation, or of the best among the saved ones if that is corrected."""
+        state, args = self._trainer.state, self._trainer.args
+        if "best_checkpoint" not in self or args.metric_for_best_model is None:
+            return state.best_global_step
+        key = metric_key(args.metric_for_best_model)
+        measured = {logs["step"]: logs[key] for logs in state.log_history if key in logs}
+        saved = Path(state.best_model_checkpoint or "").name
+        best = next((step for step in measured if saved == f"checkpoint-{step}"), None)
+        current = state.global_step
+        if current not in measured:
+            return best
+        is_better = np.greater if args.greater_is_better else np.less
+        return current if best is None or is_better(measured[current], measured[best]) else best
+
+    def warn_of_unsaved_best(self) -> None:
+        """Warn at the end of a training if the model with the best evaluation was not saved."""
+        state, args = self._trainer.state, self._trainer.args
+        loaded = Path(state.best_model_checkpoint).name if state.best_model_checkpoint else None
+        if args.load_best_model_at_end and state.best_global_step and loaded != f"checkpoint-{state.best_global_step}":
+            model = loaded or f"step {state.global_step}, the last"
+            self.warn(
+                "best_checkpoint",
+                f"The best evaluation was at step {state.best_global_step}, of which there is no checkpoint, so the "
+                f"model at the end is that of {model}, as under transformers",
+                "to load the best of the checkpoints ",
+            )
+
+    def restore_order(self, checkpoint: str, loader: "Loader", epoch: int, *, is_inside_epoch: bool) -> None:
+        """Let the rest of a resumed epoch have the order in which it had begun, if that is corrected."""
+        args = self._trainer.args
+        sampler = sampler_of_its_own_order(loader)
+        is_known = "resume_order" in self and restore_order(checkpoint, loader, args, is_inside_epoch=is_inside_epoch)
+        # A new sampler begins the first epoch as the earlier one did.
+        differs = is_inside_epoch or generators_of(loader)
+        if is_known or sampler is None or not epoch or not differs or args.ignore_data_skip:
+            return
+        message = (
+            f"`{type(sampler).__name__}` draws the order of an epoch from generators that have other states in this "
+            f"resumed run, so epoch {epoch} (counted from 0) may hold examples twice and leave out others"
+        )
+        if "resume_order" in self:
+            logger.warning(f"{message}: {checkpoint} does not hold the states, which transformers does not write.")
+        else:
+            self.warn("resume_order", message)
+
     def after_last_step(self, plan: "RunPlan", point: ResumePoint) -> ResumePoint:
         """Return where to resume a run that ended inside an epoch: after the end, or as in transformers."""
         self.warn(
@@ -332,6 +409,16 @@ class Corrections:
             f"{plan.max_steps}, yet transformers makes one more",
         )
         return ResumePoint(plan.num_train_epochs) if "resume_at_max_steps" in self else point
+
+
+def _not_finite(inputs: "Batch") -> list[str]:
+    """Return the names of inputs that hold NaN or infinity."""
+    tensors = inputs.items() if isinstance(inputs, Mapping) else ()
+    return [
+        name
+        for name, tensor in tensors
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
 
 
 class EvaluationLoss:

@@ -98,7 +98,7 @@ class TorchMetrics:
                 results |= metrics.compute()
         for metrics in self._by_form.values():
             metrics.reset()
-        return {name: _plain(result) for name, result in results.items()}
+        return {name: plain_values(result) for name, result in results.items()}
 
 
 # How metrics take the predictions and labels of N examples with L tokens or labels each, in C classes.
@@ -167,16 +167,16 @@ def _without_synchronisation(metrics: MetricCollection) -> Iterator[None]:
             metric.distributed_available_fn = function
 
 
-def _plain(result: object) -> Any:
+def plain_values(result: object) -> Any:
     """Convert tensors and arrays to values that a log and a JSON file can hold."""
     if isinstance(result, torch.Tensor):
         return result.item() if result.numel() == 1 else result.tolist()
     if isinstance(result, np.ndarray | np.generic):
         return result.item() if result.size == 1 else result.tolist()
     if isinstance(result, Mapping):
-        return {name: _plain(value) for name, value in result.items()}
+        return {name: plain_values(value) for name, value in result.items()}
     if isinstance(result, list | tuple):
-        return [_plain(value) for value in result]
+        return [plain_values(value) for value in result]
     return result
 
 

@@ -288,7 +288,12 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
             if not is_out_of_memory(error):
                 raise
         # As accelerate's `find_executable_batch_size`, which transformers' trainer uses.
-        batch_size = int(batch_size * 0.9)
+        size_before, batch_size = batch_size, int(batch_size * 0.9)
+        if batch_size:
+            hf_compat.logger.warning(
+                f"Memory ran out with batches of {size_before} examples; training starts again with batches of "
+                f"{batch_size} (`auto_find_batch_size=True`), and so do its logs."
+            )
     raise RuntimeError(
         "No executable batch size found, reached zero. Even one example does not fit the memory; set "
         "`activation_checkpointing=True`, shorten the examples, or take a smaller model."

@@ -132,7 +132,7 @@ class RunPlan:
         window = self.gradient_accumulation_steps
         if is_stream:
             skip = num_examples // size
-            num_steps = skip // window + max(self.max_steps - global_step, 0)
+            num_steps = max(skip // window + max(self.max_steps - global_step, 0), self.num_update_steps_per_epoch)
             plan = replace(self, num_update_steps_per_epoch=num_steps, steps_in_epoch=num_steps * window)
             return plan, ResumePoint(epoch, skip, num_examples)
         left = self.num_examples - num_examples

@@ -85,9 +85,11 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
 from portico.checkpoint.resume import (
+    EpochStart,
     load_stream_position,
     portable_rng_states,
     present_rng_states,
+    save_position,
     save_stream_position,
     set_rng_states,
 )
@@ -190,6 +192,7 @@ class TrainingRun:
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
+        self.epoch_start: EpochStart | None = None  # the generators before the order of the epoch was drawn
         self.epoch_loader: Any = self.loader  # of the current epoch; the rest of it after a resume
         self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
@@ -303,6 +306,10 @@ class TrainingRun:
         if isinstance(loader, DataLoaderShard) and trainer.args.save_strategy != "no":
             # A window and the batch after it are fetched before a step that may be saved.
             loader.num_positions_kept = plan.gradient_accumulation_steps + 1
+        if self.checkpoint is not None and self.epoch == self.resume_point.epoch:
+            trainer.corrections.restore_order(self.checkpoint, loader, self.epoch, is_inside_epoch=late_rng)
+        if trainer.args.save_strategy != "no":
+            self.epoch_start = EpochStart.of(loader, trainer.args)
         batches = iter(loader)
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
@@ -362,12 +369,20 @@ class TrainingRun:
         point, size = self.resume_point, num_examples_in_round(self.loader)
         if size is None:
             return None
+        if not has_length(self.loader) and getattr(self.epoch_loader, "end_of_dataloader", False):
+            return self.epoch + 1, 0  # the stream has been read, and how long it was may be unknown
         if self.epoch == point.epoch and point.num_examples_to_skip is not None:
             num_batches = self.num_batches_seen - point.num_batches_to_skip
             return self.epoch, point.num_examples_to_skip + num_batches * size
         return self.epoch, self.num_batches_seen * size
 
-    def save_stream_position(self, folder: str) -> None:
+    def save_position(self, folder: str) -> None:
+        """Write what a resumed run needs to continue in the data."""
+        if self.trainer.args.should_save:
+            if (position := self.position()) is not None:
+                save_position(folder, position)
+            if self.epoch_start is not None:
+                self.epoch_start.save(folder, self.epoch_loader)
         if self.trainer.args.process_index % self.trainer.accelerator.processes_per_batch == 0:
             save_stream_position(folder, self.epoch_loader, self.num_batches_seen)
 
@@ -403,7 +418,7 @@ class TrainingRun:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
         # A loss that is not finite counts as the mean loss since the last log (transformers, `_run_epoch`).
-        if trainer.corrections.filters(loss):
+        if trainer.corrections.filters(loss, inputs):
             since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
             self.tr_loss += self.tr_loss / since_log
         else:

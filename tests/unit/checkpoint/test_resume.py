@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import portico
-from models import toy_arguments, toy_trainer
+from models import Points, toy_arguments, toy_trainer
 from portico.checkpoint.manifest import MANIFEST_FILE
 from portico.checkpoint.resume import find_checkpoint, load_rng_state, read_state, save_rng_state
 from portico.errors import InputError
@@ -151,3 +151,35 @@ def test_loading_rng_without_folder_does_nothing(caplog):
     load_rng_state(None, ALONE)
     assert torch.equal(torch.get_rng_state(), before)
     assert not caplog.text
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_patience_that_starts_afresh_is_announced(restores, tmp_path, caplog):
+    scores = [0.5, 0.4, 0.45, 0.46, 0.47, 0.48, 0.49, 0.5]
+
+    def stopping(**changes):
+        made = toy_trainer(
+            tmp_path,
+            parts={
+                "train_dataset": Points(2),
+                "compute_metrics": lambda prediction: {"score": scores[made.state.global_step - 1]},
+                "callbacks": [transformers.EarlyStoppingCallback(3)],
+            },
+            num_train_epochs=8,
+            eval_strategy="epoch",
+            metric_for_best_model="score",
+            greater_is_better=False,
+            load_best_model_at_end=True,
+            **{"save_strategy": "epoch", **changes},
+        )
+        return made
+
+    whole = stopping()
+    whole.train()
+    assert whole.state.global_step == 5
+    assert "starts afresh" not in caplog.text
+    resumed = stopping(restore_callback_states_from_checkpoint=restores)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert resumed.state.global_step == (5 if restores else 7)
+    told = "`EarlyStoppingCallback` starts afresh in the resumed run" in caplog.text
+    assert told == (not restores)

@@ -427,10 +427,22 @@ def test_nan_warns_once_and_is_logged_as_zero(tmp_path, warnings_of):
     assert logged(trainer)[2] == 0.0
     (warning,) = warnings_of()
     assert warning == (
-        "The loss of step 3 is nan, and transformers logs the mean of the losses since the last log in its place, 0.0 "
-        "if there are none; lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log "
-        "it set `corrections=['nan_losses']`."
+        "The loss of step 3 is nan, as are values of 'labels' in the batch, and transformers logs the mean of the "
+        "losses since the last log in its place, 0.0 if there are none; remove them from the data, set "
+        "`stop_on_nan=True` to stop there, or to log it set `corrections=['nan_losses']`."
     )
+
+
+def test_nan_of_the_model_is_not_blamed_on_the_data(tmp_path, warnings_of):
+    class Diverging(Line):
+        def forward(self, x, labels=None):
+            outputs = super().forward(x, labels)
+            return {**outputs, "loss": outputs["loss"] * math.nan}
+
+    toy_trainer(tmp_path, parts={"model": Diverging()}, max_steps=2).train()
+    (message,) = warnings_of()
+    assert "The loss of step 1 is nan, and transformers logs" in message
+    assert "; lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True`" in message
 
 
 def test_corrected_nan_is_logged(tmp_path, warnings_of):
@@ -536,6 +548,172 @@ def test_position_counted_in_steps_of_another_size_is_announced(sizes, warns, tm
             "that a step has as many examples as there, or to continue after the examples it had seen set "
             "`corrections=['resume_by_examples']`."
         )
+
+
+# Resuming a stream that is iterated again
+
+
+class ShortStream(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(Points(self.size)[index] for index in range(self.size))
+
+
+@pytest.mark.parametrize(("size", "batch"), [(14, 4), (16, 4), (9, 3)])
+def test_stream_resumed_anywhere_ends_like_the_uninterrupted_run(size, batch, tmp_path):
+    def stream_run(folder, **changes):
+        options = {"max_steps": 8, "per_device_train_batch_size": batch, "corrections": "resume_by_examples"}
+        parts = {"train_dataset": ShortStream(size), "eval_dataset": None}
+        return toy_trainer(tmp_path / folder, parts=parts, **options, **changes)
+
+    whole = stream_run("whole", save_strategy="steps", save_steps=1)
+    whole.train()
+    for step in range(1, 8):
+        resumed = stream_run("resumed")
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        assert logged(resumed) == logged(whole)
+        assert logged(resumed, "epoch")[:-1] == logged(whole, "epoch")[:-1]
+
+
+def test_stream_iterated_again_is_said_to_be_the_cause(tmp_path, warnings_of):
+    parts = {"train_dataset": ShortStream(14), "eval_dataset": None}
+    options = {"max_steps": 8, "per_device_train_batch_size": 4}
+    toy_trainer(tmp_path, parts=parts, save_strategy="steps", save_steps=1, **options).train()
+    for step, seen in ((5, "4 examples of pass 2"), (4, "0 examples of pass 2")):
+        toy_trainer(tmp_path / "resumed", parts=parts, **options).train(str(tmp_path / f"checkpoint-{step}"))
+        message = warnings_of()[-1]
+        assert f"after {seen} over the stream" in message
+        assert "per_device_train_batch_size" not in message
+
+
+# The order of a resumed epoch
+
+
+class OwnOrder(portico.Trainer):
+    def _get_train_sampler(self, train_dataset=None):
+        generator = torch.Generator().manual_seed(3)
+        return torch.utils.data.WeightedRandomSampler([1.0 + index for index in range(10)], 10, generator=generator)
+
+
+class NumpyOrder:
+    """A sampler with a generator of another library."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(5)
+
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        return iter(self.generator.permutation(10).tolist())
+
+
+class OrderOfNumpy(portico.Trainer):
+    def _get_train_sampler(self, train_dataset=None):
+        return NumpyOrder()
+
+
+LENGTHS = [{"input_ids": [1] * (2 + index % 5), "labels": index % 3} for index in range(10)]
+ORDERS = {
+    "group_by_length": (portico.Trainer, {"train_sampling_strategy": "group_by_length"}, "LengthGroupedSampler"),
+    "no seed": (portico.Trainer, {"accelerator_config": {"use_seedable_sampler": False}}, "RandomSampler"),
+    "own sampler": (OwnOrder, {}, "WeightedRandomSampler"),
+    "numpy": (OrderOfNumpy, {}, "NumpyOrder"),
+}
+
+
+def ordered_run(folder, kind, seen, **changes):
+    class Noting(kind):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            seen.append(inputs["input_ids"].sum(1).tolist() + inputs["labels"].tolist())
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    options = {"per_device_train_batch_size": 2, "num_train_epochs": 3, **changes}
+    parts = {"model": Bag(), "train_dataset": LENGTHS, "eval_dataset": None, "data_collator": pad_lengths}
+    return toy_trainer(folder, Noting, parts, **options)
+
+
+def pad_lengths(examples):
+    size = max(len(example["input_ids"]) for example in examples)
+    rows = [example["input_ids"] + [0] * (size - len(example["input_ids"])) for example in examples]
+    return {"input_ids": torch.tensor(rows), "labels": torch.tensor([example["labels"] for example in examples])}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_resumed_epoch_keeps_its_order(name, tmp_path, warnings_of):
+    kind, options, sampler = ORDERS[name]
+    whole = []
+    ordered_run(tmp_path, kind, whole, save_strategy="steps", save_steps=1, **options).train()
+    for step in (3, 7, 10, 12):
+        for corrections in (None, ["resume_order"]):
+            rest = []
+            resumed = ordered_run(tmp_path / "resumed", kind, rest, corrections=corrections, **options)
+            already = len(warnings_of())
+            resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+            told = [message for message in warnings_of()[already:] if "resume_order" in message]
+            if corrections or not told:
+                assert rest == whole[step:]
+            else:
+                assert step > 5
+                assert f"`{sampler}` draws the order" in told[0]
+                assert rest != whole[step:]
+
+
+def test_checkpoint_without_the_start_of_its_epoch_is_announced(tmp_path, caplog):
+    kind, options, _sampler = ORDERS["group_by_length"]
+    ordered_run(tmp_path, kind, [], save_strategy="steps", save_steps=7, **options).train()
+    (tmp_path / "checkpoint-7" / "portico_epoch_start.pth").unlink()
+    (tmp_path / "checkpoint-7" / "portico_manifest.json").unlink()
+    resumed = ordered_run(tmp_path / "resumed", kind, [], corrections=["resume_order"], **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-7"))
+    assert "does not hold the states, which transformers does not write" in caplog.text
+
+
+# The best model
+
+
+SCORES = {2: 0.5, 4: 0.6, 6: 0.3, 8: 0.55, 10: 0.7}
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("corrections", [None, ["best_checkpoint"]])
+def test_best_of_the_saved_models(corrections, limit, tmp_path, warnings_of):
+    weights = {}
+
+    class Keep(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            weights[state.global_step] = model.linear.weight.detach().clone()
+
+    parts = {"compute_metrics": lambda prediction: {"score": SCORES[trainer.state.global_step]}, "callbacks": [Keep()]}
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 4, "max_steps": 10}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": False}
+    trainer = toy_trainer(tmp_path, parts=parts, corrections=corrections, save_total_limit=limit, **steps, **best)
+    trainer.train()
+    expected = 8 if corrections else 10
+    assert torch.equal(trainer.model.linear.weight, weights[expected])
+    assert trainer.state.best_global_step == 6
+    assert [Path(folder or "").name for folder in [trainer.state.best_model_checkpoint]] == [
+        "checkpoint-8" if corrections else ""
+    ]
+    assert len(warnings_of()) == (not corrections)
+    assert all("`save_steps` equal to `eval_steps`" in message for message in warnings_of())
+
+
+def test_best_that_was_not_saved_is_announced_at_the_end(tmp_path, warnings_of):
+    class SaveLater(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = state.global_step == 4
+
+    parts = {"compute_metrics": lambda prediction: {"score": trainer.state.global_step}, "callbacks": [SaveLater()]}
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": False}
+    trainer = toy_trainer(tmp_path, parts=parts, **steps, **best)
+    trainer.train()
+    (message,) = warnings_of()
+    assert "best evaluation was at step 2, of which there is no checkpoint" in message
+    assert "the model at the end is that of step 4, the last" in message
 
 
 # Resuming after the last step

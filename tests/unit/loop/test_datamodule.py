@@ -449,7 +449,7 @@ def test_failures_of_other_code_keep_their_error(compute_loss, model, example, m
     assert not isinstance(failure.value, InputError)
 
 
-def test_batch_size_is_found_for_data_whose_labels_are_strings(tmp_path):
+def test_batch_size_is_found_for_data_whose_labels_are_strings(tmp_path, caplog):
     class Own(portico.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             if len(inputs["input_ids"]) > 2:
@@ -460,3 +460,5 @@ def test_batch_size_is_found_for_data_whose_labels_are_strings(tmp_path):
     changes = {"per_device_train_batch_size": 4, "auto_find_batch_size": True, "max_steps": 2}
     trainer = toy_trainer(tmp_path, Own, parts={"model": tiny_bert(), "train_dataset": examples}, **changes)
     assert trainer.train().global_step == 2
+    assert "Memory ran out with batches of 4 examples; training starts again with batches of 3" in caplog.text
+    assert "batches of 3 examples; training starts again with batches of 2" in caplog.text
