@@ -57,7 +57,6 @@ from transformers.trainer_pt_utils import (
     get_parameter_names,
     log_metrics,
     metrics_format,
-    nested_detach,
     nested_numpify,
     safe_globals,
     set_rng_state_for_device,

@@ -23,6 +23,18 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
     return data
 
 
+def is_per_example(data: "Nested", num_examples: int | None) -> bool:
+    """Return whether ``data`` has an entry for each example, as labels of detection do, instead of batched tensors.
+
+    A list of tensors that have a row for each example too is taken for entries, a tuple for outputs of a model.
+    """
+    if not isinstance(data, list | tuple) or hasattr(data, "_fields") or len(data) != num_examples:
+        return False
+    lengths: set[int | None] = set()
+    map_tensors(lambda tensor: lengths.add(len(tensor) if tensor.dim() else None), list(data))
+    return isinstance(data, list) or not lengths <= {num_examples, None}
+
+
 def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
     """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`."""
     if isinstance(data, torch.Tensor):

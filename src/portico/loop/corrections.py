@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 from portico.arguments import correction_names, metric_key
 from portico.checkpoint.resume import restore_order, saved_position
 from portico.compat.transformers import find_batch_size, has_length, logger
-from portico.compat.tree import map_tensors
+from portico.compat.tree import is_per_example, map_tensors
 from portico.distributed.loaders import (
     DataLoaderDispatcher,
     DataLoaderShard,
@@ -544,6 +544,8 @@ def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
     if num_rows == size:
         return data
     rows = [min(row, size - 1) for row in range(num_rows)]
+    if is_per_example(data, size):
+        return [data[row] for row in rows]
     return map_tensors(lambda tensor: tensor[rows] if tensor.dim() and len(tensor) == size else tensor, data)
 
 

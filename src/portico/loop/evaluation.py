@@ -1,6 +1,6 @@
 """One pass over a dataset without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from portico.compat.lightning import (
     run_nested_evaluation,
 )
 from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
+from portico.compat.tree import is_per_example
 from portico.distributed.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
 from portico.distributed.signals import ending_plainly
@@ -56,6 +57,7 @@ class EvaluationSession:
         own_batch_size = getattr(self.loader, "own_batch_size", None)
         self.batch_size = args.eval_batch_size if own_batch_size is None else own_batch_size
         self.num_observed_examples = 0
+        self.num_in_batch: int | None = None  # examples in the current batch
         self.num_batches: int | None = None  # if fewer are evaluated than the loader has
         self.is_last_batch = False
         self.is_silent = False  # whether callbacks get no events
@@ -108,6 +110,7 @@ class EvaluationSession:
             )
         if mean_loss is not None:
             logits, labels = mean_loss.completed(logits), mean_loss.completed(labels)
+        self.num_in_batch = next((len(value) for value in _batched(inputs)), size)
         self.keep(loss, logits, labels, inputs)
         if not self.is_silent:
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -115,7 +118,10 @@ class EvaluationSession:
     def keep(
         self, loss: torch.Tensor | None, logits: "Nested | None", labels: "Nested | None", inputs: "Batch"
     ) -> None:
-        """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
+        """Gather the outputs of one batch over all processes; keep them, or update the metrics with them.
+
+        Outputs with an entry for each example are gathered as objects, which may differ in shape.
+        """
         losses, main_input = self.keep_loss(loss), None
         trainer, gather = self.trainer, self.trainer.gather_function
         # The same order as in `evaluation_loop`. Padded first: processes may have batches of different widths.
@@ -129,20 +135,28 @@ class EvaluationSession:
                     "set `main_input_name` in the model's class to one of them, or leave 'inputs' out."
                 )
             main_input = gather(pad(trainer._prepare_input(inputs[name])))
-        if labels is not None and not is_alone:
+        as_objects = partial(trainer.accelerator.gather_for_metrics, use_gather_object=True)
+        labels_by_example = is_per_example(labels, self.num_in_batch)
+        if labels is not None and not (is_alone or labels_by_example):
             labels = pad(labels)
+        logits_by_example = is_per_example(logits, self.num_in_batch)
         if logits is not None:
-            if not is_alone:
+            if not (is_alone or logits_by_example):
                 logits = pad(logits)
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            logits = gather(logits)
+                logits_by_example = is_per_example(logits, self.num_in_batch)
+            logits = (as_objects if logits_by_example else gather)(logits)
         if labels is not None:
-            labels = gather(labels)
+            labels = (as_objects if labels_by_example else gather)(labels)
         if self.keeps_arrays:
-            for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
+            for arrays, outcome, by_example in (
+                (self.inputs, main_input, False),
+                (self.logits, logits, logits_by_example),
+                (self.labels, labels, labels_by_example),
+            ):
                 if outcome is not None:
-                    arrays.add(outcome)
+                    arrays.add(outcome, by_example=by_example)
         if self.batch_metrics is not None and logits is not None and labels is not None:
             prediction = self._prediction(logits, labels, losses, inputs)
             self.batch_metrics.update(prediction, is_last=self.is_last_batch)
@@ -227,6 +241,12 @@ class EvaluationSession:
         for key in [key for key in metrics if not key.startswith(prefix)]:
             metrics[prefix + key] = metrics.pop(key)
         return metrics
+
+
+def _batched(inputs: "Batch") -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch that have a row for each example."""
+    values = inputs.values() if isinstance(inputs, Mapping) else ()
+    return (value for value in values if isinstance(value, torch.Tensor) and value.dim())
 
 
 class LoopEvaluation:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from portico.compat.transformers import logger, nested_detach
+from portico.compat.transformers import logger
 from portico.compat.tree import map_tensors, named_tensors
 from portico.errors import InputError, InputRuntimeError
 
@@ -203,9 +203,16 @@ class OutputBuffer:
         self._columns: dict[str, GrowingArray] = {}
         self._form: Any = None
         self._only: GrowingArray | None = None  # the column of outputs that are not nested
+        self._examples: list[Any] = []
 
-    def add(self, tensors: "Nested | None") -> None:
-        """Keep the outputs of one batch; refuse outputs that are not tensors or cannot be joined to earlier ones."""
+    def add(self, tensors: "Nested | None", *, by_example: bool = False) -> None:
+        """Keep the outputs of one batch; refuse outputs that are not tensors or cannot be joined to earlier ones.
+
+        Outputs ``by_example`` are joined to one list, an entry for each example.
+        """
+        if by_example and not self._columns and self._only is None:
+            self._examples += to_arrays(list(tensors))  # type: ignore[arg-type]
+            return
         if isinstance(tensors, torch.Tensor) and not self._columns:
             if self._only is None:
                 self._only = GrowingArray(**self._options)
@@ -231,6 +238,9 @@ class OutputBuffer:
 
     def result(self) -> Any:
         """Return nested arrays of all examples, ``None`` if there were no batches; empties the buffer."""
+        if self._examples:
+            examples, self._examples = self._examples, []
+            return examples
         if self._only is not None:
             array = self._only.result()
             self._only = None
@@ -251,8 +261,8 @@ class OutputList:
         self._on_device: list[Any] = []
         self._moved: list[Any] = []
 
-    def add(self, tensors: "Nested | None") -> None:
-        """Keep the outputs of one batch."""
+    def add(self, tensors: "Nested | None", *, by_example: bool = False) -> None:
+        """Keep the outputs of one batch, whether or not they have an entry for each example."""
         self._on_device.append(map_tensors(_without_surroundings, tensors))
         if len(self._on_device) == self.move_every:
             self._move()
@@ -366,11 +376,11 @@ def logits_of(outputs: "Nested", ignored: list[str], *, skip_first: bool) -> Any
         outputs = tuple(value for key, value in outputs.items() if key not in ignored)
     elif skip_first:
         outputs = outputs[1:]
-    logits = nested_detach(outputs)
+    logits = map_tensors(torch.Tensor.detach, outputs)
     return logits[0] if len(logits) == 1 else logits
 
 
 def labels_of(inputs: "Batch", names: list[str]) -> Any:
     """Return the detached labels of a batch: a tuple where the model takes several."""
-    labels = nested_detach(tuple(inputs.get(name) for name in names))
+    labels = map_tensors(torch.Tensor.detach, tuple(inputs.get(name) for name in names))
     return labels[0] if len(labels) == 1 else labels

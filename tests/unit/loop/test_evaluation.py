@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ import transformers
 from torch.utils.data import Dataset, IterableDataset
 
 import portico
+from forked import run_in_processes
 from models import Line, Points, toy_arguments, toy_trainer
 from portico.errors import InputError
 
@@ -147,3 +150,81 @@ def test_evaluation_tensors_can_be_differentiated_later(tmp_path):
     toy_trainer(tmp_path, Own).evaluate(Keeps())
     kept[0].requires_grad_().sum().backward()
     assert kept[0].grad is not None
+
+
+# Outputs with an entry for each example
+
+
+class Boxes(Dataset):
+    """Pictures with 1 to 5 boxes each, as in detection."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        boxes = torch.full((1 + index % 5, 4), float(index))
+        return {"x": torch.full((3,), float(index)), "labels": boxes}
+
+
+NESTS = {
+    "list of tensors": lambda boxes: list(boxes),
+    "tuple of tensors": lambda boxes: tuple(boxes),
+    "list of dicts": lambda boxes: [{"boxes": each, "classes": each[:, 0].long()} for each in boxes],
+    "list with None": lambda boxes: [None if len(each) == 1 else each for each in boxes],
+}
+
+
+class Detector(torch.nn.Module):
+    def __init__(self, nest):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 1)
+        self.nest = nest
+
+    def forward(self, x, labels=None):
+        return {"loss": self.linear(x).mean() * 0, "logits": self.nest([label["boxes"] + 1 for label in labels])}
+
+
+def evaluate_detector(folder, name, *, concatenates, gathers_objects):
+    nest = NESTS[name]
+
+    class Detecting(portico.Trainer):
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+            loss, logits, _ = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            return loss, logits, nest([label["boxes"] for label in inputs["labels"]])
+
+    def collate(examples):
+        return {
+            "x": torch.stack([example["x"] for example in examples]),
+            "labels": [{"boxes": example["labels"]} for example in examples],
+        }
+
+    parts = {"model": Detector(nest), "data_collator": collate, "eval_dataset": Boxes(), "train_dataset": None}
+    options = {"eval_do_concat_batches": concatenates, "eval_use_gather_object": gathers_objects}
+    trainer = toy_trainer(folder, Detecting, parts=parts, remove_unused_columns=False, **options)
+    return trainer.predict(Boxes())
+
+
+def rows_by_example(outputs, *, concatenates):
+    entries = outputs if concatenates else [entry for batch in outputs for entry in batch]
+    boxes = [entry["boxes"] if isinstance(entry, dict) else entry for entry in entries]
+    return [None if each is None else (len(each), float(each[0, 0])) for each in boxes]
+
+
+def check_detector(folder):
+    for name, concatenates, gathers_objects in itertools.product(NESTS, (True, False), (False, True)):
+        options = {"concatenates": concatenates, "gathers_objects": gathers_objects}
+        result = evaluate_detector(folder, name, **options)
+        sizes = [(1 + index % 5, float(index)) for index in range(7)]
+        if "None" in name:
+            sizes = [None if size == 1 else (size, value) for size, value in sizes]
+        assert rows_by_example(result.label_ids, concatenates=concatenates) == sizes, (name, options)
+        moved = [None if size is None else (size[0], size[1] + 1) for size in sizes]
+        assert rows_by_example(result.predictions, concatenates=concatenates) == moved, (name, options)
+
+
+def test_short_last_batch_leaves_outputs_of_examples_whole(tmp_path):
+    check_detector(tmp_path)
+
+
+def test_outputs_of_examples_on_two_processes(tmp_path):
+    run_in_processes(2, check_detector, str(tmp_path))
