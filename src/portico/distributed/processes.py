@@ -1,5 +1,6 @@
 """Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
+import json
 import math
 import multiprocessing
 import os
@@ -11,7 +12,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -53,6 +55,8 @@ _lost_children = False  # whether a failed run has killed the child processes
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 _variables_before: dict[str, str | None] = {}
 _num_calls = 0
+_SECONDS_TO_AGREE = 5.0
+_TOLD_TOGETHER = 10
 
 
 def launched_processes() -> tuple[int, int] | None:
@@ -262,8 +266,71 @@ def begin_call(strategy: "Strategy", call: str) -> None:
     if first != call:
         raise InputRuntimeError(
             f"Process {torch.distributed.get_rank()} calls `{call}` where another one calls `{first}`; call methods "
-            "of the trainer on every process, and only print or write alone (`trainer.is_world_process_zero()`)."
+            "of the trainer on every process, with data of the same length, and only print or write alone "
+            "(`trainer.is_world_process_zero()`)."
         )
+
+
+class Agreement:
+    """Ends a run whose processes do different things, which would wait for each other until ``ddp_timeout``.
+
+    After each step a process declares what it does before the next one: log, evaluate, save, stop. It tells the others
+    only if there is something to tell, and reads what they have told only while a step takes long.
+    """
+
+    def __init__(self) -> None:
+        # The last declarations that told something, by their number.
+        self._declared: deque[tuple[int, str]] = deque(maxlen=100)
+        self._count = 0
+        self._store: Any = None  # while other processes are watched
+        self._ended = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Compare the declarations of all processes inside the block, if there are several."""
+        is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not is_connected or torch.distributed.get_world_size() == 1:
+            yield
+            return
+        self._store = distributed_c10d._get_default_store()
+        self._rank = torch.distributed.get_rank()
+        self._key = f"portico/declared/{_num_calls}"
+        threading.Thread(target=self._watch, daemon=True, name="portico-agreement").start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+
+    def declare(self, step: int, actions: Sequence[str]) -> None:
+        """Say what this process does after ``step``, in the same order of calls on every process."""
+        number = self._count + 1
+        if actions and self._store is not None:
+            told = f"{' and '.join(actions)} after step {step}"
+            self._declared.append((number, told))
+            # The last few: this process may have told more by the time that another one reads it.
+            self._store.set(f"{self._key}/{self._rank}", json.dumps(list(self._declared)[-_TOLD_TOGETHER:]))
+        self._count = number
+
+    def _watch(self) -> None:
+        seen = -1
+        while not self._ended.wait(_SECONDS_TO_AGREE):
+            if self._count != seen:
+                seen = self._count
+                continue
+            for rank in range(torch.distributed.get_world_size()):
+                key = f"{self._key}/{rank}"
+                if rank == self._rank or not self._store.check([key]):
+                    continue
+                known = dict(self._declared)
+                for number, told in json.loads(self._store.get(key)):
+                    own = known.get(number)
+                    is_past = min(known, default=0) <= number <= self._count
+                    if is_past and own != told and not self._ended.is_set():
+                        _end_all(
+                            f"Process {rank} {told}, where process {self._rank} {own or 'goes on to the next step'}, "
+                            "so each would wait for the other; let callbacks set `control` and arguments on every "
+                            "process, and give all processes data of the same length."
+                        )
 
 
 def connect_early(strategy: "Strategy") -> None:

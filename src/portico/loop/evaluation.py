@@ -328,6 +328,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     limit = "limit_test_batches" if predicts else "limit_val_batches"
     feed = EvaluationFeed(session.loader, getattr(pl_trainer, limit), limit)
     session.num_batches = feed.limited_to
+    call = f"{'predict' if predicts else 'evaluate'}()"
+    call += f" of {len(session.loader)} batches" if has_length(session.loader) else ""
     enclosing, module.evaluation = module.evaluation, session
     try:
         session.start()
@@ -337,6 +339,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             next(iter(session.loader), None)
             session.finish()
         elif enclosing is not None or (trainer.is_in_train and can_nest_evaluation(pl_trainer)):
+            begin_call(pl_trainer.strategy, call)
             run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
             with (
@@ -345,7 +348,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
                 ending_plainly(pl_trainer),
                 module.staying_on_device(),
             ):
-                begin_call(pl_trainer.strategy, "predict" if predicts else "evaluate")
+                begin_call(pl_trainer.strategy, call)
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)
     finally:

@@ -70,7 +70,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -104,7 +104,7 @@ from portico.distributed.loaders import (
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
-from portico.distributed.processes import begin_call, inside_worker, kill_children, kill_children_on_error
+from portico.distributed.processes import Agreement, begin_call, inside_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
@@ -120,6 +120,14 @@ if TYPE_CHECKING:
 
 
 _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
+# Flags of `TrainerControl` that lead to work of all processes together.
+_DECLARED = {
+    "should_training_stop": "stops training",
+    "should_epoch_stop": "stops the epoch",
+    "should_log": "logs",
+    "should_evaluate": "evaluates",
+    "should_save": "saves",
+}
 
 
 class EventBridge(Callback):
@@ -192,6 +200,7 @@ class TrainingRun:
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
+        self.agreement = Agreement() if self.trainer.args.world_size > 1 else None
         self.epoch_start: EpochStart | None = None  # the generators before the order of the epoch was drawn
         self.epoch_loader: Any = self.loader  # of the current epoch; the rest of it after a resume
         self.total_loss_scalar = 0.0  # of the losses logged so far
@@ -341,6 +350,8 @@ class TrainingRun:
         """Use the current ``gradient_accumulation_steps``, as transformers does: a callback may have changed them."""
         size = self.trainer.args.gradient_accumulation_steps
         if size != self.plan.gradient_accumulation_steps:
+            if self.agreement is not None:
+                self.agreement.declare(self.trainer.state.global_step, [f"accumulates {size} batches"])
             self.plan = replace(self.plan, gradient_accumulation_steps=size)
             self.trainer.lightning_trainer.accumulate_grad_batches = size
 
@@ -451,7 +462,9 @@ class TrainingRun:
         trainer.state.global_step += 1
         trainer.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
         self._fire("on_step_end")
+        self._declare()
         self._log_save_evaluate()
+        self._declare()
         if trainer.state.global_step == self.initial_global_step + 1:
             reserve_copies(trainer.checkpoint_parts())
 
@@ -466,7 +479,9 @@ class TrainingRun:
             )
             trainer.control.should_training_stop = True
         self._fire("on_epoch_end")
+        self._declare("ends the epoch")
         self._log_save_evaluate(ends_epoch=True)
+        self._declare()
         self._check_progress()
 
     def _check_progress(self) -> None:
@@ -505,6 +520,14 @@ class TrainingRun:
             self.start_time,
             learning_rate=self.learning_rate,
         )
+
+    def _declare(self, *actions: str) -> None:
+        """Let the other processes know what this one does next, where all must do the same."""
+        if self.agreement is None:
+            return
+        control = self.trainer.control
+        flags = {name: told for name, told in _DECLARED.items() if getattr(control, name)}
+        self.agreement.declare(self.trainer.state.global_step, [*actions, *flags.values()])
 
     def _fire(self, event: str) -> None:
         trainer = self.trainer
@@ -661,5 +684,7 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
         autocast_forward(module.model, strategy),
         ending_plainly(pl_trainer),
     ):
-        begin_call(strategy, "train")
-        pl_trainer.fit(module, datamodule=datamodule)
+        run = module.run
+        begin_call(strategy, f"train() of {run.plan.max_steps} steps")
+        with nullcontext() if run.agreement is None else run.agreement.watching():
+            pl_trainer.fit(module, datamodule=datamodule)
