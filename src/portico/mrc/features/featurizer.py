@@ -49,7 +49,8 @@ class Featurizer:
         pad_to_max_length: Whether to pad every window to ``max_seq_length`` here instead of in the collator.
         compat_label_bug: Reproduce the labels of the QA example of transformers, which are on other tokens where an
             answer starts in the last context token of a window (its start is then the last token of the row), where it
-            begins or ends with a character of several tokens or of none, and where a class token stands in the text.
+            begins or ends with a character of several tokens or of none, and where a class token stands in the text;
+            and use the tokenizer's offsets, which some pre-tokenizers make wrong.
         cache_dir: Write features into this folder and read them from there, a bounded number of examples at a time:
             they may be more than memory holds, and processes and later runs with the same examples, tokenizer and
             settings find them there. ``None`` keeps them in memory.
@@ -72,7 +73,9 @@ class Featurizer:
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        self._cutter = WindowCutter(self.tokenizer, self.max_seq_length, self.doc_stride, self.pad_to_max_length)
+        sizes = (self.max_seq_length, self.doc_stride)
+        corrects = not self.compat_label_bug
+        self._cutter = WindowCutter(self.tokenizer, *sizes, self.pad_to_max_length, corrects_offsets=corrects)
 
     def train_features(self, examples: Examples) -> FeatureSet:
         """Return the labelled windows of all examples, without those that subsampling drops.
