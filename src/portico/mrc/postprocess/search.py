@@ -168,13 +168,18 @@ class CandidateSearch:
                 top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
                 tokens_Bn[rows, : top.shape[1]] = top
             return tokens_Bn
+        if self._method != "hf":
+            # Padding is not ranked, so that the other features of a batch change no answer.
+            lengths_B1 = self.offsets.lengths_F[feature_indices_B, None]
+            if (lengths_B1 < logits_BL.shape[1]).any():
+                logits_BL = np.where(np.arange(logits_BL.shape[1]) < lengths_B1, logits_BL, -np.inf)
+            top_Bn = top_tokens(logits_BL, self.n_best_size, "deterministic")
+            return np.where(top_Bn < lengths_B1, top_Bn, -1)
         num_missing = self._longest - logits_BL.shape[1]
-        if self._method == "hf" and num_missing > 0:
+        if num_missing > 0:
             # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
             logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
-        top_Bn = top_tokens(logits_BL, self.n_best_size, "hf" if self._method == "hf" else "deterministic")
-        if logits_BL.shape[1] <= self._longest:
-            return top_Bn
+        top_Bn = top_tokens(logits_BL, self.n_best_size, "hf")
         # Padding may take places in the list, as it does in transformers.
         return np.where(top_Bn < self._longest, top_Bn, -1)
 
