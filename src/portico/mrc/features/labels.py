@@ -12,6 +12,7 @@ import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
+from portico.mrc.datasets.examples import answers_of, target_of
 from portico.mrc.features.windows import Windows, first_marked, last_marked
 
 if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
@@ -141,7 +142,7 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
     passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
     """
-    target = example.get("target")
+    target = target_of(example)
     if target is not None and len(target["start_positions"]):
         several = not isinstance(example["context"], str)
         passages = None if several else example.get("passage_candidates")
@@ -154,8 +155,9 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
         gold = gold_of_target(target, annotator, passages)
         if several or gold.passage >= 0 or gold.chars == _NO_SPAN:
             return gold
-    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
+    texts, starts = answers_of(example)
     start = starts[0] if len(starts) else -1
+    start = start if isinstance(start, int) else -1
     if start >= 0:
         chars = (start, start + len(texts[0]))
         return GoldAnswer(chars, 0, chars)

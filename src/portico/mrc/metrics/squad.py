@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torchmetrics import Metric
 
+from portico.data.defects import InvalidRecord
 from portico.errors import InputError
+from portico.mrc.datasets import values
 from portico.mrc.metrics.scores import (
     Normalize,
     exact_and_f1,
@@ -81,10 +83,11 @@ class AnswerTexts(Metric):
         Args:
             predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
                 the same id the last one counts.
-            references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
+            references: ``{"id", "answers": {"text": [...]}}``, or one text, a list of texts or a list of objects with
+                ``text`` as ``answers``.
 
         Raises:
-            InputError: If a question has no gold answer.
+            InputError: If a question has no gold answer, or an answer is no text.
         """
         missing = _unanswered(predictions, references)
         if missing and not self.skip_unanswered:
@@ -94,7 +97,7 @@ class AnswerTexts(Metric):
                 len(references),
                 missing[0],
             )
-        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
         # The official script adds Python floats one by one in this order; so do we, to be equal to the last bit.
         exact_sum, f1_sum, total = self.sums.tolist()
         for reference in references:
@@ -211,7 +214,7 @@ class SquadV2(QuestionRows):
         have = ["no_answer_probability" in prediction for prediction in by_id.values()]
         if any(have) and not all(have):
             raise _incomplete(sum(have), len(have))
-        given = {key: str(by_id[key]["prediction_text"]) for key in golds}
+        given = {key: predicted_text(by_id[key]) for key in golds}
         raw = {key: exact_and_f1(given[key], texts) for key, texts in golds.items()}
         has_answer_E = np.fromiter((bool(texts) for texts in golds.values()), np.bool_, len(golds))
         scores_E3 = np.column_stack([np.array(list(raw.values()), np.float64).reshape(-1, 2), np.ones(len(golds))])
@@ -293,9 +296,21 @@ class SquadV2(QuestionRows):
 
 
 def gold_texts(reference: Record) -> list[str]:
-    """Return the texts of ``reference["answers"]``: SQuAD's ``{"text": [...]}``, or MRQA's list of strings."""
-    answers = reference["answers"]
-    return list(answers["text"] if isinstance(answers, Mapping) else answers)
+    """Return the texts of ``reference["answers"]``: SQuAD's ``{"text": [...]}``, a list of texts, or one text."""
+    try:
+        return values.texts_of(reference["answers"])
+    except InvalidRecord as error:
+        raise InputError(
+            f"The reference of question {reference['id']!r} cannot be read: {error} Correct it."
+        ) from error
+
+
+def predicted_text(prediction: Record) -> str:
+    """Return ``prediction["prediction_text"]``; ``None`` is no answer, ``""``."""
+    try:
+        return values.answer_text("prediction_text", prediction["prediction_text"])
+    except InvalidRecord as error:
+        raise InputError(f"The answer to question {prediction['id']!r}: {error} Correct it.") from error
 
 
 def check_answered(predictions: Records, references: Records) -> None:

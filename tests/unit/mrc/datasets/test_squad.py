@@ -119,7 +119,7 @@ def test_has_unanswerable(written):
         (flat(answers=["Turku"]), r"`answers` must be .*; got a list of length 1"),
         (flat(answers=[{"text": "", "answer_start": 0}]), r"`text` of an answer must be a non-empty string"),
         (flat(answers=[{"text": "Turku"}]), r"of the answer 'Turku' must be an int; got null"),
-        (flat(answers=[{"text": "Turku", "answer_start": 20.0}]), r"must be an int; got 20.0"),
+        (flat(answers=[{"text": "Turku", "answer_start": 20.5}]), r"must be an int; got 20.5"),
         (flat(is_impossible=True), r"`is_impossible` is true, but `answers` holds 1"),
         (flat(is_impossible=False, answers=[]), r"`is_impossible` is false, but `answers` holds 0"),
         ("text", r"a record must be a JSON object; got 'text'"),
