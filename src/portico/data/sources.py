@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ MAX_GZIP_RATIO = 100.0
 """How many times as large as a gzip file its content may be; JSON is about 5 times as large, and gzip allows 1,030."""
 _ALWAYS_EXPANDED = 1 << 26  # bytes
 _CHUNK = 1 << 20
+_ARRAY = re.compile(r"\barray\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.DOTALL)  # as pandas writes an array into a cell
 _LONGEST_CELL, _LONGEST_LITERAL = 1 << 27, 1 << 20  # characters
 
 
@@ -217,9 +219,9 @@ def _cell_value(cell: Any) -> Any:
         return None
     if cell[0] not in "[{" or len(cell) > _LONGEST_LITERAL:
         return cell
-    for parse in (_parsed, ast.literal_eval):
+    for parse, text in ((_parsed, cell), (ast.literal_eval, cell), (ast.literal_eval, _ARRAY.sub(r"\1", cell))):
         try:
-            return parse(cell)
+            return parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
     return cell

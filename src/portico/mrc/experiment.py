@@ -367,6 +367,8 @@ def prepared_metric(
                 f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, "
                 f"and {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
             )
+    if isinstance(metric, Mlqa):
+        return metric.of_examples(examples)
     if not isinstance(metric, TydiF1 | NqF1):
         return metric
     if not has_spans:

@@ -55,8 +55,10 @@ def column(examples: Examples, name: str) -> list[Any]:
 def answers_of(example: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Return the texts and the starts of the answers of an example, in any form of ``answer_columns``."""
     answers = example["answers"]
-    if type(answers) is dict and type(answers.get("text")) is list and len(answers) == 2 and "" not in answers["text"]:
-        return answers["text"], answers["answer_start"]
+    if type(answers) is dict and type(starts := answers.get("answer_start")) is list:
+        texts = answers.get("text")
+        if type(texts) is list and len(texts) == len(starts) and all(texts) and {*map(type, starts)} <= {int}:
+            return texts, starts
     try:
         return answer_columns(answers)
     except InvalidRecord as error:
