@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import (
@@ -120,7 +120,7 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
 def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     num_pieces = len(tokenizer)
     try:
-        num_rows = model.get_input_embeddings().weight.shape[0]
+        num_rows = len(cast(nn.Embedding, model.get_input_embeddings()).weight)
     except (NotImplementedError, AttributeError):  # a model of characters has no table of pieces
         return
     # Without its files, transformers makes a tokenizer that has only special tokens.
@@ -144,7 +144,10 @@ def question_answering_model(config: PreTrainedConfig, head: str | None, name_or
         model_class = AutoModelForQuestionAnswering
     elif head == "beam_search" and not getattr(config, "task_heads", None):
         model_class = _BEAM_SEARCH_MODELS.get(config.model_type, ModelForDownstreamTasks)
-    options = {"task_heads": HEADS.get(head)} if model_class is ModelForDownstreamTasks else {}
+    options: dict[str, Any] = {}
+    if model_class is ModelForDownstreamTasks:
+        options["task_heads"] = HEADS.get(head)
+        config.num_labels = 2  # as transformers' own heads set it: a token is a start or an end
     if name_or_path is not None:
         model = model_class.from_pretrained(name_or_path, config=config, **options)
     elif model_class in _BEAM_SEARCH_MODELS.values():
