@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from portico.mrc.features.labels import TargetType
-from portico.mrc.features.tokenization import padding_token
+from portico.mrc.features.tokenization import filling_token
 from portico.mrc.features.windows import FeatureRows, FeatureSet
 
 Collator: TypeAlias = Callable[..., Any]
@@ -109,7 +109,7 @@ class ColumnCollator:
         if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
             return None
         padding = {
-            "input_ids": padding_token(tokenizer),
+            "input_ids": filling_token(tokenizer),
             "token_type_ids": tokenizer.pad_token_type_id,
             "attention_mask": 0,
         }

@@ -321,6 +321,19 @@ def test_heads_find_the_class_token_of_rows_padded_on_the_left(template):
     assert types.tolist() == [TargetType.NO_ANSWER if one else TargetType.SPAN_ANSWER for one in lacks]
 
 
+def test_the_rules_of_transformers_score_the_first_token_and_say_so(caplog):
+    tokenizer = make_tokenizer(template="class token last", side="left")
+    features = Featurizer(tokenizer, **SIZES).eval_features(EXAMPLES)
+    logits = np.zeros((2, len(features), int(features.lengths.max())), np.float32)
+    logits[:, np.arange(len(features)), features.null_token] = 9
+    answers = {}
+    for mode in ("portico", "hf"):
+        rules = SpanPostProcessing(version_2_with_negative=True, mode=mode)
+        answers[mode] = set(rules(EXAMPLES, features, tuple(logits)).answers.predictions.values())
+    assert answers["portico"] == {""} != answers["hf"]
+    assert caplog.text.count('`mode=hf` scores "no answer" at the first token') <= 1
+
+
 def test_class_tokens_in_the_text_are_not_no_answer():
     tokenizer = make_tokenizer(template="class token last", side="left")
     example = {**EXAMPLES[0], "context": "a <cls> stands in the text", "answers": {"text": [], "answer_start": []}}

@@ -56,7 +56,7 @@ def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, l
     ]
 
 
-def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
+def filling_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the token that fills up rows; tokenizers of language models may have none, and then any other will do."""
     tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     return next((int(token) for token in tokens if token is not None), 0)
@@ -441,7 +441,7 @@ class _TokenPool:
         if tokenizer.padding_side != "right":
             self._part_order = _CONTEXT_FIRST
             text_types = text_types[::-1]
-        textless_ids = [*special_ids, [padding_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
+        textless_ids = [*special_ids, [filling_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])
         other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])

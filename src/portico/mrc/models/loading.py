@@ -19,7 +19,7 @@ from transformers import (
 
 from portico.errors import InputError, printable
 from portico.hub import loading_model
-from portico.mrc.features.tokenization import padding_token
+from portico.mrc.features.tokenization import filling_token
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
@@ -96,7 +96,7 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         if tokenizer.pad_token is None:
             # Language models need no padding; attention masks hide it.
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding_token(tokenizer))
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(filling_token(tokenizer))
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
         if reader.max_length < 1:
             raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
