@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from portico.data.defects import InvalidRecord
 from portico.errors import InputError
-from portico.mrc.datasets.values import answer_columns
+from portico.mrc.datasets.values import answer_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -65,6 +65,14 @@ def answers_of(example: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         raise InputError(f"Example {example.get('id')!r}: {error} Correct its `answers`.") from error
 
 
+def answer_texts(example: Mapping[str, Any]) -> list[str]:
+    """Return the texts of the answers of an example, whose starts may be missing, in any form of ``texts_of``."""
+    try:
+        return texts_of(example["answers"])
+    except InvalidRecord as error:
+        raise InputError(f"Example {example.get('id')!r}: {error} Correct its `answers`.") from error
+
+
 def target_of(example: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the answers of the annotators of an example; ``None`` if it has none, or another field of that name."""
     target = example.get("target")
@@ -79,7 +87,7 @@ def contexts_of(example: Mapping[str, Any]) -> Sequence[str]:
 
 def has_unanswerable(examples: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether any question has no answer, so that SQuAD v2.0 scoring applies."""
-    return any(not answers_of(example)[0] for example in examples)
+    return any(not answer_texts(example) for example in examples)
 
 
 def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
