@@ -230,8 +230,10 @@ def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) ->
     name = model.get("name_or_path") if isinstance(model, Mapping) else None
     if settings.get("mode") not in ("evaluate", "predict") or name is None or not (Path(name) / CONFIG_FILE).is_file():
         return settings
+    from portico.trust.files import plain_yaml  # imports torch, which a command that is refused does not need
+
     try:
-        recorded = yaml.safe_load((Path(name) / CONFIG_FILE).read_text(encoding="utf-8"))
+        recorded = plain_yaml((Path(name) / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):  # not a configuration of ours
         return settings
     keys = {one.lstrip("+~").partition("=")[0] for one in overrides}

@@ -13,7 +13,7 @@ import numpy as np
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
 from portico.mrc.datasets.examples import answers_of, target_of
-from portico.mrc.features.windows import Windows, first_marked, last_marked
+from portico.mrc.features.windows import Windows, first_marked, first_of, last_marked
 
 if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
     from transformers import PreTrainedTokenizerBase
@@ -237,17 +237,20 @@ def null_tokens(windows: Windows, tokenizer: "PreTrainedTokenizerBase", rule: La
     is neither padding nor of the context: an answer could begin there. Other rules also take a class token that is
     padding or stands in the text, and otherwise token 0.
     """
-    is_candidate_T = windows.attention_mask_T.astype(np.bool_) & ~windows.in_context_T
-    is_special_T = is_candidate_T & ~windows.char_offsets_T2.any(axis=1)
-    if rule != "characters":
-        is_candidate_T = is_special_T = np.ones_like(is_candidate_T)
-    positions_F = np.zeros(len(windows.example_index_F), np.int64)
-    marks = (tokenizer.bos_token_id, tokenizer.cls_token_id)
-    for marked_T in (is_candidate_T, *(is_special_T & (windows.input_ids_T == mark) for mark in marks)):
-        first_F = windows.first_in_row(marked_T)
-        found_F = first_F < windows.row_starts[1:]
-        positions_F[found_F] = (first_F - windows.row_starts[:-1])[found_F]
-    return positions_F
+    starts_F, stops_F = windows.row_starts[:-1], windows.row_starts[1:]
+    checks = rule == "characters"
+    found_F = stops_F
+    for mark in (tokenizer.cls_token_id, tokenizer.bos_token_id):
+        places = np.flatnonzero(windows.input_ids_T == (-1 if mark is None else mark))
+        if checks:
+            is_text = windows.in_context_T[places] | windows.char_offsets_T2[places].any(axis=1)
+            places = places[(windows.attention_mask_T[places] == 1) & ~is_text]
+        if len(places):
+            found_F = np.where(found_F < stops_F, found_F, first_of(places, starts_F, stops_F))
+    if checks and not (found_F < stops_F).all():
+        is_other_T = windows.attention_mask_T.astype(np.bool_) & ~windows.in_context_T
+        found_F = np.where(found_F < stops_F, found_F, windows.first_in_row(is_other_T))
+    return np.where(found_F < stops_F, found_F - starts_F, 0)
 
 
 def _answer_positions(windows: Windows, chars_F2: Int64s, context_index_F: Int64s | None) -> tuple[Int64s, Bools]:

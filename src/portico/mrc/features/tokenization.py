@@ -224,6 +224,8 @@ def _corrected_offsets(windows: Windows, contexts: Sequence[str], *, trims: bool
     A normalizer may remove these, which then belong to no token. With ``trims``, spaces at both ends of a token are
     left out.
     """
+    if not trims and all(map(str.isascii, contexts)):
+        return windows
     number: dict[str, int] = _numbering()
     text_E = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
     # A character between two texts belongs to none.

@@ -64,8 +64,13 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
 
 def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
     """Return the index of the first True in every range ``[start, stop)``, or its ``stop``."""
-    marked = np.append(np.flatnonzero(marked_T), len(marked_T))
-    first: Int64s = marked[np.searchsorted(marked, starts)]
+    return first_of(np.flatnonzero(marked_T), starts, stops)
+
+
+def first_of(places: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the first of the ascending ``places`` in every range ``[start, stop)``, or its ``stop``."""
+    ended = np.append(places, stops[-1:])
+    first: Int64s = ended[np.searchsorted(places, starts)]
     return np.minimum(first, stops)
 
 
