@@ -71,7 +71,7 @@ ROWS: Mapping[str, Row] = {
         "no, unless you answer `y` when transformers asks on the terminal; without a terminal it is refused",
     ),
     "data": Row(
-        "data: JSON, JSON lines, gzip, a folder of `datasets`",
+        "data: JSON, JSON lines, CSV, parquet, gzip, a folder of `datasets`",
         "parsed; a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused, and so is a stored "
         "dataset that names files elsewhere; what compressed Arrow or parquet files take is not limited",
     ),

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
-from portico.cli.folders import check_folder_settings
+from portico.cli.folders import CONFIG_FILE, check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.settings import ExperimentSchema
 from portico.errors import InputError, MissingPackageError
@@ -33,6 +35,8 @@ _OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
 # Groups that are switched off: those whose default is null, and those that have a file for it.
 _NOT_CHOSEN = re.compile(r"^(debug|launcher|speed|sweep)=null$")
 _CHOSEN_NONE = re.compile(r"^(callbacks|logger)=null$")
+# What an evaluation takes from the run whose model it loads.
+_GROUPS_OF_RUNS = ("preprocess", "postprocess", "metric")
 # What the command line itself reads, by group; in a group without keys here any key can be set.
 _OWN_KEYS: Mapping[str, Sequence[str]] = {
     "paths": ("output_dir", "sweep_dir"),
@@ -60,7 +64,8 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     chosen = list(overrides or [])
     if experiment is not None and not any(re.match(r"\+?experiment=", one) for one in chosen):
         chosen = [f"+experiment={experiment}", *chosen]
-    return checked(_composed(in_words_of_hydra(chosen)))
+    words = in_words_of_hydra(chosen)
+    return checked(_with_settings_of_run(_composed(words), words))
 
 
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:
@@ -212,7 +217,37 @@ def settings_to_run(config: DictConfig) -> dict[str, Any]:
                 f"The entry `logger.{name}` needs {package}, which is not installed; install it with "
                 f"`pip install {package}`, or choose another entry."
             )
-    return checked(settings)
+    return checked(_with_settings_of_run(settings, HydraConfig.get().overrides.task))
+
+
+def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of an evaluation or a prediction as the run trained with them, except those in overrides.
+
+    The model in the folder of a run was trained on its windows and chosen by its metric. Classes outside portico are
+    named by the command only.
+    """
+    model = settings.get("model")
+    name = model.get("name_or_path") if isinstance(model, Mapping) else None
+    if settings.get("mode") not in ("evaluate", "predict") or name is None or not (Path(name) / CONFIG_FILE).is_file():
+        return settings
+    from portico.trust.files import plain_yaml  # imports torch, which a command that is refused does not need
+
+    try:
+        recorded = plain_yaml((Path(name) / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # not a configuration of ours
+        return settings
+    keys = {one.lstrip("+~").partition("=")[0] for one in overrides}
+    for group in _GROUPS_OF_RUNS:
+        its = recorded.get(group) if isinstance(recorded, Mapping) else None
+        if group in keys or not isinstance(its, Mapping) or not isinstance(settings.get(group), Mapping):
+            continue
+        set_here = {key for key in settings[group] if f"{group}.{key}" in keys}
+        if its.get(TARGET) != settings[group].get(TARGET):
+            if TARGET in set_here or not str(its.get(TARGET)).startswith("portico."):
+                continue
+            settings[group] = {key: settings[group][key] for key in set_here}
+        settings[group] |= {key: value for key, value in its.items() if key not in set_here}
+    return settings
 
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":

@@ -4,12 +4,15 @@ A JSON file is a document, which is an array of entries or an object with such a
 per line.
 """
 
+import ast
+import csv
 import difflib
 import glob
 import gzip
 import io
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 # Written by `Dataset.save_to_disk`.
 _STORED_DATASET, _STORED_FILES = "dataset_info.json", "state.json"
+_STORED_SPLITS = "dataset_dict.json"  # written by `DatasetDict.save_to_disk`
 _GZIP_MAGIC = b"\x1f\x8b"
 MAX_GZIP_RATIO = 100.0
 """How many times as large as a gzip file its content may be; JSON is about 5 times as large, and gzip allows 1,030."""
 _ALWAYS_EXPANDED = 1 << 26  # bytes
 _CHUNK = 1 << 20
+_ARRAY = re.compile(r"\barray\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.DOTALL)  # as pandas writes an array into a cell
+_LONGEST_CELL, _LONGEST_LITERAL = 1 << 27, 1 << 20  # characters
 
 
 def import_datasets(why: str) -> ModuleType:
@@ -78,6 +84,10 @@ def _paths(name: str) -> list[Path]:
     path = Path(name)
     if (path / _STORED_DATASET).is_file():
         return [path]
+    if (path / _STORED_SPLITS).is_file():
+        splits = [entry for entry in sorted(path.iterdir()) if (entry / _STORED_DATASET).is_file()]
+        named = ", ".join(map(str, splits)) or "none of them is there"
+        raise InputError(f"{path}: holds a dataset of several splits; name the folder of a split: {named}.")
     if path.is_dir():
         matches = [entry for entry in sorted(path.iterdir()) if entry.name.endswith(_SUFFIXES)]
         if not matches:
@@ -186,6 +196,65 @@ def _why_no_file(path: Path) -> str:
     similar = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "no file has a similar name."
     return f"{path}: no such file; in {path.parent.resolve()}, {hint}"
+
+
+def csv_rows(source: object, stream: TextIO, separator: str) -> Iterator[Placed]:
+    """Yield the rows of a CSV file with a line of names as objects, with their line.
+
+    Empty cells are null. Cells with JSON or a literal of Python are read, as pandas and datasets write lists and
+    objects.
+    """
+    csv.field_size_limit(_LONGEST_CELL)
+    rows = csv.DictReader(stream, delimiter=separator)
+    try:
+        for row in rows:
+            cells = {str(name): _cell_value(cell) for name, cell in row.items() if name is not None}
+            yield f"line {rows.line_num}", _nested(cells)
+    except csv.Error as error:
+        raise InputError(f"{source}, line {rows.line_num}: not CSV ({error}); correct the file.") from error
+
+
+def _cell_value(cell: Any) -> Any:
+    if not cell:
+        return None
+    if cell[0] not in "[{" or len(cell) > _LONGEST_LITERAL:
+        return cell
+    for parse, text in ((_parsed, cell), (ast.literal_eval, cell), (ast.literal_eval, _ARRAY.sub(r"\1", cell))):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return cell
+
+
+def _nested(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object whose fields `a.b` and `a.c` are the object `a`, as they were before a table was made."""
+    nested: dict[str, Any] = {}
+    for name, value in cells.items():
+        outer, dot, inner = name.partition(".")
+        if not dot:
+            nested[name] = value
+        elif isinstance(nested.setdefault(outer, {}), dict):
+            nested[outer][inner] = value
+    return nested
+
+
+def parquet_rows(path: Path) -> Iterator[Placed]:
+    """Yield the rows of a parquet file with their number; an `InputError` explains why it cannot be read."""
+    if not path.is_file():
+        raise InputError(_why_no_file(path))
+    import_datasets(f"{path} is a parquet file")  # which needs the package that reads it
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path, partitioning=None)
+        table.validate(full=True)  # else a damaged offset ends the process
+        rows = table.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        reason = shorten(" ".join(str(error).split()))
+        raise InputError(f"{path}: cannot be read as a parquet file ({reason}); save it again.") from error
+    return numbered(rows)
 
 
 def numbered(records: Iterable[Any]) -> Iterator[Placed]:

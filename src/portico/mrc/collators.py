@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from portico.mrc.features.labels import TargetType
+from portico.mrc.features.tokenization import filling_token
 from portico.mrc.features.windows import FeatureRows, FeatureSet
 
 Collator: TypeAlias = Callable[..., Any]
@@ -31,10 +32,47 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
 
 
 @dataclass
+class RightPaddingCollator:
+    """Moves the padding that ``collator`` adds on the left to the right.
+
+    Labels, offsets and scores count the tokens of a row, which padding on the left would move; and a model with
+    absolute positions would give other scores in every batch. Rows that are padded already stay as they are.
+    """
+
+    collator: Collator
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
+        batch = self.collator(features)
+        tokens_BL = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if not isinstance(tokens_BL, Tensor) or tokens_BL.ndim != 2:
+            return batch
+        shifts = [_num_added_on_the_left(tokens, row) for tokens, row in zip(tokens_BL, features, strict=True)]
+        if any(shifts):
+            width = tokens_BL.shape[1]
+            place_L = torch.arange(width, device=tokens_BL.device)
+            place_BL = (place_L + torch.tensor(shifts, device=tokens_BL.device)[:, None]) % width
+            row_B1 = torch.arange(len(shifts), device=tokens_BL.device)[:, None]
+            for name, values in batch.items():
+                if isinstance(values, Tensor) and values.shape[:2] == tokens_BL.shape:
+                    batch[name] = values[row_B1, place_BL]
+        return batch
+
+
+def _num_added_on_the_left(tokens_L: Tensor, row: Mapping[str, Any]) -> int:
+    added = len(tokens_L) - len(row["input_ids"])
+    if added <= 0:
+        return 0
+    tokens = torch.as_tensor(row["input_ids"], device=tokens_L.device)
+    on_the_left = torch.equal(tokens_L[added:], tokens) and not torch.equal(tokens_L[:-added], tokens)
+    return added if on_the_left else 0
+
+
+@dataclass
 class ColumnCollator:
     """Makes the batches of ``collator`` from the columns of a ``FeatureSet``, many times as fast as from its rows.
 
-    For other rows and non-numeric columns, it calls ``collator``. Two collators can be replaced: the default collator
+    Padding is on the right, whatever the padding side of the tokenizer: see :class:`RightPaddingCollator`. For other
+    rows and non-numeric columns, it calls ``collator``. Two collators can be replaced: the default collator
     of transformers, and ``DataCollatorWithPadding`` if it pads to the longest row.
     """
 
@@ -58,7 +96,7 @@ class ColumnCollator:
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
         columns = self._columns(features) if isinstance(features, FeatureRows) else None
         if columns is None:
-            return self.collator([*features])
+            return RightPaddingCollator(self.collator)([*features])
         tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
         return tensors if self.collator is default_data_collator else BatchEncoding(tensors)
 
@@ -71,15 +109,18 @@ class ColumnCollator:
         if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
             return None
         padding = {
-            "input_ids": tokenizer.pad_token_id,
+            "input_ids": filling_token(tokenizer),
             "token_type_ids": tokenizer.pad_token_type_id,
             "attention_mask": 0,
         }
-        return rows.padded(padding, on_the_left=tokenizer.padding_side == "left")
+        return rows.padded(padding)
 
 
 def by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
-    """Return features and a collator that make the same batches faster, or the arguments if there is no faster way."""
+    """Return features and a collator that make the same batches faster, or the arguments if there is no faster way.
+
+    Their batches are padded on the right.
+    """
     if not isinstance(features, FeatureSet):
         return features, collator
     if ColumnCollator.knows(collator):
@@ -95,10 +136,10 @@ class PackingCollator:
     """Packs the features of a batch into one row, after ``collator`` has padded them.
 
     A batch has ``feature_starts`` and ``feature_lengths`` (``int64 [B]``), the place of each feature in the row, where
-    shorter features come first; the features' labels (``int64 [B]``); and ``input_ids``, ``token_type_ids`` and
-    ``position_ids``, which are from 0 in each feature (``int64 [1, N]``, N tokens in all). A batch with too
-    little padding for a model of this ``width`` stays as it is, with ``feature_lengths``: attending feature by feature
-    would cost more.
+    shorter features come first, and ``feature_padding`` (``int64 [B]``) if features were made with padding on the
+    left; the features' labels (``int64 [B]``); and ``input_ids``, ``token_type_ids`` and ``position_ids``, which are
+    from 0 in each feature (``int64 [1, N]``, N tokens in all). A batch with too little padding for a model of this
+    ``width`` stays as it is, with ``feature_lengths``: attending feature by feature would cost more.
     """
 
     token_columns: ClassVar = ("input_ids", "token_type_ids")
@@ -111,11 +152,14 @@ class PackingCollator:
     width: float = math.inf
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        batch = dict(self.collator(features))
+        batch = dict(RightPaddingCollator(self.collator)(features))
         is_token_BL = batch["attention_mask"].bool()
         lengths_B = is_token_BL.sum(dim=1)
-        is_left_padded = not is_token_BL[:, 0].all()
-        if not (is_left_padded or self._is_worthwhile(lengths_B, is_token_BL.numel())):
+        # Features that were padded on the left when they were made: their labels count the padding.
+        padding_B = is_token_BL.int().argmax(dim=1)
+        if padding_B.any():
+            batch["feature_padding"] = padding_B
+        elif not self._is_worthwhile(lengths_B, is_token_BL.numel()):
             return {"feature_lengths": lengths_B, **batch}
         del batch["attention_mask"]
         # Features of one length are next to each other, since they attend together.
@@ -148,11 +192,10 @@ class TargetTypeCollator:
     collator: Collator
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
-        batch = self.collator(features)
+        batch = RightPaddingCollator(self.collator)(features)
         if "start_positions" in batch and "target_type" not in batch:
-            batch["target_type"] = torch.where(
-                _lacks_answer(batch, self.tokenizer), int(TargetType.NO_ANSWER), int(TargetType.SPAN_ANSWER)
-            )
+            lacks_B = _lacks_answer(batch, _class_tokens(batch, self.tokenizer))
+            batch["target_type"] = torch.where(lacks_B, int(TargetType.NO_ANSWER), int(TargetType.SPAN_ANSWER))
         return batch
 
 
@@ -169,14 +212,14 @@ class BeamSearchCollator:
     collator: Collator
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
-        batch = self.collator([{key: row[key] for key in row if key != "p_mask"} for row in features])
+        rows = [{key: row[key] for key in row if key != "p_mask"} for row in features]
+        batch = RightPaddingCollator(self.collator)(rows)
         tokens_BL = batch["input_ids"]
-        is_class_BL = tokens_BL == self.tokenizer.cls_token_id
-        cls_index_B = is_class_BL.int().argmax(dim=1)
+        cls_index_B = _class_tokens(batch, self.tokenizer)
         batch.setdefault("cls_index", cls_index_B)
         batch["p_mask"] = 1.0 - self._can_answer(tokens_BL, cls_index_B).float()
         if "start_positions" in batch:
-            batch.setdefault("is_impossible", _lacks_answer(batch, self.tokenizer))
+            batch.setdefault("is_impossible", _lacks_answer(batch, cls_index_B))
             batch["is_impossible"] = batch["is_impossible"].float()
         return batch
 
@@ -195,10 +238,19 @@ class BeamSearchCollator:
         return can_answer.scatter(1, cls_index_B[:, None], True)
 
 
-def _lacks_answer(batch: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    starts = batch["start_positions"].reshape(-1, 1)
-    tokens: Tensor = batch["input_ids"].gather(1, starts).squeeze(1)
-    return tokens == tokenizer.cls_token_id
+def _class_tokens(batch: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """Return the first class token of each row, without one the first that begins a text, otherwise 0; ``[B]``."""
+    tokens_BL: Tensor = batch["input_ids"]
+    present_BL = batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones_like(tokens_BL).bool()
+    position_B = torch.zeros_like(tokens_BL[:, 0])
+    for mark in (tokenizer.bos_token_id, tokenizer.cls_token_id):
+        is_mark_BL = present_BL & (tokens_BL == (-1 if mark is None else mark))
+        position_B = torch.where(is_mark_BL.any(dim=1), is_mark_BL.int().argmax(dim=1), position_B)
+    return position_B
+
+
+def _lacks_answer(batch: Mapping[str, Any], class_token_B: Tensor) -> Tensor:
+    return batch["start_positions"].reshape(-1) == class_token_B
 
 
 @dataclass

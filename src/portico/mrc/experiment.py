@@ -4,13 +4,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
 from portico.cli.experiment import (
     NOT_OF_A_METRIC,
@@ -27,6 +28,7 @@ from portico.cli.experiment import (
     print_scores,
 )
 from portico.cli.settings import shown_settings
+from portico.data.defects import shorten
 from portico.errors import InputError, naming
 from portico.mrc.config import (
     PREPROCESS_KEYS,
@@ -38,7 +40,7 @@ from portico.mrc.config import (
     load_sources,
     pooled,
 )
-from portico.mrc.datasets.examples import Examples, contexts_of, has_unanswerable
+from portico.mrc.datasets.examples import Examples, answers_of, contexts_of, has_unanswerable, with_one_context
 from portico.mrc.datasets.reader import read_questions
 from portico.mrc.distillation import teaching_parts
 from portico.mrc.features.featurizer import check_window, window_featurizer
@@ -46,13 +48,13 @@ from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores, scores_alone
-from portico.mrc.metrics.squad import AnswerTexts, gold_texts
+from portico.mrc.metrics.squad import AnswerTexts, gold_texts, predicted_text
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
-from portico.mrc.question_results import question_results
+from portico.mrc.question_results import question_result, question_results
 from portico.mrc.report import RunRecord, record_run, write_report
-from portico.mrc.report.results import ANSWERING, DECLINING
+from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult
 from portico.mrc.report.run_page import labelled_scores
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer
@@ -61,6 +63,9 @@ from portico.trust.names import data_only
 logger = logging.getLogger(__name__)
 
 _PREFIX = "predict"
+_HEADLINE = "f1"
+_NUM_TRIED = 16  # questions on which a metric of the user shows the names of its scores
+_OWN_METRICS = (AnswerTexts, SquadV2, TydiF1, NqF1, Rouge)
 _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
 _NOTHING_ANSWERED = (
     "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for "
@@ -82,7 +87,7 @@ class MRCExperiment(TrainerExperiment):
     preprocess: Any = field(default_factory=WindowPreprocessing, metadata={"group": GroupSpec(needs="trainer_parts")})
     postprocess: Any = field(default_factory=SpanAnswers, metadata={"group": GroupSpec(needs="build")})
     metric: Any = field(default_factory=SquadV1, metadata={"group": GroupSpec(needs="__call__")})
-    headline: str = key_of_group("metric", "f1")
+    headline: str = key_of_group("metric", _HEADLINE)
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)
     """Whether "no answer" can be predicted; null: if some question has no answer."""
@@ -110,6 +115,7 @@ class MRCExperiment(TrainerExperiment):
         if not training:
             self.sources = [Source(source.train[:1], source.validation) for source in self._sources_to_evaluate()]
         metric = self._prepared_metric
+        self._choose_best_by_objective(args)
         if self._score_names and (best := args.metric_for_best_model) is not None:
             key = "metric.headline" if best == self.headline else "args.metric_for_best_model"
             check_score(key, best.removeprefix("eval_"), [*self._score_names, *NOT_OF_A_METRIC])
@@ -125,6 +131,20 @@ class MRCExperiment(TrainerExperiment):
             compute_metrics=metric,
             **self.callback_arguments(self.trainer),
         )
+
+    def _choose_best_by_objective(self, args: Any) -> None:
+        """Choose the best checkpoint by the objective, if only that is set, and not `metric.headline`."""
+        scores = [name for name in self.objective if not name.startswith(OF_TRAINING)]
+        is_default = self.headline == _HEADLINE and args.metric_for_best_model == self.headline
+        if (
+            is_default
+            and len(scores) == 1
+            and scores[0] != f"eval_{self.headline}"
+            and not isinstance(self.metric, _OWN_METRICS)
+        ):
+            self.headline = scores[0].removeprefix("eval_")
+            args.metric_for_best_model = scores[0]
+            args.greater_is_better = self.objective[scores[0]] == "max"
 
     def check_objective(self, name: str) -> None:
         """Raise an ``InputError`` if the run will not report this objective, as far as the metric is known."""
@@ -150,6 +170,9 @@ class MRCExperiment(TrainerExperiment):
         parts = (getattr(self.trainer, "func", self.trainer), type(self.preprocess), type(self.postprocess))
         if not all(part.__module__.startswith("portico.") for part in parts):
             return []  # a class of the user may report other scores
+        if not isinstance(self.metric, _OWN_METRICS):
+            named = [names_of_metric(self._prepared_metric, source.validation) for source in self.sources]
+            return named[0] if all(named) else []
         each = [self._baseline(source) for source in self.sources]
         return [name for name in each[0] if all(name in scores for scores in each)]
 
@@ -173,12 +196,12 @@ class MRCExperiment(TrainerExperiment):
         records = [
             RunRecord(
                 title=title,
-                results=question_results(source.validation, one.answers),
+                results=results_of(source.validation, one),
                 metrics=metrics,
                 headline=first[0].removeprefix("eval_"),
                 baselines={
                     DECLINING: self._baseline(source),
-                    ANSWERING: self._baseline(source, one.answers.best_texts),
+                    **({ANSWERING: self._baseline(source, one.answers.best_texts)} if hasattr(one, "answers") else {}),
                 },
                 log_history=trainer.state.log_history,
                 settings=self._shown_settings(trainer),
@@ -244,6 +267,12 @@ class MRCExperiment(TrainerExperiment):
         """
         name = getattr(self.model, "name_or_path", None)
         path = getattr(self.data, "predict_file", None)
+        if not hasattr(self.model, "name_or_path"):
+            raise InputError(
+                f"`mode=predict` loads a trained model from a folder, which `model.{TARGET}="
+                f"{path_of(type(self.model))}` does not; set `model.{TARGET}={path_of(EncoderModel)}` and "
+                "`model.name_or_path` to the folder of a run, or use `portico.mrc.Reader` with your model."
+            )
         if name is None or path is None or (self._gives_spans and not isinstance(self.postprocess, SpanAnswers)):
             raise InputError(
                 "`mode=predict` answers questions with a trained model and a post-processing of portico, but "
@@ -343,6 +372,35 @@ def _write_readable(folder: Path, answered: Sequence[Mapping[str, Any]]) -> None
     print(f"Answers: {readable}")
 
 
+# ------------------------------------------------------------------------------------ answers
+
+
+def results_of(examples: Sequence[Mapping[str, Any]], answered: Any) -> list[QuestionResult]:
+    """Return the answers of a run for its report; texts alone if a post-processing of the user found them.
+
+    Raises:
+        InputError: If it did not return them as ``predictions``.
+    """
+    if hasattr(answered, "answers"):
+        return question_results(examples, answered.answers)
+    predictions = getattr(answered, "predictions", answered)
+    try:
+        records = (
+            [{"id": key, "prediction_text": text} for key, text in predictions.items()]
+            if isinstance(predictions, Mapping)
+            else list(predictions)
+        )
+        texts = {one["id"]: predicted_text(one) for one in records}
+        found = [(with_one_context(one), texts[one["id"]]) for one in examples]
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise InputError(
+            f"The post-processing returned {type(answered).__name__}, whose `predictions` are not the answers "
+            f"({shorten(str(error))}); return `EvalPrediction(predictions=[{{'id': ..., 'prediction_text': ...}}, "
+            "...], label_ids=[{'id': ..., 'answers': ...}, ...])`, with an answer to every question."
+        ) from error
+    return [question_result(one, text, span=None, nbest=None, null_odds=None) for one, text in found]
+
+
 # ------------------------------------------------------------------------------------ metric
 
 
@@ -367,6 +425,8 @@ def prepared_metric(
                 f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, "
                 f"and {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
             )
+    if isinstance(metric, Mlqa):
+        return metric.of_examples(examples)
     if not isinstance(metric, TydiF1 | NqF1):
         return metric
     if not has_spans:
@@ -386,6 +446,24 @@ def prepared_metric(
             "or choose `metric=squad_v2`."
         )
     return scores
+
+
+def names_of_metric(metric: Any, examples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the scores that a metric of the user computes of some answers, right ones and none.
+
+    They are empty if it cannot score answers without their candidates.
+    """
+    asked = [one for one in examples[:_NUM_TRIED] if answers_of(one)[0]] or list(examples[:1])
+    references: Any = [{"id": one["id"], "answers": one["answers"]} for one in asked]
+    names: dict[str, None] = {}
+    for is_right in (False, True):
+        texts = [gold_texts(one)[0] if is_right and gold_texts(one) else "" for one in asked]
+        predictions: Any = [{"id": one["id"], "prediction_text": text} for one, text in zip(asked, texts, strict=True)]
+        try:
+            names |= dict.fromkeys(deepcopy(metric)(EvalPrediction(predictions, references)))
+        except Exception:  # code of the user, which may need more than texts
+            return []
+    return [str(name).removeprefix("eval_") for name in names]
 
 
 # ------------------------------------------------------------------------------------ report

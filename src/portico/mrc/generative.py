@@ -20,7 +20,7 @@ from portico.compat.transformers import EvalLoopOutput
 from portico.hub import loading_model
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
-from portico.mrc.datasets.examples import Examples
+from portico.mrc.datasets.examples import Examples, answer_texts
 from portico.mrc.models.from_scratch import explained_fields, train_generator_tokenizer
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
@@ -62,7 +62,7 @@ class GenerativeFeaturizer:
 
     def train_features(self, examples: Examples) -> list[dict[str, Any]]:
         """Return training features; the target is the first answer, or an empty string."""
-        targets = [example["answers"]["text"][0] if example["answers"]["text"] else "" for example in examples]
+        targets = [next(iter(answer_texts(example)), "") for example in examples]
         labels = self.tokenizer(text_target=targets, max_length=self.max_target_length, truncation=True)["input_ids"]
         inputs = (self._inputs(example) for example in examples)
         return [{**tokens, "labels": label} for tokens, label in zip(inputs, labels, strict=True)]

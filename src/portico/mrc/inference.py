@@ -201,6 +201,9 @@ class ReaderSettings:
         check_values("", settings, rules)
         chosen = replace(self, **settings)
         check_window("max_seq_length", chosen.max_seq_length, longest)
+        if "max_seq_length" in settings and "doc_stride" not in settings:
+            # As the pipeline did: windows share at most half of what they hold.
+            chosen = replace(chosen, doc_stride=min(chosen.doc_stride, chosen.max_seq_length // 3))
         return chosen
 
 
@@ -340,11 +343,12 @@ class Reader:
         """Answer with the arguments and results of transformers' former question-answering pipeline.
 
         Args:
-            *args: Mappings with ``question`` and ``context``, or lists of them.
+            *args: A question and its context, as for ``question`` and ``context``; or mappings with ``question`` and
+                ``context``; or lists, generators or datasets of mappings.
             top_k: Number of answers to each question; above 1, the result for a question is a list.
-            **inputs_and_settings: ``question`` and ``context``, a string or a list each, and
-                ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``,
-                ``max_question_len``.
+            **inputs_and_settings: ``question`` and ``context``, a string or a list each, or mappings as ``data`` or
+                ``X``; ``topk`` for ``top_k``; ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``,
+                ``max_seq_len`` and ``max_question_len``.
 
         Returns:
             ``{"score", "start", "end", "answer"}`` with the probability as score; a list of them for several
@@ -353,11 +357,17 @@ class Reader:
         Raises:
             InputError: If a question or a setting is invalid.
         """
-        questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
+        questions, contexts, settings, is_one = _pipeline_inputs(args, inputs_and_settings)
+        top_k = settings.pop("topk", top_k)
         if not isinstance(top_k, int) or top_k < 1:
             raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+        answers = self.answer_many(questions, contexts, **settings)
+        if any(len(answer.candidates) < top_k for answer in answers):
+            # The best starts and the best ends make fewer spans: take the best of all, some of which have equal texts.
+            settings |= {"n_best_size": 4 * top_k, "search": "exhaustive"}
+            answers = self.answer_many(questions, contexts, **settings)
         outputs: list[Any] = []
-        for answer in self.answer_many(questions, contexts, **settings):
+        for answer in answers:
             ranked: list[Answer | SpanAnswer] = [
                 answer,
                 *(one for one in answer.candidates if one.text != answer.text),
@@ -368,10 +378,6 @@ class Reader:
                 for one in ranked[:top_k]
             ]
             outputs.append(best[0] if top_k == 1 else best)
-        # As the pipeline did: one mapping, or a string as the question, returns one output, and any list a list.
-        is_one = (
-            isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
-        )
         return outputs[0] if is_one else outputs
 
 
@@ -396,31 +402,58 @@ def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
 
 def _pipeline_inputs(
     args: Sequence[Any], inputs_and_settings: Mapping[str, Any]
-) -> tuple[list[str], list[Contexts], dict[str, Any]]:
+) -> tuple[list[str], list[Contexts], dict[str, Any], bool]:
+    """Return questions, contexts, settings, and whether the call asks for a single output instead of a list."""
     settings = dict(inputs_and_settings)
     question, context = settings.pop("question", None), settings.pop("context", None)
     settings = {_PIPELINE_NAMES.get(name, name): value for name, value in settings.items()}
-    if (question is None) != (context is None) or bool(args) == (question is not None):
+    records = [*args, *(settings.pop(name) for name in ("data", "X") if name in settings)]
+    if question is None and context is None and len(records) == 2 and isinstance(records[0], str):
+        (question, context), records = records, []
+    elif question is None and context is not None and len(records) == 1 and isinstance(records[0], str):
+        question, records = records[0], []
+    if (question is None) != (context is None) or bool(records) == (question is not None):
         raise InputError(
             "A call takes either `question` and `context`, a string or a list each, or mappings that hold both; give "
             "one of the two."
         )
-    if not args:
+    if not records:
+        # As the pipeline did: one question, also in a mapping, returns one output, and any list a list.
         many = not isinstance(question, str)
         questions = _as_list("question", question) if many else [question]
         # One context serves all questions.
         is_shared = isinstance(context, str) or not many
         contexts = [context] * len(questions) if is_shared else _as_list("context", context)
-        return questions, contexts, settings
-    records: list[Any] = []
-    for arg in args:
-        records += arg if isinstance(arg, list | tuple) else [arg]
-    for record in records:
+        return questions, contexts, settings, not many
+    is_one = len(records) == 1 and isinstance(records[0], Mapping)
+    listed = [one for given in records for one in (_rows_of(given) if _holds_records(given) else [given])]
+    for record in listed:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(
                 f"{shorten(record)} is not a question; it must be a mapping with `question` and `context`."
             )
-    return [record["question"] for record in records], [record["context"] for record in records], settings
+    is_one = is_one and len(listed) == 1 and isinstance(listed[0]["question"], str)
+    return [one["question"] for one in listed], [one["context"] for one in listed], settings, is_one
+
+
+def _holds_records(given: object) -> bool:
+    if isinstance(given, Mapping):  # one question, or as many as its lists have
+        return isinstance(given.get("question"), list | tuple)
+    return isinstance(given, Iterable) and not isinstance(given, str)
+
+
+def _rows_of(given: Any) -> Iterable[Any]:
+    """Return records of an iterable, or of a mapping with a list of questions and their contexts."""
+    if not isinstance(given, Mapping):
+        return given
+    questions, contexts = given["question"], given.get("context")
+    contexts = [contexts] * len(questions) if isinstance(contexts, str) else contexts
+    if not isinstance(contexts, list | tuple) or len(contexts) != len(questions):
+        raise InputError(
+            f"{shorten(given)} has {len(questions)} questions and other contexts; give a context for each, or one "
+            "string for all."
+        )
+    return [{"question": one, "context": its} for one, its in zip(questions, contexts, strict=True)]
 
 
 def question_windows(

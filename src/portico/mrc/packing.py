@@ -158,11 +158,14 @@ class _PackedForward:
 def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Return ``float [B, T]`` from the logits of a packed row, ``float [1, N]``, or of a padded batch."""
     length_B = batch["feature_lengths"]
-    token_T = torch.arange(int(length_B.max()), device=logits.device)
+    padding_B = batch.get("feature_padding", torch.zeros_like(length_B))
+    # The place of each token in its feature without the padding on the left.
+    place_BT = torch.arange(int((padding_B + length_B).max()), device=logits.device) - padding_B[:, None]
     if "feature_starts" in batch:
-        index_BT = (batch["feature_starts"][:, None] + token_T).clamp(max=logits.shape[1] - 1)
+        index_BT = (batch["feature_starts"][:, None] + place_BT).clamp(0, logits.shape[1] - 1)
         logits = logits[0][index_BT]
-    return logits[:, : len(token_T)].masked_fill(token_T >= length_B[:, None], _NO_TOKEN)
+    is_padding_BT = (place_BT < 0) | (place_BT >= length_B[:, None])
+    return logits[:, : place_BT.shape[1]].masked_fill(is_padding_BT, _NO_TOKEN)
 
 
 def _attention(

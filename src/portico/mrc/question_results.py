@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from portico.mrc.datasets.examples import context_starts, contexts_of, with_one_context
+from portico.mrc.datasets.examples import answers_of, context_starts, contexts_of, with_one_context
 from portico.mrc.metrics.scores import exact_and_f1
 from portico.mrc.postprocess import Answers
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
@@ -46,8 +46,7 @@ def question_result(
         nbest: The candidates in the form of an n-best file; ``None`` if they were not stored.
         null_odds: The score of "no answer" minus the score of the best span; ``None`` if it was not stored.
     """
-    golds = example["answers"]
-    texts = golds["text"]
+    texts, starts = answers_of(example)
     candidates = None if nbest is None else [_candidate(record) for record in nbest]
     probability, if_answered = None, None
     if candidates is not None:
@@ -61,7 +60,7 @@ def question_result(
         title=example.get("title") or "",
         question=example["question"],
         context=example["context"],
-        golds=tuple(zip(texts, golds["answer_start"], strict=True)),
+        golds=tuple(zip(texts, starts, strict=True)),
         predicted_text=text,
         predicted_start=start,
         predicted_end=end,

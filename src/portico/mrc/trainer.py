@@ -21,7 +21,7 @@ from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_le
 from portico.errors import InputError, InputTypeError
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
-from portico.mrc.collators import by_columns
+from portico.mrc.collators import RightPaddingCollator, by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 from portico.trust.names import data_only
@@ -314,7 +314,11 @@ class MRCTrainer(Trainer):
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
     def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
-        return by_columns(dataset, data_collator)
+        features, collator = by_columns(dataset, data_collator)
+        tokenizers = (self.processing_class, getattr(data_collator, "tokenizer", None))
+        if collator is data_collator and "left" in [getattr(one, "padding_side", None) for one in tokenizers]:
+            collator = RightPaddingCollator(data_collator)
+        return features, collator
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         if self._answering_options is None:

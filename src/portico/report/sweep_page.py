@@ -98,8 +98,9 @@ def _reached(
     who = f"Run {tied[0]} reaches" if len(tied) == 1 else f"Runs {', '.join(map(str, tied))} all reach"
     sentence = f"{who} {name} {shown_value(reached)}."
     way = max(baselines, key=lambda one: baselines[one], default=None)
-    if way is not None and reached < baselines[way] + _SAME:
-        sentence += f" That is no better than {way}, which gives {shown_value(baselines[way])}."
+    if way is not None:
+        relation = "That is no better than" if reached < baselines[way] + _SAME else "That is better than"
+        sentence += f" {relation} {way}, which gives {shown_value(baselines[way])}."
     return sentence
 
 

@@ -387,7 +387,7 @@ def test_squad_is_that_of_2_0_where_no_answer_can_be_predicted(negatives, expect
             r"'metric.language' is not a setting; those of metric are: long_non",
         ),
         ("squad", {"use_stemmer": True}, r"'metric.use_stemmer' is not a setting"),
-        ("mlqa", {"language": None}, r"`language=None` is not a language of MLQA"),
+        ("mlqa", {"language": "fi"}, r"`language='fi'` is not a language of MLQA"),
         ("nq", {"long_non_null_threshold": "two"}, r"`metric.long_non_null_threshold=two` cannot be used; .* integer"),
     ],
 )
@@ -396,6 +396,13 @@ def test_wrong_settings_of_a_metric_are_refused(name, keys, message):
         chosen(name, **keys)
     with pytest.raises(InputError, match=r"TydiF1 scores spans of passages, but generated answers are strings"):
         prepared(TydiF1(), has_spans=False)
+
+
+def test_mlqa_needs_the_language_of_every_question():
+    metric = chosen("mlqa", language=None).metric
+    assert prepared(metric, [{**ANSWERED, "language": "de"}]).languages == {ANSWERED["id"]: "de"}
+    with pytest.raises(InputError, match=r"`language=None` is not a language of MLQA or XQuAD.*`language` of every"):
+        prepared(metric, [ANSWERED])
 
 
 @pytest.mark.parametrize("name", ["squad", "mlqa", "mrqa", "rouge"])

@@ -3,6 +3,7 @@ import re
 import tempfile
 from html.parser import HTMLParser
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -186,6 +187,43 @@ def test_call_signature_of_removed_pipeline(reader, questions):
     assert (nothing["start"], nothing["end"], nothing["answer"]) == (0, 0, "")
 
 
+def test_every_call_of_the_removed_pipeline(reader, questions):
+    settings = {"handle_impossible_answer": False}
+    pair = questions[0]["question"], questions[0]["context"]
+    record = dict(zip(("question", "context"), pair, strict=True))
+    one = reader(**record, **settings)
+    assert reader(*pair, **settings) == reader(pair[0], context=pair[1], **settings) == one
+    assert reader(data=record, **settings) == reader(X=record, **settings) == one
+    lists = {"question": [pair[0]] * 2, "context": pair[1]}
+    for records in (
+        [record, record],
+        (record, record),
+        iter([record, record]),
+        datasets.Dataset.from_list([record] * 2),
+    ):
+        assert reader(records, **settings) == [one, one]
+        assert reader(data=[record, record], **settings) == reader(lists, **settings) == reader(**lists, **settings)
+    assert reader([record], **settings) == [one]
+    assert reader(record, record, **settings) == [one, one]
+
+
+@pytest.mark.parametrize("name", ["top_k", "topk"])
+@pytest.mark.parametrize("count", [2, 20, 50])
+def test_there_are_as_many_answers_as_are_asked_for(reader, questions, name, count):
+    question, context = questions[0]["question"], " ".join(one["context"] for one in questions[:8])
+    found = reader(question, context, **{name: count})
+    assert len(found) == len({one["answer"] for one in found}) == count
+    scores = [one["score"] for one in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("window", [60, 30, 24])
+def test_windows_of_another_size_have_a_stride_that_fits(reader, questions, window):
+    question, context = questions[0]["question"].split()[0], questions[0]["context"]
+    answer = reader(question, context, max_seq_len=window)
+    assert answer == reader(question, context, max_seq_len=window, doc_stride=min(16, window // 3))
+
+
 def test_a_calibration_is_stored_with_the_model(model_folder, questions, tmp_path):
     loaded = load_reader(str(model_folder))
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", handle_impossible_answer=True, **WINDOWS)
@@ -266,7 +304,10 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
         (lambda reader: reader.answer("Who?", "a \ud800"), r"`context` is not valid Unicode.* errors=\"replace\""),
         (lambda reader: reader.answer_many("Who?", "abcd"), r"`questions` is 'Who\?', not a list"),
         (lambda reader: reader.answer_many(["Who?"], None), r"`contexts` is None, not a list"),
-        (lambda reader: reader("Who?", "x"), r"'Who\?' is not a question; it must be a mapping"),
+        (lambda reader: reader("Who?"), r"'Who\?' is not a question; it must be a mapping"),
+        (lambda reader: reader("Who?", "x", "y"), r"'Who\?' is not a question; it must be a mapping"),
+        (lambda reader: reader("Who?", "x", data=[]), r"'Who\?' is not a question; it must be a mapping"),
+        (lambda reader: reader({"question": ["Who?"], "context": []}), r"has 1 questions and other contexts; give a"),
         (lambda reader: reader(question="Who?", context="x", top_k="2"), r"`top_k=2` leaves no answer"),
         (lambda reader: reader(question="Who?"), r"takes either `question` and `context`"),
         (lambda reader: reader(), r"takes either `question` and `context`"),
@@ -303,7 +344,7 @@ def test_every_question_has_an_id_of_its_own(reader, questions, ids, message):
             r"`max_question_length=0` cannot be used; set it to an integer of 1 or more, or None\.",
         ),
         (
-            lambda reader: reader.answer("a?", "x", max_seq_length=9),
+            lambda reader: reader.answer("a?", "x", max_seq_length=9, doc_stride=16),
             r"^`doc_stride=16` must be at least 0 and below `max_seq_length=9`",
         ),
         (

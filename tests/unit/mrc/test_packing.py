@@ -133,7 +133,7 @@ def test_batches_with_hardly_any_padding_are_not_packed():
         return len(PackingCollator(DataCollatorWithPadding(tokenizer))(features)["input_ids"])
 
     assert [rows([20, 19]), rows([20, 12]), rows([20, 20])] == [2, 1, 2]
-    assert [rows([20, 19], "left"), rows([20, 20], "left")] == [1, 2]
+    assert [rows([20, 19], "left"), rows([20, 12], "left"), rows([20, 20], "left")] == [2, 1, 2]
 
 
 def test_a_batch_is_packed_if_that_saves_more_work_than_a_call_for_each_length_takes():

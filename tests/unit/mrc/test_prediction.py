@@ -4,9 +4,10 @@ import json
 import pytest
 
 from mrc_data import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
+from portico.cli import compose
 from portico.cli.experiment import build_experiment
 from portico.errors import InputError
-from portico.mrc import AnswerCalibration
+from portico.mrc import AnswerCalibration, read_examples
 from portico.mrc.datasets.reader import read_questions
 
 GROUPS = {
@@ -189,3 +190,53 @@ def test_questions_of_data_sets_are_read_too(tmp_path, record, expected):
     path.write_text(json.dumps(record), encoding="utf-8")
     assert read_questions(path) == [expected]
     assert read_questions([record]) == [expected]
+
+
+@pytest.mark.parametrize("form", ["text", "tokens"])
+def test_natural_questions_need_no_annotations(tmp_path, form):
+    record = {"example_id": 7, "question_text": "where is oslo", "document_url": ""}
+    document = {"document_text": " ".join(TOKENS)}
+    if form == "tokens":
+        document = {"document_tokens": [{"token": token, "html_token": False} for token in TOKENS]}
+    path = tmp_path / "test.jsonl"
+    for more in ({}, {"long_answer_candidates": [{"start_token": 0, "end_token": 3, "top_level": True}]}):
+        path.write_text(json.dumps({**record, **document, **more}))
+        for name in (None, "natural_questions"):
+            (asked,) = read_questions(path, format=name)
+            assert asked == {"id": "7", "question": "where is oslo", "context": " ".join(TOKENS)}
+    with pytest.raises(InputError, match=r"`long_answer_candidates` is missing|`annotations` is missing"):
+        read_examples(path)
+
+
+class OwnModel:
+    def load(self, texts, preprocess):
+        raise AssertionError("not loaded")
+
+
+def test_a_model_without_a_folder_cannot_predict(tmp_path):
+    with pytest.raises(InputError, match=r"which `model._target_=.*OwnModel` does not; set `model._target_=port"):
+        predict(tmp_path, model={"_target_": f"{__name__}.OwnModel"}, data={"predict_file": "questions.json"})
+
+
+def test_an_evaluation_has_the_settings_of_the_run(tmp_path):
+    run = {
+        "preprocess": {"_target_": "portico.mrc.config.WindowPreprocessing", "max_seq_length": 100, "doc_stride": 20},
+        "postprocess": {"_target_": "own.Words", "build": 1},
+        "metric": {"_target_": "portico.mrc.Mlqa", "language": "de", "headline": "exact_match"},
+        "args": {"learning_rate": 5.0},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(run))
+    for mode in ("evaluate", "predict"):
+        words = [f"mode={mode}", f"model.name_or_path={tmp_path}"]
+        settings = compose([*words, "preprocess.doc_stride=10"])
+        sizes = {name: settings["preprocess"][name] for name in ("max_seq_length", "doc_stride")}
+        assert sizes == {"max_seq_length": 100, "doc_stride": 10}
+        assert (settings["metric"]["_target_"], settings["metric"]["language"]) == ("portico.mrc.Mlqa", "de")
+        assert (
+            settings["postprocess"]["_target_"] == "portico.mrc.config.SpanAnswers"
+        )  # a class of a file is not taken
+        assert settings["args"]["learning_rate"] != 5
+        assert compose([*words, "metric=squad"])["metric"]["_target_"] == "portico.mrc.SquadV1"
+    assert compose([f"model.name_or_path={tmp_path}"])["preprocess"]["max_seq_length"] == 192
+    (tmp_path / "config.yaml").write_text("- no: settings")
+    assert compose(words)["preprocess"]["max_seq_length"] == 192

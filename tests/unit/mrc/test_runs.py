@@ -3,11 +3,14 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import EvalPrediction
 
 from portico import InputError
 from portico.cli.experiment import build_experiment
 from portico.mrc import ModelForDownstreamTasks
 from portico.mrc.config import load_sources
+from portico.mrc.corpus import generate
+from portico.mrc.experiment import results_of
 from unit.mrc.small_readers import SETTINGS, settings
 
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
@@ -122,3 +125,78 @@ def test_invalid_generators_are_refused(tmp_path):
         generative(tmp_path, model={"name_or_path": str(tmp_path), "d_model": 16}).train()
     with pytest.raises(InputError, match=r"`preprocess.num_passages=0` cannot be used"):
         generative(tmp_path, preprocess={"num_passages": 0}).train()
+
+
+# ---- Classes of the user ----
+
+
+class FirstWords:
+    """A group `postprocess` whose function has the form of the one in the QA example of transformers."""
+
+    def __init__(self, form: str = "records") -> None:
+        self.form = form
+
+    def build(self, model, tokenizer, version_2_with_negative):
+        def post_process(examples, features, predictions, stage="eval"):
+            texts = {one["id"]: one["context"].split()[0] for one in examples}
+            records = [{"id": key, "prediction_text": text} for key, text in texts.items()]
+            references = [{"id": one["id"], "answers": one["answers"]} for one in examples]
+            given = {"records": records, "mapping": texts, "numbers": [1.0] * len(records), "some": records[1:]}
+            return EvalPrediction(predictions=given[self.form], label_ids=references)
+
+        return post_process
+
+
+class Lengths:
+    """A metric of the user, whose scores have other names."""
+
+    def __call__(self, answered):
+        lengths = [len(one["prediction_text"]) for one in answered.predictions]
+        return {"short": 100.0 / (1 + sum(lengths)), "count": len(lengths)}
+
+
+class Spans:
+    """A metric that needs more than texts."""
+
+    def __call__(self, answered):
+        return {"found": float(len(answered.answers.predictions))}
+
+
+SAVING = {"args": {**SETTINGS["args"], "save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 1}}
+SAVING["args"] |= {"save_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
+
+
+def test_a_post_processing_in_the_form_of_the_example_trains_and_reports(tmp_path, capsys):
+    own = {"postprocess": {"_target_": f"{__name__}.FirstWords"}, "metric": {"_target_": f"{__name__}.Lengths"}}
+    own["metric"]["headline"] = "short"
+    metrics = extractive(tmp_path / "run", **own).train()
+    assert metrics["eval_count"] == SETTINGS["data"]["num_validation"]
+    assert "Individual questions" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    again = extractive(tmp_path / "again", model={"name_or_path": str(tmp_path / "run")}, **own)
+    assert again.evaluate()["eval_count"] == metrics["eval_count"]
+
+
+@pytest.mark.parametrize("form", ["numbers", "some"])
+def test_what_is_no_answer_to_every_question_is_refused(form, tmp_path):
+    examples = generate(num_train=1, num_validation=4, seed=0)[1]
+    answered = FirstWords(form).build(None, None, False)(examples, None, None)
+    with pytest.raises(InputError, match=r"EvalPrediction, whose `predictions` are not the answers .*; return `EvalP"):
+        results_of(examples, answered)
+    texts = FirstWords("mapping").build(None, None, False)(examples, None, None)
+    assert [one.predicted_text for one in results_of(examples, texts)] == list(texts.predictions.values())
+
+
+@pytest.mark.parametrize("choice", [{"metric": {"headline": "short"}}, {"objective": {"eval_short": "max"}}])
+def test_one_key_chooses_the_best_by_a_metric_of_the_user(choice, tmp_path, capsys):
+    metric = {"_target_": f"{__name__}.Lengths", **choice.get("metric", {})}
+    arguments = {**SAVING["args"], "metric_for_best_model": metric.get("headline", "f1")}
+    experiment = extractive(tmp_path, **{**choice, "metric": metric}, args=arguments)
+    assert "eval_short" in experiment.train()
+    assert "short" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_score_that_a_metric_of_the_user_lacks_is_refused_before_the_training(tmp_path):
+    with pytest.raises(InputError, match=r"`metric.headline=f1` is not a score of this run; set it to one of.* short"):
+        extractive(tmp_path, metric={"_target_": f"{__name__}.Lengths"}, **SAVING).train()
+    # Which scores others have is known after an evaluation.
+    assert extractive(tmp_path, metric={"_target_": f"{__name__}.Spans"}).train()["eval_found"] > 0

@@ -66,7 +66,11 @@ def test_objective_may_have_dots_in_its_name():
             {"answering nothing": 28.4, "always answering": 3.0},
             "Runs 0, 1 all reach eval_f1 28.4. That is no better than answering nothing, which gives 28.4.",
         ),
-        ([60.0, 28.4], {"answering nothing": 28.4}, "Run 0 reaches eval_f1 60.<"),
+        (
+            [60.0, 28.4],
+            {"answering nothing": 28.4},
+            "Run 0 reaches eval_f1 60. That is better than answering nothing, which gives 28.4.<",
+        ),
     ],
 )
 def test_ties_and_trivial_answers_are_said(scores, baselines, expected):

@@ -5,7 +5,7 @@ from typing import Any
 
 from portico.data.defects import InvalidRecord, describe
 from portico.mrc.datasets import records, squad
-from portico.mrc.datasets.examples import Example, contexts_of
+from portico.mrc.datasets.examples import Example, contexts_of, target_of
 
 _KIND = "a record of the base schema has question, context, and optionally example_id, language, target"
 _ID_KEYS = ("example_id", "id", "qid")
@@ -41,8 +41,8 @@ def example(raw: records.RawRecord) -> Example:
     if raw.get("passage_candidates") is not None:
         candidates = _candidates(raw["passage_candidates"])
         record["passage_candidates"] = records.as_candidates(candidates)
-    if raw.get("target") is not None:
-        annotations = _annotations(raw["target"], contexts, candidates)
+    if (target := target_of(raw)) is not None:
+        annotations = _annotations(target, contexts, candidates)
         record["target"] = records.as_target(annotations)
         record["answers"] = _answers(contexts, annotations)
     elif raw.get("answers") is not None:
@@ -88,7 +88,8 @@ def _answers(contexts: Sequence[str], annotations: Sequence[records.Annotation])
 FORMAT = records.Format(
     "question, context (a list), example_id, language, target",
     lambda entry: (
-        "question" in entry and (isinstance(entry.get("context"), list) or {"context", "target"} <= set(entry))
+        "question" in entry
+        and (isinstance(entry.get("context"), list) or ("context" in entry and target_of(entry) is not None))
     ),
     example,
 )

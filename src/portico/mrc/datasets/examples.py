@@ -5,6 +5,10 @@ from copy import copy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from portico.data.defects import InvalidRecord
+from portico.errors import InputError
+from portico.mrc.datasets.values import answer_columns, texts_of
+
 if TYPE_CHECKING:
     from datasets import Dataset
     from pyarrow import Array
@@ -48,6 +52,33 @@ def column(examples: Examples, name: str) -> list[Any]:
     return [example[name] for example in examples]
 
 
+def answers_of(example: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the texts and the starts of the answers of an example, in any form of ``answer_columns``."""
+    answers = example["answers"]
+    if type(answers) is dict and type(starts := answers.get("answer_start")) is list:
+        texts = answers.get("text")
+        if type(texts) is list and len(texts) == len(starts) and all(texts) and {*map(type, starts)} <= {int}:
+            return texts, starts
+    try:
+        return answer_columns(answers)
+    except InvalidRecord as error:
+        raise InputError(f"Example {example.get('id')!r}: {error} Correct its `answers`.") from error
+
+
+def answer_texts(example: Mapping[str, Any]) -> list[str]:
+    """Return the texts of the answers of an example, whose starts may be missing, in any form of ``texts_of``."""
+    try:
+        return texts_of(example["answers"])
+    except InvalidRecord as error:
+        raise InputError(f"Example {example.get('id')!r}: {error} Correct its `answers`.") from error
+
+
+def target_of(example: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the answers of the annotators of an example; ``None`` if it has none, or another field of that name."""
+    target = example.get("target")
+    return target if isinstance(target, Mapping) and "start_positions" in target else None
+
+
 def contexts_of(example: Mapping[str, Any]) -> Sequence[str]:
     """Return the contexts of an example as a sequence, even if there is only one."""
     context = example["context"]
@@ -56,7 +87,7 @@ def contexts_of(example: Mapping[str, Any]) -> Sequence[str]:
 
 def has_unanswerable(examples: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether any question has no answer, so that SQuAD v2.0 scoring applies."""
-    return any(not example["answers"]["text"] for example in examples)
+    return any(not answer_texts(example) for example in examples)
 
 
 def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,17 +96,17 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
         return example
     contexts = contexts_of(example)
     starts = context_starts(contexts)
-    answers = example["answers"]
-    if "target" in example:
-        target = example["target"]
+    texts, answer_starts = answers_of(example)
+    answers = {"text": texts, "answer_start": answer_starts}
+    if (target := target_of(example)) is not None:
         # `answers` lists the spans of `target` in order, without the annotators who marked none.
         shifts = [
             starts[max(passage, 0)]
             for start, passage in zip(target["start_positions"], target["passage_indices"], strict=True)
             if start >= 0
         ]
-        shifted = [shift + start for shift, start in zip(shifts, answers["answer_start"], strict=True)]
-        answers = {"text": answers["text"], "answer_start": shifted}
+        shifted = [shift + start for shift, start in zip(shifts, answer_starts, strict=True)]
+        answers = {"text": texts, "answer_start": shifted}
     return {**example, "context": _SEPARATOR.join(contexts), "answers": answers}
 
 

@@ -39,7 +39,7 @@ def passage_text(passage: str | Mapping[str, object]) -> str:
 
 FORMAT = Format(
     "id, input, output, passages",
-    lambda entry: {"input", "passages"} <= set(entry),
+    lambda entry: {"input", "passages"} <= set(entry) and not {"question", "context"} <= set(entry),
     example,
     unanswered={"output": []},
 )

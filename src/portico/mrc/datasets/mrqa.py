@@ -62,9 +62,23 @@ def _character(value: object) -> int:
     return records.checked_position(value, "char_spans")
 
 
+def _is_question(entry: object) -> bool:
+    # A question of SQuAD may have a field of its own with that name.
+    return isinstance(entry, Mapping) and "detected_answers" in entry and not {"id", "answers"} <= set(entry)
+
+
+def _is_passage(entry: records.RawRecord) -> bool:
+    """Return whether a record is a passage of MRQA; a paragraph of SQuAD has the same two fields."""
+    if not {"context", "qas"} <= set(entry):
+        return False
+    questions = entry["qas"]
+    first = questions[0] if isinstance(questions, list) and questions else None
+    return not isinstance(first, Mapping) or "qid" in first or _is_question(first)
+
+
 FORMAT = records.Format(
     "context with qas, or qid, context, question, detected_answers",
-    lambda entry: "detected_answers" in entry or {"context", "qas"} <= set(entry) or set(entry) == {"header"},
+    lambda entry: _is_question(entry) or _is_passage(entry) or set(entry) == {"header"},
     example,
     questions,
 )

@@ -102,9 +102,14 @@ def read_answers(
     return passages, annotations
 
 
+def _has_document(entry: records.RawRecord) -> bool:
+    """Return whether a record has a question and a document of the test files, which lack annotations."""
+    return "question_text" in entry and bool({"document_text", "document_tokens"} & set(entry))
+
+
 FORMAT = records.Format(
     "annotations, long_answer_candidates, a document in tokens",
-    lambda entry: {"annotations", "long_answer_candidates"} <= set(entry),
+    lambda entry: "context" not in entry and ("long_answer_candidates" in entry or _has_document(entry)),
     example,
     unanswered={"annotations": [], "long_answer_candidates": []},
 )

@@ -5,15 +5,17 @@ To add a format, write a module with a ``Format`` and enter it in ``FORMATS``.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.data.sources import (
     MAX_GZIP_RATIO,
+    csv_rows,
     entries,
     load_hub_split,
     numbered,
     open_text,
+    parquet_rows,
     paths_of,
     stored_dataset,
 )
@@ -21,6 +23,7 @@ from portico.errors import InputError
 from portico.mrc.datasets import base_schema, fid, mrqa, natural_questions, squad, tydi
 from portico.mrc.datasets.examples import Example
 from portico.mrc.datasets.records import Format, RawRecord, num_lost_questions
+from portico.mrc.datasets.values import as_json
 
 # The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
@@ -38,7 +41,8 @@ FORMATS: Mapping[str, Format] = {
 Source: TypeAlias = str | Path | Iterable[str | Path] | Iterable[RawRecord]
 """A path, a glob, a folder, or several of these; or a ``datasets.Dataset`` or other iterable of records."""
 
-_NOT_READ = (".csv", ".tsv", ".parquet", ".arrow", ".xlsx")
+_NOT_READ = (".arrow", ".xlsx")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _ID_KEYS = ("id", "example_id", "qid")
 
 
@@ -70,8 +74,10 @@ def read_examples(
     """Read questions with their contexts and answers.
 
     Args:
-        source: A path, a glob, a folder, or several of these; or a ``datasets.Dataset`` or other iterable of records.
-            Files are UTF-8 JSON or JSON lines, plain or gzip-compressed.
+        source: A path, a glob, a folder, or several of these; or a ``datasets.Dataset``, a ``DataFrame`` or another
+            iterable of records.
+            Files are JSON, JSON lines, CSV or tab-separated, in UTF-8, plain or gzip-compressed, or parquet. In a cell
+            of CSV, ``answers`` is JSON or a literal of Python.
         format: A name in :data:`~portico.mrc.datasets.reader.FORMATS`; ``None`` detects it from the first record of
             each file.
         skip_invalid: Skip invalid records, with one warning per file, instead of raising.
@@ -134,13 +140,16 @@ def _read_all(source: Source, one: Format | None, skip_invalid: bool, max_gzip_r
     """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
-        return _read(Defects("The dataset", skip_invalid=skip_invalid), numbered(names), one, _UniqueIds())
+        rows: Any = names
+        if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):  # a DataFrame, which would yield its columns' names
+            rows = rows.to_dict("records")
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(numbered(rows)), one, _UniqueIds())
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
             raise InputError(
-                f"{path}: questions are read from JSON or JSON lines, not from {path.suffix}; write objects such as "
-                '{"question": ..., "context": ..., "answers": {"text": ["..."], "answer_start": [0]}}.'
+                f"{path}: questions are read from JSON, JSON lines, CSV or parquet, not from {path.suffix}; write "
+                'objects such as {"question": ..., "context": ..., "answers": {"text": ["..."], "answer_start": [0]}}.'
             )
     languages = {squad.language_of_file(path.name) for path in paths}
     examples: list[Example] = []
@@ -151,9 +160,19 @@ def _read_all(source: Source, one: Format | None, skip_invalid: bool, max_gzip_r
             if dataset is not None:
                 examples += _read(defects, numbered(dataset), one, ids)
                 continue
+        language = squad.language_of_file(path.name)
+        if path.suffix == ".parquet":
+            examples += _read(defects, _as_json(parquet_rows(path)), one, ids, language)
+            continue
         with open_text(path, max_gzip_ratio) as stream:
-            examples += _read(defects, entries(stream, defects), one, ids, squad.language_of_file(path.name))
+            separator = _SEPARATORS.get(Path(path.name.removesuffix(".gz")).suffix)
+            placed = entries(stream, defects) if separator is None else _as_json(csv_rows(path, stream, separator))
+            examples += _read(defects, placed, one, ids, language)
     return examples
+
+
+def _as_json(placed: Iterable[Placed]) -> Iterator[Placed]:
+    return ((place, as_json(entry)) for place, entry in placed)
 
 
 def read_squad(path: str | Path, *, skip_invalid: bool = False) -> list[Example]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.values import as_integer
 
 RawRecord: TypeAlias = Mapping[str, Any]
 """A record as its file holds it, not yet validated."""
@@ -123,6 +124,8 @@ def checked_label(key: str, value: object) -> str:
 
 def checked_id(key: str, value: object) -> str:
     """Return an identifier, a string or an integer, as a string."""
+    if not isinstance(value, str):
+        value = as_integer(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
     return _encodable(key, str(value))
@@ -130,6 +133,7 @@ def checked_id(key: str, value: object) -> str:
 
 def checked_position(value: object, key: str) -> int:
     """Return the place where something starts or ends, an integer."""
+    value = as_integer(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRecord(f"`{key}` must be an int; got {describe(value)}.")
     return value
@@ -147,6 +151,7 @@ def checked_span(span: Span, length: int, key: str) -> Span:
 
 def checked_passage(index: object, num_passages: int, key: str) -> int:
     """Return the index of a passage, -1 for none."""
+    index = as_integer(index)
     if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < num_passages:
         raise InvalidRecord(f"`{key}` must be an int from -1 to {num_passages - 1}; got {describe(index)}.")
     return index
@@ -154,6 +159,7 @@ def checked_passage(index: object, num_passages: int, key: str) -> int:
 
 def checked_yes_no(value: object) -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
+    value = as_integer(value)
     words: Mapping[object, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():

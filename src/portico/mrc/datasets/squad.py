@@ -1,6 +1,7 @@
 """SQuAD v1.1 and v2.0, nested and flat; XQuAD and MLQA have the same form.
 
-Nested: an entry is an article ``{"title", "paragraphs": [{"context", "qas": [question]}]}``. Flat: it is a question.
+Nested: an entry is an article ``{"title", "paragraphs": [{"context", "qas": [question]}]}``, or one of its paragraphs.
+Flat: it is a question.
 """
 
 import re
@@ -10,6 +11,7 @@ from typing import Any
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.values import ANSWER_FORMS, answer_columns, checked_flag
 
 _KIND = "a SQuAD question has id, context, question, answers"
 _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_impossible", "plausible_answers"})
@@ -34,7 +36,10 @@ def language_of_configuration(name: str) -> str | None:
 
 def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of an entry with their context and title, not yet validated."""
-    if not isinstance(entry, Mapping) or "paragraphs" not in entry:
+    if isinstance(entry, Mapping) and {"context", "qas"} <= set(entry):  # a paragraph without an article
+        yield from records.questions_of_passage(place, entry, defects, "SQuAD", title=entry.get("title"))
+        return
+    if not isinstance(entry, Mapping) or "paragraphs" not in entry or {"context", "question"} <= set(entry):
         yield place, entry
         return
     title = entry.get("title")
@@ -64,25 +69,16 @@ def example(raw: records.RawRecord) -> Example:
 
 def checked_answers(raw: records.RawRecord) -> dict[str, list[Any]]:
     """Return ``answers`` as two lists of the same length, whose entries are not yet validated."""
-    impossible = raw.get("is_impossible")
-    answers = raw.get("answers", [] if impossible is True else None)
-    texts: Any = None
-    starts: Any = None
-    if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
-        texts, starts = ([answer.get(key) for answer in answers] for key in ("text", "answer_start"))
-    elif isinstance(answers, Mapping):
-        texts, starts = answers.get("text"), answers.get("answer_start")
-    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        raise InvalidRecord(
-            '`answers` must be {"text": [...], "answer_start": [...]} with two lists of the same length or a list of '
-            f'{{"text", "answer_start"}}, empty for a question without an answer; got {describe(answers)}.'
-        )
-    if isinstance(impossible, bool) and impossible == bool(texts):
+    impossible = checked_flag("is_impossible", raw.get("is_impossible"))
+    if impossible is None and raw.get("answers") is None:
+        raise InvalidRecord(f"`answers` must be {ANSWER_FORMS}; got null.")
+    texts, starts = answer_columns(raw.get("answers"))
+    if impossible is not None and impossible == bool(texts):
         raise InvalidRecord(
             f"`is_impossible` is {str(impossible).lower()}, but `answers` holds {len(texts)}; an impossible question "
             "has no answers, any other at least one."
         )
-    return {"text": list(texts), "answer_start": list(starts)}
+    return {"text": texts, "answer_start": starts}
 
 
 def _check_answer(context: str, text: object, start: object) -> None:
@@ -106,8 +102,8 @@ def _check_answer(context: str, text: object, start: object) -> None:
 
 
 FORMAT = records.Format(
-    "articles with paragraphs, or id, context, question, answers",
-    lambda entry: "paragraphs" in entry or {"context", "question"} <= set(entry),
+    "articles with paragraphs, paragraphs with context and qas, or id, context, question, answers",
+    lambda entry: "paragraphs" in entry or {"context", "question"} <= set(entry) or {"context", "qas"} <= set(entry),
     example,
     questions,
 )

@@ -11,7 +11,15 @@ from transformers import PreTrainedTokenizerFast
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column
-from portico.mrc.features.labels import Gold, Subsampling, gold_of_example, label_windows, subsample_types
+from portico.mrc.features.labels import (
+    Gold,
+    LabelRule,
+    Subsampling,
+    gold_of_example,
+    label_windows,
+    null_tokens,
+    subsample_types,
+)
 from portico.mrc.features.storage import FeatureStream, SeekableFeatureStream, slices, stored_features
 from portico.mrc.features.tokenization import WindowCutter, cut_at_token
 from portico.mrc.features.windows import FeatureSet, Windows
@@ -25,6 +33,9 @@ class Featurizer:
     context, which overlaps with the next part. The context comes first if the tokenizer pads on the left. A question
     with several contexts gets windows of each.
 
+    An answer is labelled with the first and the last token that have characters of it, "no answer" with the class
+    token (without one the token that begins a text, otherwise the first token that is not of the context).
+
     Args:
         tokenizer: A fast tokenizer.
         max_seq_length: Longest window in tokens, including question and special tokens.
@@ -36,8 +47,10 @@ class Featurizer:
         target_types: Whether labelled rows have ``target_type``, the
             :class:`~portico.mrc.features.labels.TargetType` of the window, for a head that classifies it.
         pad_to_max_length: Whether to pad every window to ``max_seq_length`` here instead of in the collator.
-        compat_label_bug: Reproduce the labels of the QA example of transformers for an answer that starts in the last
-            context token of a window: its start is then the last token of the row.
+        compat_label_bug: Reproduce the labels of the QA example of transformers, which are on other tokens where an
+            answer starts in the last context token of a window (its start is then the last token of the row), where it
+            begins or ends with a character of several tokens or of none, and where a class token stands in the text;
+            and use the tokenizer's offsets, which some pre-tokenizers make wrong.
         cache_dir: Write features into this folder and read them from there, a bounded number of examples at a time:
             they may be more than memory holds, and processes and later runs with the same examples, tokenizer and
             settings find them there. ``None`` keeps them in memory.
@@ -60,13 +73,15 @@ class Featurizer:
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        self._cutter = WindowCutter(self.tokenizer, self.max_seq_length, self.doc_stride, self.pad_to_max_length)
+        sizes = (self.max_seq_length, self.doc_stride)
+        corrects = not self.compat_label_bug
+        self._cutter = WindowCutter(self.tokenizer, *sizes, self.pad_to_max_length, corrects_offsets=corrects)
 
     def train_features(self, examples: Examples) -> FeatureSet:
         """Return the labelled windows of all examples, without those that subsampling drops.
 
         A window that does not hold the whole first answer, and every window of an unanswerable question, is labelled
-        with its CLS token.
+        with its token of "no answer".
 
         Raises:
             InputError: If there are no examples, a question leaves no room for the windows to advance, or subsampling
@@ -90,12 +105,20 @@ class Featurizer:
     def labelled_part(self, examples: Examples, draws: np.random.Generator | None = None) -> FeatureSet:
         """Return the labelled windows of some examples; for ``draws`` see :meth:`Subsampling.kept`."""
         windows, context_index_F = self._cut(examples)
-        columns, subsample_type_F = self._label(windows, context_index_F, examples)
+        null_token_F = null_tokens(windows, self.tokenizer, self._rule)
+        columns, subsample_type_F = self._label(windows, context_index_F, null_token_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
             kept = self.subsampling.kept(subsample_type_F, draws)
             windows = windows.take(kept)
             columns = {name: column_F[kept] for name, column_F in columns.items()}
-        return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns, num_examples=len(examples))
+            null_token_F = null_token_F[kept]
+        return FeatureSet(
+            windows,
+            token_type_ids=self._has_token_types,
+            labels=columns,
+            num_examples=len(examples),
+            null_token=null_token_F,
+        )
 
     def _draws(self) -> np.random.Generator:
         """Return the random numbers of one pass over the windows."""
@@ -140,6 +163,7 @@ class Featurizer:
             tokenizer.model_input_names,
             tokenizer.pad_token_id,
             tokenizer.cls_token_id,
+            tokenizer.bos_token_id,
         ]
         return [kind, settings, state]
 
@@ -148,14 +172,20 @@ class Featurizer:
         if several and context_index_F is None:
             # Other parts have questions with several contexts.
             context_index_F = np.zeros(len(windows.example_index_F), np.int64)
-        columns = self._label(windows, context_index_F, examples)[0] if labels else None
+        null_token_F = null_tokens(windows, self.tokenizer, self._rule)
+        columns = self._label(windows, context_index_F, null_token_F, examples)[0] if labels else None
         return FeatureSet(
             windows,
             token_type_ids=self._has_token_types,
             labels=columns,
             example_ids=column(examples, "id"),
             context_index=context_index_F,
+            null_token=null_token_F,
         )
+
+    @property
+    def _rule(self) -> LabelRule:
+        return "run_qa" if self.compat_label_bug else "characters"
 
     @property
     def _has_token_types(self) -> bool:
@@ -168,11 +198,11 @@ class Featurizer:
         return self._cutter.cut(questions, column(examples, "context"), self.max_contexts)
 
     def _label(
-        self, windows: Windows, context_index_F: Int64s | None, examples: Examples
+        self, windows: Windows, context_index_F: Int64s | None, null_token_F: Int64s, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
         """Return the labels of each window, columns ``int64 [F]``, and its ``SubsampleType``, ``int64 [F]``."""
         gold = Gold(map(gold_of_example, examples), windows.example_index_F)
-        columns = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
+        columns = label_windows(windows, gold, context_index_F, null_token_F, rule=self._rule)
         subsample_type_F = subsample_types(columns["target_type"], gold.has_answer_F)
         if not self.target_types:
             del columns["target_type"]

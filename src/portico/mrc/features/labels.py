@@ -6,18 +6,24 @@ character, or the first and the last token.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
-from portico.mrc.features.windows import Windows, first_marked, last_marked
+from portico.mrc.datasets.examples import answers_of, target_of
+from portico.mrc.features.windows import Windows, first_marked, first_of, last_marked
 
 if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
     from transformers import PreTrainedTokenizerBase
 
+LabelRule: TypeAlias = Literal["characters", "primeqa", "run_qa"]
+"""Which tokens an answer is labelled with: those that have its characters, or as PrimeQA or transformers' QA example
+search for them, which differs where a character has several tokens or none; ``"run_qa"`` also leaves the context."""
+
 _NO_SPAN = (-1, -1)
+_NOWHERE = np.iinfo(np.int64).max
 
 
 class TargetType(IntEnum):
@@ -136,7 +142,7 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
     passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
     """
-    target = example.get("target")
+    target = target_of(example)
     if target is not None and len(target["start_positions"]):
         several = not isinstance(example["context"], str)
         passages = None if several else example.get("passage_candidates")
@@ -149,8 +155,9 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
         gold = gold_of_target(target, annotator, passages)
         if several or gold.passage >= 0 or gold.chars == _NO_SPAN:
             return gold
-    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
+    texts, starts = answers_of(example)
     start = starts[0] if len(starts) else -1
+    start = start if isinstance(start, int) else -1
     if start >= 0:
         chars = (start, start + len(texts[0]))
         return GoldAnswer(chars, 0, chars)
@@ -186,24 +193,26 @@ def label_windows(
     windows: Windows,
     gold: Gold,
     context_index_F: Int64s | None,
-    tokenizer: "PreTrainedTokenizerBase",
+    null_token_F: Int64s,
     *,
-    compat_label_bug: bool = False,
+    rule: LabelRule = "characters",
 ) -> dict[str, Int64s]:
-    """Label the windows of a tokenizer by PrimeQA's rules.
+    """Label the windows of a tokenizer with the types of PrimeQA.
 
     The columns, ``int64 [F]``, are ``start_positions`` and ``end_positions`` (the first and the last token of the
-    answer, or the CLS token twice) and ``target_type``.
+    answer, or the token of "no answer" twice, see :func:`null_tokens`) and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
     if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see ``WindowCutter.cut``; without
-    it, passages are spans of characters of the only context. For ``compat_label_bug`` see
-    :class:`~portico.mrc.features.featurizer.Featurizer`.
+    it, passages are spans of characters of the only context.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_F2, -1)
-    cls_positions_F = _cls_positions(windows, tokenizer)
-    positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
+    if rule == "characters":
+        positions_F2, has_span_F = _answer_positions(windows, chars_F2, context_index_F)
+    else:
+        positions_F2, has_span_F = _answer_positions_of_peers(windows, chars_F2, beyond_context=rule == "run_qa")
+    positions_F2 = np.where(has_span_F[:, None], positions_F2, null_token_F[:, None])
     without_span_F = np.where(gold.chars_F2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_F)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
     type_F = np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64)
@@ -221,37 +230,72 @@ def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -
     return gold.has_answer_F & touches_F & (first_F <= last_F)
 
 
-def _cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:
-    """Return the position of "no answer": the first CLS token, without one the first BOS token, otherwise 0."""
-    positions_F = np.zeros(len(windows.example_index_F), np.int64)
-    for token_id in (tokenizer.bos_token_id, tokenizer.cls_token_id):
-        if token_id is not None:
-            first_F = windows.first_in_row(windows.input_ids_T == token_id)
-            found_F = first_F < windows.row_starts[1:]
-            positions_F[found_F] = (first_F - windows.row_starts[:-1])[found_F]
-    return positions_F
+def null_tokens(windows: Windows, tokenizer: "PreTrainedTokenizerBase", rule: LabelRule = "characters") -> Int64s:
+    """Return the token of each row that represents "no answer", ``int64 [F]``.
+
+    It is the first class token, without one the first that begins a text, otherwise the first token of the row that
+    is neither padding nor of the context: an answer could begin there. Other rules also take a class token that is
+    padding or stands in the text, and otherwise token 0.
+    """
+    starts_F, stops_F = windows.row_starts[:-1], windows.row_starts[1:]
+    checks = rule == "characters"
+    found_F = stops_F
+    for mark in (tokenizer.cls_token_id, tokenizer.bos_token_id):
+        places = np.flatnonzero(windows.input_ids_T == (-1 if mark is None else mark))
+        if checks:
+            is_text = windows.in_context_T[places] | windows.char_offsets_T2[places].any(axis=1)
+            places = places[(windows.attention_mask_T[places] == 1) & ~is_text]
+        if len(places):
+            found_F = np.where(found_F < stops_F, found_F, first_of(places, starts_F, stops_F))
+    if checks and not (found_F < stops_F).all():
+        is_other_T = windows.attention_mask_T.astype(np.bool_) & ~windows.in_context_T
+        found_F = np.where(found_F < stops_F, found_F, windows.first_in_row(is_other_T))
+    return np.where(found_F < stops_F, found_F - starts_F, 0)
 
 
-def _answer_positions(
-    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool
-) -> tuple[Int64s, Bools]:
+def _answer_positions(windows: Windows, chars_F2: Int64s, context_index_F: Int64s | None) -> tuple[Int64s, Bools]:
     """Return first and last token of the answer in each window, ``int64 [F, 2]``, and which hold it, ``bool [F]``.
 
+    They are the first and the last token with a character of the answer. A window holds the answer if no other window
+    has more of its characters: some characters (spaces, removed accents) have no token.
+    """
+    first_F, last_F = windows.context_bounds()
+    start_T, end_T = windows.char_offsets_T2.T
+    # An answer without characters, as PrimeQA has some, is the character where it starts.
+    chars_F2 = np.stack([chars_F2[:, 0], np.maximum(chars_F2[:, 1], chars_F2[:, 0] + 1)], axis=1)
+    answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
+    from_F = first_marked((end_T > answer_T2[:, 0]) & (end_T > start_T), first_F, last_F + 1)
+    to_F = last_marked((start_T < answer_T2[:, 1]) & (end_T > start_T), first_F, last_F + 1)
+    has_part_F = (chars_F2[:, 0] >= 0) & (from_F <= to_F)
+    # The characters of the answer in each window; a window that has none of them begins and ends nothing.
+    last_token = len(start_T) - 1
+    begin_F = np.where(has_part_F, np.maximum(start_T[np.minimum(from_F, last_token)], chars_F2[:, 0]), _NOWHERE)
+    end_F = np.where(has_part_F, np.minimum(end_T[to_F], chars_F2[:, 1]), -1)
+    is_next_F = np.diff(windows.example_index_F, prepend=-1) != 0
+    if context_index_F is not None:
+        is_next_F |= np.diff(context_index_F, prepend=-1) != 0
+    rows, context_F = np.flatnonzero(is_next_F), np.cumsum(is_next_F) - 1
+    inside_F = has_part_F & (begin_F == np.minimum.reduceat(begin_F, rows)[context_F])
+    inside_F &= end_F == np.maximum.reduceat(end_F, rows)[context_F]
+    return np.stack([from_F, to_F], axis=1) - windows.row_starts[:-1, None], inside_F
+
+
+def _answer_positions_of_peers(windows: Windows, chars_F2: Int64s, *, beyond_context: bool) -> tuple[Int64s, Bools]:
+    """Return what ``_answer_positions`` does, as the QA example of transformers and PrimeQA compute it.
+
     The first token is the last one that starts at or before the answer, the last token the first one that ends at or
-    after it. A window that does not hold the whole answer gets its CLS position twice.
+    after it.
     """
     first_F, last_F = windows.context_bounds()
     start_T, end_T = windows.char_offsets_T2.T
     inside_F = (chars_F2[:, 0] >= 0) & (first_F <= last_F)
-    # A window without context has no first token to look at; any index will do, because inside_F is False there.
     inside_F &= start_T[np.minimum(first_F, len(start_T) - 1)] <= chars_F2[:, 0]
     inside_F &= end_T[last_F] >= chars_F2[:, 1]
     # As in transformers' run_qa.py (prepare_train_features): forward to the first token that starts after the answer
     # does, and back to the last one that ends before the answer does. Its forward search does not stop at the end of
     # the context, so that an answer that starts in the last context token is labelled with the end of the row.
+    stop_F = windows.row_starts[1:] if beyond_context else last_F + 1
     answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
-    stop_F = windows.row_starts[1:] if compat_label_bug else last_F + 1
     after_F = first_marked(start_T > answer_T2[:, 0], first_F, stop_F)
     before_F = last_marked(end_T < answer_T2[:, 1], first_F, last_F + 1)
-    positions_F2 = np.stack([after_F - 1, before_F + 1], axis=1) - windows.row_starts[:-1, None]
-    return np.where(inside_F[:, None], positions_F2, cls_positions_F[:, None]), inside_F
+    return np.stack([after_F - 1, before_F + 1], axis=1) - windows.row_starts[:-1, None], inside_F

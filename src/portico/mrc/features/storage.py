@@ -21,7 +21,7 @@ from portico.mrc.datasets.examples import Examples
 from portico.mrc.features.windows import FeatureSet
 
 EXAMPLES_AT_ONCE = 1000
-_FORMAT = 1  # part of every key: features in another format are made again
+_FORMAT = 2  # part of every key: features in another format are made again
 _FIELDS = ("id", "question", "context", "answers", "target", "passage_candidates")  # what features depend on
 _ABOUT = "features.json"
 
@@ -44,6 +44,7 @@ class StoredFeatureSet(FeatureSet):
         }
         self.row_starts = arrays.pop("row_starts")
         self.example_index = arrays.pop("example_index")
+        self.null_token = arrays.pop("null_token")
         self.char_offsets = arrays.pop("char_offsets", None)
         self._example_ids = None
         if "id_ends" in arrays:
@@ -146,6 +147,7 @@ def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
                 append("row_starts", np.zeros(1, np.int64))
             append("row_starts", part.row_starts[1:] + num_tokens)
             append("example_index", part.example_index + num_examples)
+            append("null_token", part.null_token)
             for name, column in [*part._tokens.items(), *part._integers.items()]:
                 append(name, column)
             if part.char_offsets is not None:

@@ -7,8 +7,10 @@ from, T tokens of all windows, 6 the parts of the pool.
 
 import json
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, islice
@@ -18,7 +20,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from tokenizers.processors import PostProcessor
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s
@@ -53,18 +56,26 @@ def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, l
     ]
 
 
+def filling_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the token that fills up rows; tokenizers of language models may have none, and then any other will do."""
+    tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+    return next((int(token) for token in tokens if token is not None), 0)
+
+
 @dataclass(frozen=True)
 class WindowCutter:
     """Cuts contexts into windows that hold the whole question and a part of the context each.
 
     The windows equal the pair encoding of the tokenizer: question first, or context first if the tokenizer pads on the
-    left. For the arguments see :class:`~portico.mrc.features.featurizer.Featurizer`.
+    left. For the arguments see :class:`~portico.mrc.features.featurizer.Featurizer`; ``corrects_offsets`` repairs
+    offsets that the tokenizer computes wrongly.
     """
 
     tokenizer: PreTrainedTokenizerFast
     max_seq_length: int
     doc_stride: int
     pad: bool = False
+    corrects_offsets: bool = False
 
     def __post_init__(self) -> None:
         if not self.tokenizer.is_fast:
@@ -101,6 +112,9 @@ class WindowCutter:
     def _cut_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
+        if self.corrects_offsets and _trims_too_much(self.tokenizer.backend_tokenizer):
+            whole = replace(self, tokenizer=_without_trimming(self.tokenizer), corrects_offsets=False)
+            return _corrected_offsets(whole._cut_pairs(questions, contexts), contexts, trims=True)
         encoder = TextEncoder(self.tokenizer)
         encoded_questions = encoder.encode(questions)
         lengths_E = encoded_questions.lengths_E
@@ -114,7 +128,8 @@ class WindowCutter:
                 "`doc_stride`, a larger `max_seq_length`, or `max_question_length`."
             )
         windows = self._assemble_windows(questions, contexts, encoded_questions, encoder.encode(contexts))
-        return self._encode_pairs(questions, contexts) if windows is None else windows
+        windows = self._encode_pairs(questions, contexts) if windows is None else windows
+        return _corrected_offsets(windows, contexts) if self.corrects_offsets else windows
 
     @property
     def _question_first(self) -> bool:
@@ -178,6 +193,67 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
         np.array(list(chain.from_iterable(encoding["offset_mapping"])), np.int32).reshape(-1, 2),
         np.fromiter(in_context, np.bool_),
     )
+
+
+def _trims_too_much(backend: Tokenizer) -> bool:
+    """Return whether offsets lack the first character of words that follow no space.
+
+    Where a pre-tokenizer puts a space before each of them, the post-processor takes their first character for it. It
+    leaves out only the first word of a text, and only if it is told that this has such a space.
+    """
+    splitters = _parts(backend.pre_tokenizer)
+    prefixes = any(part["type"] == "ByteLevel" and part["add_prefix_space"] for part in splitters)
+    trimming = [part for part in _parts(backend.post_processor) if part.get("trim_offsets")]
+    return prefixes and bool(trimming) and (len(splitters) > 1 or not trimming[0]["add_prefix_space"])
+
+
+def _without_trimming(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Return a copy of a tokenizer whose offsets contain the spaces before words."""
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    kept: dict[str, Any] = rules["post_processor"]
+    for part in kept.get("processors", [kept]):
+        part["trim_offsets"] = False
+    copied = deepcopy(tokenizer)
+    copied.backend_tokenizer.post_processor = Tokenizer.from_str(json.dumps(rules)).post_processor
+    return copied
+
+
+def _corrected_offsets(windows: Windows, contexts: Sequence[str], *, trims: bool = False) -> Windows:
+    """Return windows whose context tokens end after the accents and format characters that follow their last one.
+
+    A normalizer may remove these, which then belong to no token. With ``trims``, spaces at both ends of a token are
+    left out.
+    """
+    if not trims and all(map(str.isascii, contexts)):
+        return windows
+    number: dict[str, int] = _numbering()
+    text_E = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
+    # A character between two texts belongs to none.
+    joined = "\n".join([*number, ""])
+    removable = "".join(char for char in set(joined) if unicodedata.category(char)[0] in "MC" and char != "\n")
+    if not (removable or trims):
+        return windows
+    token_n = np.flatnonzero(windows.in_context_T)
+    lengths_D = np.fromiter(map(len, number), np.int64, len(number)) + 1
+    first_F = (np.cumsum(lengths_D) - lengths_D)[text_E[windows.example_index_F]]
+    first_n = np.repeat(first_F, windows.lengths_F)[token_n]
+    start_n, end_n = windows.char_offsets_T2[token_n].T + first_n
+    char_C = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
+    if trims:
+        is_space_C = np.isin(char_C, [ord(char) for char in set(joined) if char.isspace()])
+        while (more_n := (start_n < end_n) & is_space_C[start_n]).any():
+            start_n = start_n + more_n
+        while (more_n := (start_n < end_n) & is_space_C[end_n - 1]).any():
+            end_n = end_n - more_n
+    if removable:
+        # How many more tokens begin than end before each character, so that 0 is one without a token.
+        depth_C = np.cumsum(np.bincount(start_n, minlength=len(char_C)) - np.bincount(end_n, minlength=len(char_C)))
+        is_free_C = np.isin(char_C, [ord(char) for char in removable]) & (depth_C == 0)
+        while (more_n := (start_n < end_n) & is_free_C[end_n]).any():
+            end_n = end_n + more_n
+    offsets_T2 = windows.char_offsets_T2.copy()
+    offsets_T2[token_n] = np.stack([start_n - first_n, end_n - first_n], axis=1)
+    return replace(windows, char_offsets_T2=offsets_T2)
 
 
 class TextEncoder:
@@ -288,12 +364,13 @@ class _WordSplitter:
         return not (self._wide and any(token in text for token in self._wide))
 
 
-def _parts(rule: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
-    """Return the settings of each part of a normalizer or pre-tokenizer, none for ``None``."""
+def _parts(rule: Normalizer | PreTokenizer | PostProcessor | None) -> list[dict[str, Any]]:
+    """Return the settings of each part of a normalizer, a pre-tokenizer or a post-processor, none for ``None``."""
     settings: dict[str, Any] = {"type": "Sequence"} if rule is None else json.loads(rule.__getstate__())
     if settings["type"] != "Sequence":
         return [settings]
-    parts: list[dict[str, Any]] = settings.get("normalizers", settings.get("pretokenizers", []))
+    names = ("normalizers", "pretokenizers", "processors")
+    parts: list[dict[str, Any]] = next((settings[name] for name in names if name in settings), [])
     return parts
 
 
@@ -366,7 +443,7 @@ class _TokenPool:
         if tokenizer.padding_side != "right":
             self._part_order = _CONTEXT_FIRST
             text_types = text_types[::-1]
-        textless_ids = [*special_ids, [tokenizer.pad_token_id] * (cutter.max_seq_length if cutter.pad else 0)]
+        textless_ids = [*special_ids, [filling_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])
         other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])

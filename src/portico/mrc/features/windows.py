@@ -64,8 +64,13 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
 
 def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
     """Return the index of the first True in every range ``[start, stop)``, or its ``stop``."""
-    marked = np.append(np.flatnonzero(marked_T), len(marked_T))
-    first: Int64s = marked[np.searchsorted(marked, starts)]
+    return first_of(np.flatnonzero(marked_T), starts, stops)
+
+
+def first_of(places: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the first of the ascending ``places`` in every range ``[start, stop)``, or its ``stop``."""
+    ended = np.append(places, stops[-1:])
+    first: Int64s = ended[np.searchsorted(places, starts)]
     return np.minimum(first, stops)
 
 
@@ -92,12 +97,14 @@ class FeatureSet:
         context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
             question has one context.
         num_examples: How many examples the windows were cut from, without ``example_ids``.
+        null_token: The token of each row that represents "no answer", ``int64 [F]``; by default the first.
 
     Attributes:
         column_names: The keys of a row, in order.
         row_starts: Where each row starts in the flat arrays, and where the last one ends, ``int64 [F + 1]``.
         example_index: The example of each row, ``int64 [F]``.
         context_index: As given.
+        null_token: As given.
         char_offsets: Characters ``[start, end)`` of every token in its context, ``int32 [T, 2]``, -1 outside the
             context; ``None`` for training.
     """
@@ -111,11 +118,13 @@ class FeatureSet:
         example_ids: list[str] | None = None,
         context_index: Int64s | None = None,
         num_examples: int = 0,
+        null_token: Int64s | None = None,
     ) -> None:
         self.num_examples = num_examples if example_ids is None else len(example_ids)
         self.row_starts = windows.row_starts
         self.example_index = windows.example_index_F
         self.context_index = context_index
+        self.null_token = np.zeros_like(self.example_index) if null_token is None else null_token
         self.char_offsets: Int32s | None = None
         # In the order in which tokenizers return them, so that rows equal theirs.
         self._tokens: dict[str, np.ndarray[Any, Any]] = {"input_ids": windows.input_ids_T}
@@ -221,23 +230,22 @@ class FeatureRows(Sequence[dict[str, Any]]):
         bounds = self.features.row_starts
         return bounds[self.indices + 1] - bounds[self.indices]
 
-    def padded(self, padding: Mapping[str, int], *, on_the_left: bool = False) -> dict[str, Int64s] | None:
+    def padded(self, padding: Mapping[str, int]) -> dict[str, Int64s] | None:
         """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if a column is not numeric.
 
-        Rows are padded to the length of the longest with the ``padding`` of their column.
+        Rows are padded on the right, where padding moves no label, to the length of the longest with the ``padding``
+        of their column.
         """
         features = self.features
         lengths_B = self.lengths
         if not set(features.column_names) <= {*features._tokens, *features._integers}:
             return None
         width = int(lengths_B.max())
-        starts_B1 = features.row_starts[self.indices, None]
         place_L = np.arange(width)
         is_equal = bool((lengths_B == width).all())
-        missing_B1 = (width - lengths_B)[:, None]
         # Places of padding point at other tokens, whose values are overwritten below.
-        flat_BL = starts_B1 + place_L - (missing_B1 if on_the_left else 0)
-        is_padding_BL = place_L < missing_B1 if on_the_left else place_L >= lengths_B[:, None]
+        flat_BL = features.row_starts[self.indices, None] + place_L
+        is_padding_BL = place_L >= lengths_B[:, None]
         columns: dict[str, Int64s] = {}
         for name in features.column_names:
             if name in features._integers:

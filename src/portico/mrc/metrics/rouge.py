@@ -14,7 +14,7 @@ import torch
 from torchmetrics import Metric
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics.squad import Records, check_answered, gold_texts, nothing_scored
+from portico.mrc.metrics.squad import Records, check_answered, gold_texts, nothing_scored, predicted_text
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Rouge(Metric):
             InputError: If a question has no prediction or no gold answer.
         """
         check_answered(predictions, references)
-        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
         sums = self.sums.tolist()
         for reference in references:
             text = texts[reference["id"]]

@@ -9,7 +9,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TypeAlias
 
 from portico.errors import InputError
@@ -36,6 +36,12 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
 }
 
 
+_LANGUAGE_NAMES = {
+    **{"english": "en", "spanish": "es", "hindi": "hi", "vietnamese": "vi", "german": "de", "arabic": "ar"},
+    **{"chinese": "zh", "greek": "el", "romanian": "ro", "russian": "ru", "thai": "th", "turkish": "tr"},
+}
+
+
 # Every evaluation normalises the same gold answers, and questions list them several times.
 @lru_cache(maxsize=2**14)
 def normalize_answer(text: str) -> str:
@@ -52,6 +58,14 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ENGLISH_ARTICLES.sub(" ", bare.translate(_NO_ASCII_PUNCTUATION)).split())
 
 
+def language_code(language: str) -> str | None:
+    """Return the two letters of a language of MLQA or XQuAD, given by them, as ``zh-CN``, or in English."""
+    code = re.split("[-_.]", language.strip().lower())[0]
+    code = _LANGUAGE_NAMES.get(code, code)
+    return code if code in _ARTICLES else None
+
+
+@cache
 def mlqa_normalization(language: str | None) -> Normalize:
     """Return MLQA's normalisation for a language: it removes its articles and all Unicode punctuation.
 
@@ -63,7 +77,8 @@ def mlqa_normalization(language: str | None) -> Normalize:
     """
     if language not in _ARTICLES:
         raise InputError(
-            f"`language={language!r}` is not a language of MLQA or XQuAD; expected one of {', '.join(_ARTICLES)}. "
+            f"`language={language!r}` is not a language of MLQA or XQuAD; expected one of {', '.join(_ARTICLES)}, as "
+            "`metric.language` or as the `language` of every question. "
             "Score other languages by the rules of SQuAD (`metric=squad`)."
         )
     return partial(_normalize_mlqa, language=language)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from portico.errors import InputError
+from portico.mrc.datasets.examples import answers_of, target_of
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -259,9 +260,9 @@ def _predictions(answers: "Answers") -> list[dict[str, Any]]:
 def _reference(example: Record) -> dict[str, Any]:
     """Return the annotators' answers to an example in PrimeQA's form, one list per field."""
     shared = {"example_id": example["id"], "language": example.get("language", "UNKNOWN")}
-    if "target" in example:
-        return {**shared, **{name: example["target"][column] for column, name in _TARGET_COLUMNS.items()}}
-    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
+    if (target := target_of(example)) is not None:
+        return {**shared, **{name: target[column] for column, name in _TARGET_COLUMNS.items()}}
+    texts, starts = answers_of(example)
     return {
         **shared,
         "start_position": list(starts),

@@ -5,16 +5,21 @@ Shape suffixes: E questions.
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torchmetrics import Metric
 
+from portico.data.defects import InvalidRecord
 from portico.errors import InputError
+from portico.mrc.datasets import values
 from portico.mrc.metrics.scores import (
     Normalize,
     exact_and_f1,
+    language_code,
     mlqa_normalization,
     normalize_answer,
     text_scores,
@@ -81,10 +86,11 @@ class AnswerTexts(Metric):
         Args:
             predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
                 the same id the last one counts.
-            references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
+            references: ``{"id", "answers": {"text": [...]}}``, or one text, a list of texts or a list of objects with
+                ``text`` as ``answers``.
 
         Raises:
-            InputError: If a question has no gold answer.
+            InputError: If a question has no gold answer, or an answer is no text.
         """
         missing = _unanswered(predictions, references)
         if missing and not self.skip_unanswered:
@@ -94,7 +100,7 @@ class AnswerTexts(Metric):
                 len(references),
                 missing[0],
             )
-        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
         # The official script adds Python floats one by one in this order; so do we, to be equal to the last bit.
         exact_sum, f1_sum, total = self.sums.tolist()
         for reference in references:
@@ -106,13 +112,17 @@ class AnswerTexts(Metric):
                         f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; "
                         "use the metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
                     )
-                exact, f1 = text_scores(texts[reference["id"]], golds, self.normalize)
+                exact, f1 = text_scores(texts[reference["id"]], golds, self.normalization_of(reference))
             elif self.skip_unanswered:
                 continue
             exact_sum = exact_sum + exact
             f1_sum = f1_sum + f1
             total = total + 1
         self.sums = self.sums.new_tensor([exact_sum, f1_sum, total])
+
+    def normalization_of(self, reference: Record) -> Normalize:
+        """Return the normalisation of the answers to a question."""
+        return self.normalize
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one question."""
@@ -155,8 +165,10 @@ class Mrqa(AnswerTexts):
 class Mlqa(AnswerTexts):
     """The metrics of MLQA and XQuAD: SQuAD's, with answers normalised in their language.
 
+    The language of an answer is the ``language`` of its reference, if it has one.
+
     Args:
-        language: Language of the answers, two letters.
+        language: Language of other answers, two letters; ``None`` if all references have one.
         **kwargs: As in ``torchmetrics.Metric``.
 
     Raises:
@@ -164,8 +176,38 @@ class Mlqa(AnswerTexts):
     Source: the official evaluation script of MLQA, arXiv:1910.07475.
     """
 
-    def __init__(self, language: str | None, **kwargs: Any) -> None:
-        super().__init__(mlqa_normalization(language), **kwargs)
+    def __init__(self, language: str | None = None, **kwargs: Any) -> None:
+        super().__init__(normalize_answer if language is None else mlqa_normalization(language), **kwargs)
+        self.language = language
+        self.languages: dict[Any, str] = {}
+
+    def of_examples(self, examples: Records) -> "Mlqa":
+        """Return this metric with the languages of examples, by id, for references without ``language``.
+
+        Raises:
+            InputError: If the language of an example is unknown and the metric has none.
+        """
+        metric: Mlqa = deepcopy(self)
+        metric.languages = {one["id"]: language for one in examples if (language := self._language_of(one))}
+        if metric.language is None and len(metric.languages) < len(examples):
+            mlqa_normalization(None)
+        return metric
+
+    def normalization_of(self, reference: Record) -> Normalize:
+        language = self._language_of(reference) or self.languages.get(reference["id"]) or self.language
+        return mlqa_normalization(language)
+
+    def _language_of(self, record: Record) -> str | None:
+        """Return the language of a record by the rules of MLQA; ``None`` if it has none, or the metric's applies."""
+        given = record.get("language")
+        if not isinstance(given, str) or given in ("", "UNKNOWN"):
+            return None
+        language = language_code(given)
+        if language is None and self.language is None:
+            mlqa_normalization(given)
+        if language is None:
+            warn_of_language(given, str(self.language))
+        return language
 
 
 @data_only
@@ -211,7 +253,7 @@ class SquadV2(QuestionRows):
         have = ["no_answer_probability" in prediction for prediction in by_id.values()]
         if any(have) and not all(have):
             raise _incomplete(sum(have), len(have))
-        given = {key: str(by_id[key]["prediction_text"]) for key in golds}
+        given = {key: predicted_text(by_id[key]) for key in golds}
         raw = {key: exact_and_f1(given[key], texts) for key, texts in golds.items()}
         has_answer_E = np.fromiter((bool(texts) for texts in golds.values()), np.bool_, len(golds))
         scores_E3 = np.column_stack([np.array(list(raw.values()), np.float64).reshape(-1, 2), np.ones(len(golds))])
@@ -292,10 +334,31 @@ class SquadV2(QuestionRows):
         return scores
 
 
+@cache
+def warn_of_language(given: str, used: str) -> None:
+    """Warn once that answers in a language without rules are scored by the rules of another one."""
+    logger.warning(
+        "Answers whose language is %r are normalised as %r (`metric.language`), because MLQA has no rules for theirs; "
+        "score them apart, by the rules of SQuAD (`metric=squad`).",
+        given,
+        used,
+    )
+
+
 def gold_texts(reference: Record) -> list[str]:
-    """Return the texts of ``reference["answers"]``: SQuAD's ``{"text": [...]}``, or MRQA's list of strings."""
-    answers = reference["answers"]
-    return list(answers["text"] if isinstance(answers, Mapping) else answers)
+    """Return the texts of ``reference["answers"]``: SQuAD's ``{"text": [...]}``, a list of texts, or one text."""
+    try:
+        return values.texts_of(reference["answers"])
+    except InvalidRecord as error:
+        raise InputError(f"The reference of question {reference['id']!r}: {error} Correct it.") from error
+
+
+def predicted_text(prediction: Record) -> str:
+    """Return ``prediction["prediction_text"]``; ``None`` is no answer, ``""``."""
+    try:
+        return values.answer_text("prediction_text", prediction["prediction_text"])
+    except InvalidRecord as error:
+        raise InputError(f"The answer to question {prediction['id']!r}: {error} Correct it.") from error
 
 
 def check_answered(predictions: Records, references: Records) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import (
@@ -19,6 +19,7 @@ from transformers import (
 
 from portico.errors import InputError, printable
 from portico.hub import loading_model
+from portico.mrc.features.tokenization import filling_token
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
@@ -38,8 +39,10 @@ _BEAM_SEARCH_MODELS: Mapping[str, Any] = {
     "xlm": XLMForQuestionAnswering,
     "xlnet": XLNetForQuestionAnswering,
 }
-# RoBERTa-like models keep their first positions for padding.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+# What the length of the longest input is called; encoder-decoders limit both of their inputs.
+_LENGTHS = ("max_position_embeddings", "max_encoder_position_embeddings", "max_seq_len")
+# Families whose inputs are more than text.
+_NOT_OF_TEXT = {"lxmert": "images", "layoutlmv2": "images of pages"}
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,15 @@ class ModelAndTokenizer:
     @property
     def max_length(self) -> int:
         """Longest input in tokens."""
-        config = self.model.config
-        positions = getattr(config, "max_position_embeddings", None) or self.tokenizer.model_max_length
-        reserved = config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        return int(min(positions - reserved, self.tokenizer.model_max_length))
+        config, longest = self.model.config, int(self.tokenizer.model_max_length)
+        positions = next((getattr(config, name) for name in _LENGTHS if getattr(config, name, None) is not None), None)
+        # A saved limit of 0 is damage; XLNet's of -1 says that there is none.
+        if positions is None or positions == -1:
+            return longest
+        # RoBERTa-like models keep their first positions for padding.
+        tables = (one for name, one in self.model.named_modules() if name.endswith("position_embeddings"))
+        padding = next((getattr(one, "padding_idx", None) for one in tables), None)
+        return min(int(positions) - (0 if padding is None else padding + 1), longest)
 
 
 def check_head(head: str | None) -> None:
@@ -80,7 +88,15 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         "set it to a folder written by `save_pretrained`, or to a hub name such as bert-base-uncased.",
     ):
         config = AutoConfig.from_pretrained(name_or_path)
+        if config.model_type in _NOT_OF_TEXT:
+            raise InputError(
+                f"{given} holds a model of {config.model_type}, which needs {_NOT_OF_TEXT[config.model_type]}, but "
+                "questions and contexts are texts; choose another model."
+            )
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        if tokenizer.pad_token is None:
+            # Language models need no padding; attention masks hide it.
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(filling_token(tokenizer))
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
         if reader.max_length < 1:
             raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
@@ -102,9 +118,11 @@ def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelA
 
 
 def _check_tokenizer(given: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    embeddings: Any = model.get_input_embeddings()
     num_pieces = len(tokenizer)
-    num_rows = embeddings.num_embeddings
+    try:
+        num_rows = len(cast(nn.Embedding, model.get_input_embeddings()).weight)
+    except (NotImplementedError, AttributeError):  # a model of characters has no table of pieces
+        return
     # Without its files, transformers makes a tokenizer that has only special tokens.
     if num_pieces <= len(tokenizer.all_special_ids):
         raise InputError(f"{given} holds a model but no tokenizer; add one with `tokenizer.save_pretrained`.")
@@ -126,7 +144,10 @@ def question_answering_model(config: PreTrainedConfig, head: str | None, name_or
         model_class = AutoModelForQuestionAnswering
     elif head == "beam_search" and not getattr(config, "task_heads", None):
         model_class = _BEAM_SEARCH_MODELS.get(config.model_type, ModelForDownstreamTasks)
-    options = {"task_heads": HEADS.get(head)} if model_class is ModelForDownstreamTasks else {}
+    options: dict[str, Any] = {}
+    if model_class is ModelForDownstreamTasks:
+        options["task_heads"] = HEADS.get(head)
+        config.num_labels = 2  # as transformers' own heads set it: a token is a start or an end
     if name_or_path is not None:
         model = model_class.from_pretrained(name_or_path, config=config, **options)
     elif model_class in _BEAM_SEARCH_MODELS.values():

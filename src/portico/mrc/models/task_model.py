@@ -157,6 +157,9 @@ class ModelForDownstreamTasks(ModelByConfig):
             "output_hidden_states": output_hidden_states,
             "return_dict": return_dict,
         }
+        if hasattr(self.model_, "_shift_right") and input_ids is not None:
+            # As T5's own head for question answering; other encoder-decoders make these themselves.
+            given["decoder_input_ids"] = self.model_._shift_right(input_ids)
         outputs = self.model_(**{name: value for name, value in given.items() if value is not None})
         return self.task_head(outputs, **read_by_head, **kwargs)
 
@@ -173,7 +176,8 @@ def pretrained_class(
         raise InputError(
             f"transformers has no {kind} for a `{type(config).__name__}`; give the configuration of one that {known}."
         )
-    return mapping[type(config)]
+    found = mapping[type(config)]
+    return found[0] if isinstance(found, tuple) else found  # Funnel has one without its decoder, too
 
 
 def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:

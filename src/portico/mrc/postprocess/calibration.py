@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Floats, Int64s
-from portico.mrc.datasets.examples import Examples
+from portico.mrc.datasets.examples import Examples, answer_texts
 from portico.mrc.metrics import exact_match, token_f1
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.ranking import RankedSpans, span_probabilities
@@ -146,7 +146,7 @@ def _gold_texts(examples: Examples) -> dict[str, list[str]]:
                 f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; add "
                 "`answers` to all examples, with two empty lists for a question that has none."
             )
-    return {example["id"]: list(example["answers"]["text"]) for example in examples}
+    return {example["id"]: answer_texts(example) for example in examples}
 
 
 def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:

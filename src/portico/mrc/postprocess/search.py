@@ -54,7 +54,7 @@ class Candidates(Columns):
         start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``;
             what follows is in the dtype of the model's outputs, and ends are as starts.
         start_logit_Fn: Their logits, ``[F, n]``.
-        null_start_F: Start logit of token 0, which represents "no answer", ``[F]``.
+        null_start_F: Start logit of the token that represents "no answer", ``[F]``.
         start_stdev_Fn: Standard deviations of the start logits, ``[F, n]``, or ``[F, 0]`` without a confidence head.
         type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``;
             ``K`` is 0 without a classifier of answer types.
@@ -101,6 +101,8 @@ class CandidateSearch:
         self.paired = method in ("exhaustive", "beam_search")
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
+        # transformers and PrimeQA score "no answer" at token 0, whatever token that is.
+        self._null_token_F = offsets.null_token_F if method in ("deterministic", "exhaustive") else None
         self._longest = int(offsets.lengths_F.max())
         self._token_dtype = np.dtype(np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32)
 
@@ -130,23 +132,29 @@ class CandidateSearch:
             top_starts_Bn, top_ends_Bn = (
                 self._best_tokens(logits_BL, feature_indices_B) for logits_BL in (starts_BL, ends_BL)
             )
+        null_token_B = np.zeros_like(feature_indices_B)
+        if self._null_token_F is not None:
+            null_token_B = self._null_token_F[feature_indices_B]
         return Candidates(
             feature_indices_B,
-            *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL),
-            *self._kept(top_ends_Bn, ends_BL, end_stdevs_BL),
+            *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL, null_token_B),
+            *self._kept(top_ends_Bn, ends_BL, end_stdevs_BL, null_token_B),
             types_BK,
             similarity_B1,
         )
 
-    def _kept(self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats) -> tuple[Tokens, Floats, Floats, Floats]:
+    def _kept(
+        self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats, null_token_B: Int64s
+    ) -> tuple[Tokens, Floats, Floats, Floats]:
         num_missing = self.n_best_size - top_Bn.shape[1]
         if num_missing > 0:  # np.pad costs time even where it adds nothing
             top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
         in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
         logit_Bn = _take(logits_BL, in_row_Bn)
         stdev_Bn = _take(stdevs_BL, in_row_Bn) if stdevs_BL.shape[1] else stdevs_BL
-        # The copy keeps the null score from holding the whole batch in memory.
-        return top_Bn.astype(self._token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
+        # A copy, which does not hold the whole batch in memory.
+        null_B = logits_BL[np.arange(len(logits_BL)), null_token_B]
+        return top_Bn.astype(self._token_dtype), logit_Bn, null_B, stdev_Bn
 
     def _best_tokens(self, logits_BL: Floats, feature_indices_B: Int64s) -> Int64s:
         """Return the best tokens of each row, best first, -1 for none, at most ``n``, ``int64 [B, n]``."""
@@ -160,13 +168,18 @@ class CandidateSearch:
                 top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
                 tokens_Bn[rows, : top.shape[1]] = top
             return tokens_Bn
+        if self._method != "hf":
+            # Padding is not ranked, so that the other features of a batch change no answer.
+            lengths_B1 = self.offsets.lengths_F[feature_indices_B, None]
+            if (lengths_B1 < logits_BL.shape[1]).any():
+                logits_BL = np.where(np.arange(logits_BL.shape[1]) < lengths_B1, logits_BL, -np.inf)
+            top_Bn = top_tokens(logits_BL, self.n_best_size, "deterministic")
+            return np.where(top_Bn < lengths_B1, top_Bn, -1)
         num_missing = self._longest - logits_BL.shape[1]
-        if self._method == "hf" and num_missing > 0:
+        if num_missing > 0:
             # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
             logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
-        top_Bn = top_tokens(logits_BL, self.n_best_size, "hf" if self._method == "hf" else "deterministic")
-        if logits_BL.shape[1] <= self._longest:
-            return top_Bn
+        top_Bn = top_tokens(logits_BL, self.n_best_size, "hf")
         # Padding may take places in the list, as it does in transformers.
         return np.where(top_Bn < self._longest, top_Bn, -1)
 

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -157,6 +157,8 @@ class SpanPostProcessing:
             "n_best_size": self.n_best_size,
             "max_answer_length": self.max_answer_length,
         }
+        if self.version_2_with_negative and self.mode == "hf" and getattr(features, "null_token", np.zeros(1)).any():
+            warn_of_first_token()
         if self.mode == "beam_search":
             return StreamedAnswers(self, examples, BeamPostProcessor(examples, features, **options))
         threshold = self.null_score_diff_threshold
@@ -179,6 +181,16 @@ class SpanPostProcessing:
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
         return streamed.compute()
+
+
+@cache
+def warn_of_first_token() -> None:
+    """Warn once that the rules of transformers score another token than the one that is labelled with "no answer"."""
+    logger.warning(
+        '`mode=hf` scores "no answer" at the first token, as the QA example of transformers does, but these '
+        "features are labelled with another one, such as a class token at the end; use `mode=portico` to score the "
+        "labelled token."
+    )
 
 
 @dataclass(frozen=True)

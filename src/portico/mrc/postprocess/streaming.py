@@ -179,9 +179,10 @@ class SpanPostProcessor(CandidateCollector):
         n_best_size: Number of starts, ends and spans to consider.
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
-        ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and uses
-            the model's answer types. ``"hf"`` returns the answers of the QA example of transformers to the last bit:
-            its order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
+        ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, scores "no
+            answer" at the token that is labelled with it, and uses the model's answer types. ``"hf"`` returns the
+            answers of the QA example of transformers to the last bit: its order of equal logits, which depends on the
+            processor, "no answer" at token 0, and the text "empty" where no span is legal.
         search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
         scorer: Rank spans by PrimeQA's score, which implies PrimeQA's selection of tokens and order of ties; "no
             answer" is then never predicted.

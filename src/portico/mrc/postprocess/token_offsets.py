@@ -88,6 +88,7 @@ class TokenOffsets:
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``.
         pair_starts: Index of each token's pair in the flat ``char_offsets_T2``, then the length of that array, ``int32
             [T + 1]``; a token with the same index as the next has no characters. ``None`` if each token has a pair.
+        null_token_F: The token of each feature that represents "no answer", ``int64 [F]``; ``None``: token 0 of all.
     """
 
     example_index_F: Int64s
@@ -95,6 +96,7 @@ class TokenOffsets:
     char_offsets_T2: Tokens
     context_index_F: Int64s
     pair_starts: Int32s | None = None
+    null_token_F: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.example_index_F)
@@ -152,7 +154,13 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
         if example_index_F is None:
             example_index_F = _example_indices(features.example_id, example_ids)
         context_F = np.zeros_like(example_index_F) if features.context_index is None else features.context_index
-        offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets, context_F)
+        offsets = TokenOffsets(
+            example_index_F,
+            features.row_starts,
+            features.char_offsets,
+            context_F,
+            null_token_F=features.null_token if features.null_token.any() else None,
+        )
     else:
         features = arrow_view(features) if hasattr(features, "with_format") else features
         offsets = offsets_of_rows(features, _example_indices(column(features, "example_id"), example_ids))

@@ -36,10 +36,12 @@ from portico.mrc.datasets.records import (
 )
 from portico.mrc.features.labels import (
     Gold,
+    LabelRule,
     Subsampling,
     TargetType,
     gold_of_target,
     label_windows,
+    null_tokens,
     subsample_types,
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
@@ -307,7 +309,9 @@ class BasePreProcessor(AbstractPreProcessor):
         return {name: column for name, column in labelled.items() if name != "example_idx"}
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
-        return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
+        rule: LabelRule = "run_qa" if self._compat_label_bug else "primeqa"
+        null_token_F = null_tokens(windows, self._tokenizer, rule)
+        return label_windows(windows, gold, context_index_F, null_token_F, rule=rule)
 
 
 def base_schema(*, is_train: bool, single_context: bool) -> dict[str, Any]:

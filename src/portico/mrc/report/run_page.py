@@ -125,7 +125,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
         [
             Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
-            Section("Training history", _learning(record.log_history), "Learning"),
+            Section("Training history", _learning(record), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
             Section("Individual questions", explorer.html(), "Questions"),
             Section("All scores", _all_scores(record), "Scores"),
@@ -389,13 +389,19 @@ def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any])
     )
 
 
-def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
+def _learning(record: RunRecord) -> Markup:
+    log_history = record.log_history
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
     scores = [
         Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
         Series("exact match", "second", exact, dotted=True),
     ]
-    return training_charts(log_history, {"Evaluation scores": scores})
+    charts = {"Evaluation scores": scores}
+    own = curve(log_history, f"eval_{record.headline}")
+    if record.headline not in ("f1", "exact", "exact_match") and own:
+        # In a chart of its own: it may have another range.
+        charts[record.headline] = [Series(record.headline, "first", own, dotted=True)]
+    return training_charts(log_history, charts)
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:

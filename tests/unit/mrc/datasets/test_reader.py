@@ -139,9 +139,11 @@ def test_source_may_be_files_globs_and_folders(tmp_path):
     for source, message in ((f"{tmp_path}/*.csv", "no file matches"), (None, nothing), (5, nothing)):
         with pytest.raises(InputError, match=message):
             read_examples(source)
-    (tmp_path / "d.csv").write_text("question,context\n")
-    with pytest.raises(InputError, match=r"d\.csv: questions are read from JSON or JSON lines, not from \.csv"):
-        read_examples(tmp_path / "d.csv")
+    (tmp_path / "d.xlsx").write_text("question,context\n")
+    with pytest.raises(
+        InputError, match=r"d\.xlsx: questions are read from JSON, JSON lines, CSV or parquet, not from \.xlsx"
+    ):
+        read_examples(tmp_path / "d.xlsx")
 
 
 def test_language_in_file_names_is_prefixed_to_equal_ids(tmp_path):

@@ -2,10 +2,15 @@ import gzip
 import json
 import logging
 
+import datasets
+import numpy as np
+import pandas
 import pytest
 
+from mrc_data import TOKENIZERS
 from portico.errors import InputError
-from portico.mrc.datasets import has_unanswerable, read_squad
+from portico.mrc import Featurizer
+from portico.mrc.datasets import has_unanswerable, read_examples, read_squad
 
 CONTEXT = "Zoë Łuk was born in Turku in 1901. She left Turku in 1920."
 
@@ -119,11 +124,11 @@ def test_has_unanswerable(written):
         (flat(answers=["Turku"]), r"`answers` must be .*; got a list of length 1"),
         (flat(answers=[{"text": "", "answer_start": 0}]), r"`text` of an answer must be a non-empty string"),
         (flat(answers=[{"text": "Turku"}]), r"of the answer 'Turku' must be an int; got null"),
-        (flat(answers=[{"text": "Turku", "answer_start": 20.0}]), r"must be an int; got 20.0"),
+        (flat(answers=[{"text": "Turku", "answer_start": 20.5}]), r"must be an int; got 20.5"),
         (flat(is_impossible=True), r"`is_impossible` is true, but `answers` holds 1"),
         (flat(is_impossible=False, answers=[]), r"`is_impossible` is false, but `answers` holds 0"),
         ("text", r"a record must be a JSON object; got 'text'"),
-        (flat(answers=[{"text": "Oslo", "answer_start": 20}]), r"the answer does not occur in the context"),
+        (flat(answers=[{"text": "Oslo", "answer_start": 24}]), r"the answer does not occur in the context"),
         *(
             (
                 flat(answers=[{"text": "Turku", "answer_start": start}]),
@@ -221,3 +226,102 @@ def test_skip_invalid_keeps_the_other_paragraphs(written):
 def test_skipping_every_record_is_an_error(written):
     with pytest.raises(InputError, match=r"none of the 1 record\(s\) is valid; first: record 1"):
         read_squad(written([flat(question="")]), skip_invalid=True)
+
+
+@pytest.mark.parametrize("flag", [True, "true", "True", " TRUE", "yes", 1, "1", 1.0, np.True_, np.int64(1)])
+def test_a_flag_is_read_in_every_form(flag):
+    with pytest.raises(InputError, match="`is_impossible` is true, but `answers` holds 1"):
+        read_examples([flat(is_impossible=flag)])
+    nothing = {"text": [], "answer_start": []}
+    for answers in (None, [], {"text": [""], "answer_start": [-1]}, {"text": None, "answer_start": None}):
+        assert read_examples([flat(is_impossible=flag, answers=answers)])[0]["answers"] == nothing
+
+
+@pytest.mark.parametrize("flag", [False, "false", "no", 0, "0", np.False_, None, "", float("nan")])
+def test_a_flag_that_is_not_set_leaves_the_answer(flag):
+    assert read_examples([flat(is_impossible=flag)])[0]["answers"] == {"text": ["Turku"], "answer_start": [20]}
+
+
+@pytest.mark.parametrize("flag", ["perhaps", 2, [True], "None"])
+def test_another_flag_is_refused_by_name(flag):
+    with pytest.raises(InputError, match="`is_impossible` must be true or false; got"):
+        read_examples([flat(is_impossible=flag)])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"text": "Turku", "answer_start": 20},
+        {"text": ("Turku",), "answer_start": (20,)},
+        {"text": np.array(["Turku"], object), "answer_start": np.array([20])},
+        {"text": ["Turku"], "answer_start": ["20"]},
+        {"text": ["Turku", ""], "answer_start": [20.0, -1]},
+        [{"text": np.str_("Turku"), "answer_start": np.int32(20)}],
+    ],
+)
+def test_answers_are_read_in_every_form(answers):
+    (example,) = read_examples([flat(answers=answers)])
+    assert example["answers"] == {"text": ["Turku"], "answer_start": [20]}
+    assert type(example["answers"]["answer_start"][0]) is int
+    assert has_unanswerable([flat(answers=answers)]) is False
+    tokenizer = TOKENIZERS["bert"]
+    rows = [Featurizer(tokenizer).train_features([flat(answers=one)])[0] for one in (answers, example["answers"])]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("answers", ["Turku", ["Turku"], [20], {"text": "Turku", "answer_start": [20, 21]}])
+def test_answers_without_places_are_refused(answers):
+    for read in (lambda one: read_examples([one]), lambda one: Featurizer(TOKENIZERS["bert"]).train_features([one])):
+        with pytest.raises(InputError, match=r"`answers` must be .*two lists of the same length"):
+            read(flat(answers=answers))
+
+
+NAMES = ["target", "passage_candidates", "annotations", "detected_answers", "passages", "paragraphs"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [1, "train", ["a"], {"b": 1}, None])
+def test_a_field_with_the_name_of_another_format_belongs_to_the_user(name, value):
+    assert read_examples([flat(**{name: value, "input": "x"})])[0]["answers"] == {
+        "text": ["Turku"],
+        "answer_start": [20],
+    }
+    features = Featurizer(TOKENIZERS["bert"]).train_features([flat(**{name: value})])
+    assert features[0] == Featurizer(TOKENIZERS["bert"]).train_features([flat()])[0]
+
+
+PARAGRAPH = {"context": CONTEXT, "qas": [question(), question(id="q2", is_impossible=True, answers=[])]}
+
+
+LINES = json_lines(PARAGRAPH, {**PARAGRAPH, "qas": []})
+
+
+@pytest.mark.parametrize("content", [[PARAGRAPH], {"data": [PARAGRAPH]}, LINES], ids=["list", "data", "lines"])
+@pytest.mark.parametrize("form", [None, "squad"])
+def test_paragraphs_may_stand_without_articles(written, content, form):
+    first, second = read_examples(written(content), format=form)
+    assert (first["answers"], second["answers"]) == (flat()["answers"], {"text": [], "answer_start": []})
+
+
+def test_tables_are_read(tmp_path):
+    expected = read_examples([flat()])
+    table = datasets.Dataset.from_list([flat()])
+    table.to_csv(tmp_path / "a.csv")
+    table.to_parquet(tmp_path / "b.parquet")
+    frame = table.to_pandas()
+    frame.to_csv(tmp_path / "c.tsv", sep="\t")
+    pandas.json_normalize([flat(is_impossible=False)]).to_csv(tmp_path / "d.csv", index=False)
+    for source in (frame, frame.to_dict("records"), *sorted(tmp_path.iterdir())):
+        example = read_examples(source)[0]
+        assert {name: example[name] for name in expected[0]} == expected[0], source
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match=r"b\.parquet: cannot be read as a parquet file"):
+        read_examples(tmp_path / "b.parquet")
+
+
+def test_a_folder_of_several_splits_is_refused_with_their_folders(tmp_path):
+    table = datasets.Dataset.from_list([flat()])
+    datasets.DatasetDict({"train": table, "test": table}).save_to_disk(tmp_path / "both")
+    with pytest.raises(InputError, match=r"both: holds a dataset of several splits; name the folder .*test, .*train"):
+        read_examples(tmp_path / "both")
+    assert len(read_examples(tmp_path / "both" / "train")) == 1

@@ -71,21 +71,31 @@ def test_train_features_with_the_label_bug_match_run_qa(tokenizer, sizes):
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
-def test_labels_are_right_for_an_answer_in_the_last_context_token(tokenizer, sizes):
+def test_labels_are_the_tokens_with_characters_of_the_answer(tokenizer, sizes):
     features = made(tokenizer, sizes).train_features(EXAMPLES)
-    num_last = 0
-    for f, (example, row, offsets, in_context) in enumerate(windows(tokenizer, EXAMPLES, **sizes)):
-        start, end = features[f]["start_positions"], features[f]["end_positions"]
-        expected = slow_positions(tokenizer, example, row, offsets, in_context)
-        last = len(in_context) - 1 - in_context[::-1].index(True)
-        if expected[0] > last and expected[0] != expected[1]:
-            num_last += 1
-            assert (start, end) == (last, expected[1])
-            answer_start = example["answers"]["answer_start"][0]
-            assert offsets[start][0] <= answer_start < offsets[start][1]
+    rows, held = [], {}
+    for example, row, offsets, in_context in windows(tokenizer, EXAMPLES, **sizes):
+        start, end = -1, -1
+        if example["answers"]["text"]:
+            start = example["answers"]["answer_start"][0]
+            end = start + len(example["answers"]["text"][0])
+        tokens = [t for t, one in enumerate(offsets) if in_context[t] and one[0] < end and one[1] > start]
+        chars = {char for t in tokens for char in range(*offsets[t]) if start <= char < end}
+        held[example["id"]] = held.get(example["id"], set()) | chars
+        rows.append((example, row, offsets, in_context, tokens, chars))
+    num_other = num_last = 0
+    for feature, (example, row, offsets, in_context, tokens, chars) in zip(features, rows, strict=True):
+        theirs = slow_positions(tokenizer, example, row, offsets, in_context)
+        labels = feature["start_positions"], feature["end_positions"]
+        whole = bool(chars) and chars == held[example["id"]]
+        nothing = slow_positions(tokenizer, {"answers": {"text": []}}, row, offsets, in_context)
+        if not whole:
+            assert in_context[nothing[0]] or labels == nothing
         else:
-            assert (start, end) == expected
-    assert num_last > 0
+            assert labels == (tokens[0], tokens[-1])
+            num_other += labels != theirs
+            num_last += theirs[0] > max(t for t, inside in enumerate(in_context) if inside)
+    assert num_other > num_last > 0  # where the example of transformers has other labels
 
 
 def test_each_text_is_encoded_once_unless_pairs_are_encoded_differently(monkeypatch):

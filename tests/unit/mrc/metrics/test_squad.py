@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -331,7 +332,96 @@ def test_a_question_without_gold_answer_is_rejected():
         SquadV1().update([{"id": "a", "prediction_text": ""}], [{"id": "a", "answers": {"text": []}}])
 
 
-@pytest.mark.parametrize("language", ["xx", None, "EN"])
+def spoken(number, text, **more):
+    prediction = {"id": str(number), "prediction_text": text}
+    return prediction, {"id": str(number), "answers": {"text": ["la casa 红房"]}, **more}
+
+
+def test_every_answer_is_scored_in_its_own_language():
+    # Articles of Spanish are no words of other languages, and each Chinese character is a word.
+    records = [
+        spoken(0, "casa 红房"),
+        spoken(1, "casa 红房", language="zh-CN"),
+        spoken(2, "casa 红", language="chinese"),
+    ]
+    predictions, references = zip(*records, strict=True)
+    scores = scores_of(Mlqa("es"), predictions, references)
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert scores["f1"] == pytest.approx(100 / 3 * (1 + 6 / 7 + 4 / 6))
+    bare = [{**one, "language": ""} for one in references]
+    by_id = Mlqa("es").of_examples(references)
+    assert scores_of(by_id, predictions, bare) == scores
+    assert scores_of(Mlqa().of_examples(references[1:]), predictions[1:], bare[1:])["exact_match"] == 0
+
+
+def test_a_language_without_rules_is_announced_or_refused(caplog):
+    prediction, reference = spoken(0, "casa 红房", language="finnish")
+    assert scores_of(Mlqa("es"), [prediction], [reference])["exact_match"] == 100
+    assert "Answers whose language is 'finnish' are normalised as 'es'" in caplog.text
+    with pytest.raises(InputError, match="`language='finnish'` is not a language of MLQA"):
+        Mlqa().update([prediction], [reference])
+    with pytest.raises(InputError, match="`language=None` is not a language of MLQA"):
+        Mlqa().of_examples([{**reference, "language": "UNKNOWN"}])
+
+
+ONE = np.array(["Rome"], object)
+
+
+FORMS = {
+    "text": "Rome",
+    "list": ["Rome"],
+    "tuple": ("Rome",),
+    "array": ONE,
+    "one of each": {"text": "Rome", "answer_start": 0},
+    "arrays": {"text": ONE, "answer_start": np.array([0])},
+    "objects": [{"text": "Rome", "answer_start": 0}],
+    "with null": [None, "Rome"],
+    "with no answer": {"text": ["Rome", ""], "answer_start": [0, -1]},
+}
+
+
+@pytest.mark.parametrize("metric", [SquadV1, SquadV2])
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_are_read_in_every_form(metric, form):
+    answers = FORMS[form]
+    scores = scores_of(metric(), [{"id": 1, "prediction_text": np.str_("rome")}], [{"id": 1, "answers": answers}])
+    assert scores["f1"] == 100
+    assert scores_of(metric(), [{"id": 1, "prediction_text": "R"}], [{"id": 1, "answers": answers}])["f1"] == 0
+
+
+@pytest.mark.parametrize(
+    "answers", [None, [], {"text": None, "answer_start": None}, {"text": [""], "answer_start": [-1]}]
+)
+@pytest.mark.parametrize(("text", "exact"), [(None, 100), ("None", 0)])
+def test_no_answer_is_read_in_every_form(answers, text, exact):
+    scores = scores_of(SquadV2(), [{"id": 1, "prediction_text": text}], [{"id": 1, "answers": answers}])
+    assert scores["NoAns_exact"] == exact
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "message"),
+    [
+        (
+            ["Rome"],
+            "Rome",
+            r"The answer to question 1: `prediction_text` must be a string; got a list",
+        ),
+        (True, "Rome", r"`prediction_text` must be a string; got True"),
+        (
+            "Rome",
+            {"answer": "Rome"},
+            r"The reference of question 1: `answers` must have `text`; got",
+        ),
+        ("Rome", [["Rome"]], r"`answers` must be a string; got a list of length 1"),
+        ("Rome", [{"answer": "Rome"}], r"`answers` must have `text`"),
+    ],
+)
+def test_other_answers_are_refused_by_name(text, answers, message):
+    with pytest.raises(InputError, match=message):
+        SquadV1().update([{"id": 1, "prediction_text": text}], [{"id": 1, "answers": answers}])
+
+
+@pytest.mark.parametrize("language", ["xx", "EN"])
 def test_an_unknown_language_is_rejected(language):
     with pytest.raises(InputError, match=rf"`language={language!r}` is not a language of MLQA .* en, es, hi, vi,"):
         Mlqa(language)

@@ -37,7 +37,9 @@ def found(logits, longest, n_best_size=3, order="deterministic"):
 
 def test_short_rows_and_padding_leave_gaps():
     kept = found(np.array([[1.0, 9.0, 3.0, 99.0]], np.float32), longest=3, n_best_size=5)
-    assert kept.start_token_Fn.tolist() == [[-1, 1, 2, 0, -1]]  # padding takes a place, as in HF
+    assert kept.start_token_Fn.tolist() == [[1, 2, 0, -1, -1]]
+    kept = found(np.array([[1.0, 9.0, 3.0, 99.0]], np.float32), longest=3, n_best_size=5, order="hf")
+    assert kept.start_token_Fn.tolist() == [[-1, 1, 2, 0, -1]]  # padding takes a place
 
 
 def test_hf_order_sorts_rows_padded_to_the_longest_feature():

@@ -84,8 +84,9 @@ def slow_example(context, windows, *, negative, n, longest, ties):
         score = starts[0] + ends[0]
         if null is None or score < null[0]:
             null = (score, starts[0], ends[0], (0, 0))
-        for s in order_of(starts, n, ties):
-            for e in order_of(ends, n, ties):
+        ranked = slice(None if ties == "hf" else len(offsets))  # without padding
+        for s in order_of(starts[ranked], n, ties):
+            for e in order_of(ends[ranked], n, ties):
                 if max(s, e) < len(offsets) and offsets[s] and offsets[e] and s <= e < s + longest:
                     found.append((starts[s] + ends[e], starts[s], ends[e], (offsets[s][0], offsets[e][1])))
     if negative:
