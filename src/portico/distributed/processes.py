@@ -56,7 +56,7 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SI
 _variables_before: dict[str, str | None] = {}
 _num_calls = 0
 _SECONDS_TO_AGREE = 5.0
-_TOLD_TOGETHER = 10
+_TOLD_TOGETHER = 20
 
 
 def launched_processes() -> tuple[int, int] | None:
@@ -271,7 +271,7 @@ def begin_call(strategy: "Strategy", call: str) -> None:
         )
 
 
-class Agreement:
+class Declarations:
     """Ends a run whose processes do different things, which would wait for each other until ``ddp_timeout``.
 
     After each step a process declares what it does before the next one: log, evaluate, save, stop. It tells the others
@@ -280,7 +280,7 @@ class Agreement:
 
     def __init__(self) -> None:
         # The last declarations that told something, by their number.
-        self._declared: deque[tuple[int, str]] = deque(maxlen=100)
+        self._declared: deque[tuple[int, str]] = deque(maxlen=_TOLD_TOGETHER)
         self._count = 0
         self._store: Any = None  # while other processes are watched
         self._ended = threading.Event()
@@ -295,7 +295,7 @@ class Agreement:
         self._store = distributed_c10d._get_default_store()
         self._rank = torch.distributed.get_rank()
         self._key = f"portico/declared/{_num_calls}"
-        threading.Thread(target=self._watch, daemon=True, name="portico-agreement").start()
+        threading.Thread(target=self._watch, daemon=True, name="portico-declarations").start()
         try:
             yield
         finally:
@@ -307,9 +307,24 @@ class Agreement:
         if actions and self._store is not None:
             told = f"{' and '.join(actions)} after step {step}"
             self._declared.append((number, told))
-            # The last few: this process may have told more by the time that another one reads it.
-            self._store.set(f"{self._key}/{self._rank}", json.dumps(list(self._declared)[-_TOLD_TOGETHER:]))
+            # The last ones: this process may have told more by the time that another one reads it.
+            self._store.set(f"{self._key}/{self._rank}", json.dumps(list(self._declared)))
         self._count = number
+
+    def _compare(self, rank: int, theirs: dict[int, str]) -> None:
+        """End all processes at the first declaration of this one and of process ``rank`` that differ."""
+        own = dict(self._declared)
+        # What both have passed, and neither has forgotten.
+        known = [told for told in (own, theirs) if len(told) == _TOLD_TOGETHER]
+        first, last = max((min(told) for told in known), default=0), min(self._count, max(theirs))
+        for number in sorted({*own, *theirs}):
+            if first <= number <= last and own.get(number) != theirs.get(number) and not self._ended.is_set():
+                nothing = "goes on to the next step"
+                _end_all(
+                    f"Process {rank} {theirs.get(number, nothing)}, where process {self._rank} "
+                    f"{own.get(number, nothing)}, so each would wait for the other; let callbacks set `control` and "
+                    "arguments on every process, and give all processes data of the same length."
+                )
 
     def _watch(self) -> None:
         seen = -1
@@ -321,16 +336,7 @@ class Agreement:
                 key = f"{self._key}/{rank}"
                 if rank == self._rank or not self._store.check([key]):
                     continue
-                known = dict(self._declared)
-                for number, told in json.loads(self._store.get(key)):
-                    own = known.get(number)
-                    is_past = min(known, default=0) <= number <= self._count
-                    if is_past and own != told and not self._ended.is_set():
-                        _end_all(
-                            f"Process {rank} {told}, where process {self._rank} {own or 'goes on to the next step'}, "
-                            "so each would wait for the other; let callbacks set `control` and arguments on every "
-                            "process, and give all processes data of the same length."
-                        )
+                self._compare(rank, dict(json.loads(self._store.get(key))))
 
 
 def connect_early(strategy: "Strategy") -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import lightning.pytorch as pl
-from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from portico.compat.lightning import process_group_timeout
@@ -26,24 +25,13 @@ def stop_between_batches(pl_trainer: pl.Trainer, on_sigterm: Callable[[], object
 
     Lightning broadcasts the signal before every batch (0.5 to 0.8 ms a step with gloo) and once more inside the
     handler, where it would interleave with the collectives in flight. The other processes end anyway, when the
-    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. If one of several processes hangs
-    and does not reach its next batch, it is ended after the timeout of collectives, at most 20 seconds: torchrun waits
-    for 30 seconds, and a long step or checkpoint may still complete. Public: none.
+    collective they wait for fails. ``on_sigterm`` is called when the signal arrives. Public: none.
     """
     connector = pl_trainer._signal_connector
 
     def note(signum: int, frame: object) -> None:
         on_sigterm()
         connector.received_sigterm = True
-        if pl_trainer.world_size > 1:
-            seconds = min(_SECONDS_TO_NEXT_BATCH, process_group_timeout(pl_trainer.strategy).total_seconds())
-            deadline = threading.Timer(seconds, end_if_running)
-            deadline.daemon = True
-            deadline.start()
-
-    def end_if_running() -> None:
-        if pl_trainer.state.status is TrainerStatus.RUNNING:
-            os._exit(128 + signal.SIGTERM)
 
     def leave_if_received() -> None:
         if connector.received_sigterm:
@@ -51,6 +39,41 @@ def stop_between_batches(pl_trainer: pl.Trainer, on_sigterm: Callable[[], object
 
     connector._sigterm_notifier_fn = note  # type: ignore[method-assign, assignment]
     pl_trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = leave_if_received  # type: ignore[method-assign]
+
+
+@contextmanager
+def ending_in_time(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """End one of several processes that gets SIGTERM inside the block and does not leave it soon.
+
+    It has the timeout of collectives, at most 20 seconds: torchrun waits for 30 seconds, and a long step or checkpoint
+    may still complete. The signal is read from Python's wake-up file by a thread, since no handler runs while the main
+    thread waits in a collective.
+    """
+    if pl_trainer.world_size == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    left = threading.Event()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        with os.fdopen(reader, "rb", buffering=0) as signals:
+            while arrived := signals.read(1):
+                handler = type(signal.getsignal(signal.SIGTERM))
+                if arrived[0] != signal.SIGTERM or not handler.__module__.startswith("lightning."):
+                    continue  # the user's own handler may go on
+                seconds = min(_SECONDS_TO_NEXT_BATCH, process_group_timeout(pl_trainer.strategy).total_seconds())
+                if not left.wait(seconds):
+                    os._exit(128 + signal.SIGTERM)
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=watch, daemon=True, name="portico-sigterm").start()
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.close(writer)
 
 
 @contextmanager
@@ -66,7 +89,8 @@ def ending_plainly(pl_trainer: pl.Trainer) -> Iterator[None]:
         KeyboardInterrupt: If the user interrupted the loop.
     """
     try:
-        yield
+        with ending_in_time(pl_trainer):
+            yield
     except SIGTERMException as exit_:
         raise SystemExit(128 + signal.SIGTERM) from exit_
     except SystemExit as exit_:

@@ -104,7 +104,13 @@ from portico.distributed.loaders import (
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
-from portico.distributed.processes import Agreement, begin_call, inside_worker, kill_children, kill_children_on_error
+from portico.distributed.processes import (
+    Declarations,
+    begin_call,
+    inside_worker,
+    kill_children,
+    kill_children_on_error,
+)
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
@@ -200,7 +206,7 @@ class TrainingRun:
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
-        self.agreement = Agreement() if self.trainer.args.world_size > 1 else None
+        self.declarations = Declarations() if self.trainer.args.world_size > 1 else None
         self.epoch_start: EpochStart | None = None  # the generators before the order of the epoch was drawn
         self.epoch_loader: Any = self.loader  # of the current epoch; the rest of it after a resume
         self.total_loss_scalar = 0.0  # of the losses logged so far
@@ -350,8 +356,8 @@ class TrainingRun:
         """Use the current ``gradient_accumulation_steps``, as transformers does: a callback may have changed them."""
         size = self.trainer.args.gradient_accumulation_steps
         if size != self.plan.gradient_accumulation_steps:
-            if self.agreement is not None:
-                self.agreement.declare(self.trainer.state.global_step, [f"accumulates {size} batches"])
+            if self.declarations is not None:
+                self.declarations.declare(self.trainer.state.global_step, [f"accumulates {size} batches"])
             self.plan = replace(self.plan, gradient_accumulation_steps=size)
             self.trainer.lightning_trainer.accumulate_grad_batches = size
 
@@ -523,11 +529,11 @@ class TrainingRun:
 
     def _declare(self, *actions: str) -> None:
         """Let the other processes know what this one does next, where all must do the same."""
-        if self.agreement is None:
+        if self.declarations is None:
             return
         control = self.trainer.control
         flags = {name: told for name, told in _DECLARED.items() if getattr(control, name)}
-        self.agreement.declare(self.trainer.state.global_step, [*actions, *flags.values()])
+        self.declarations.declare(self.trainer.state.global_step, [*actions, *flags.values()])
 
     def _fire(self, event: str) -> None:
         trainer = self.trainer
@@ -686,5 +692,5 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
     ):
         run = module.run
         begin_call(strategy, f"train() of {run.plan.max_steps} steps")
-        with nullcontext() if run.agreement is None else run.agreement.watching():
+        with nullcontext() if run.declarations is None else run.declarations.watching():
             pl_trainer.fit(module, datamodule=datamodule)

@@ -15,6 +15,7 @@ import datasets
 import numpy as np
 import pytest
 import torch.distributed
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
@@ -22,7 +23,7 @@ from forked import run_in_processes
 from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
-from portico.distributed import processes
+from portico.distributed import processes, signals
 from portico.distributed.processes import kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 
@@ -241,3 +242,99 @@ def test_pickled_trainer_trains(tmp_path):
 
 if __name__ == "__main__":
     fail_and_train_again(*sys.argv[1:3], Path(sys.argv[3]))
+
+
+# Processes that do different things
+
+
+class OnOne(TrainerCallback):
+    """Set a flag, or an argument, on the second process only."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step != 2 or args.process_index != 1:
+            return
+        if self.name == "gradient_accumulation_steps":
+            args.gradient_accumulation_steps = 3
+        else:
+            setattr(control, self.name, True)
+
+
+def train_with(folder, name):
+    def end_all(message):
+        Path(folder, f"message-{os.environ['RANK']}").write_text(message)
+        os._exit(1)
+
+    processes._SECONDS_TO_AGREE, processes._end_all = 0.3, end_all
+    parts = {"callbacks": [OnOne(name)], "train_dataset": Points(24)}
+    toy_trainer(folder, parts=parts, ddp_timeout=60, logging_strategy="no").train()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("should_training_stop", "stops training after step 2"),
+        ("should_epoch_stop", "stops the epoch after step 2"),
+        ("should_evaluate", "evaluates after step 2"),
+        ("gradient_accumulation_steps", "accumulates 3 batches after step 2"),
+    ],
+)
+def test_processes_that_do_different_things_are_ended(name, told, tmp_path):
+    with pytest.raises((ProcessExitedException, ProcessRaisedException)):
+        run_in_processes(2, train_with, str(tmp_path), name)
+    messages = [file.read_text() for file in tmp_path.glob("message-*")]
+    assert any(told in message for message in messages)
+    assert all("let callbacks set `control` and arguments on every process" in message for message in messages)
+
+
+def use_different_lengths(folder, method):
+    data = Points(24 if os.environ["RANK"] == "0" else 16)
+    trainer = toy_trainer(folder, parts={"train_dataset": data, "eval_dataset": data}, ddp_timeout=60)
+    # The other process fails because this one has left.
+    with pytest.raises(RuntimeError) as raised:
+        getattr(trainer, method)()
+    Path(folder, f"message-{os.environ['RANK']}").write_text(str(raised.value))
+    os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("train", r"calls `train\(\) of (8|12) steps` where another one calls"),
+        ("evaluate", r"calls `evaluate\(\) of (4|6) batches` where another one calls"),
+    ],
+)
+def test_data_of_different_lengths_are_refused_at_once(method, told, tmp_path):
+    run_in_processes(2, use_different_lengths, str(tmp_path), method)
+    assert any(re.search(told, file.read_text()) for file in tmp_path.glob("message-*"))
+
+
+class SignalsFirst(TrainerCallback):
+    """Send SIGTERM to the first process while it waits for this one, and wait until it has ended."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        pids = [None, None]
+        torch.distributed.all_gather_object(pids, os.getpid())
+        self.first = pids[0]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if args.process_index == 1 and state.global_step == 2:
+            time.sleep(0.5)
+            os.kill(self.first, signal.SIGTERM)
+            while state_of(self.first) not in ("Z", "gone"):
+                time.sleep(0.1)
+            os._exit(0)
+
+
+def train_until_signalled(folder):
+    signals._SECONDS_TO_NEXT_BATCH = 0.5
+    toy_trainer(folder, parts={"callbacks": [SignalsFirst()], "train_dataset": Points(24)}).train()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the states of processes from /proc")
+def test_process_that_waits_for_another_ends_in_time_after_sigterm(tmp_path):
+    with pytest.raises(ProcessExitedException) as raised:
+        run_in_processes(2, train_until_signalled, str(tmp_path))
+    assert (raised.value.error_index, raised.value.exit_code) == (0, 128 + signal.SIGTERM)
