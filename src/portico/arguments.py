@@ -22,7 +22,7 @@ from portico import observers
 from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
-from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings
+from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings, refuse_missing_state
 from portico.distributed.deepspeed import spread_loaded_models
 from portico.distributed.launchers import join_mpi, join_processes_of_script
 from portico.distributed.placement import PLACEMENT, resolve_strategy
@@ -371,6 +371,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         self.deepspeed, self.deepspeed_plugin = self.__dict__.pop("_deepspeed", self.deepspeed), None
         config: Any = self.accelerator_config
         if getattr(config, "use_configured_state", False):
+            refuse_missing_state()
             return
         # Transformers drops the switch when it sets up the processes, so both write the same arguments.
         if isinstance(config, AcceleratorConfig):

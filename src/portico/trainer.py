@@ -95,6 +95,7 @@ from portico.validation import (
     refuse_empty,
     refuse_unsuitable_hooks,
     refuse_untrainable_quantized,
+    warn_of_misspelt_hooks,
 )
 
 if TYPE_CHECKING:
@@ -313,6 +314,7 @@ class Trainer:
         for observer in observers.active:
             observer.on_trainer_init(self)
         refuse_unsuitable_hooks(type(self), Trainer)
+        warn_of_misspelt_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
         # transformers unpacks both, whatever holds them.
         optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -127,6 +128,30 @@ def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
                 f"`{trainer_class.__name__}.{name}` replaces a {what} of the trainer, which the training loop uses; "
                 "give your attribute another name, or the same parameters to replace the trainer's."
             )
+
+
+def warn_of_misspelt_hooks(trainer_class: type, base: type) -> None:
+    """Warn about a method that nothing calls and whose name is nearly that of a method of ``base``."""
+    own = {
+        name: method
+        for kind in trainer_class.__mro__
+        if not kind.__module__.startswith("portico.")
+        for name, method in vars(kind).items()
+        if inspect.isfunction(method)
+    }
+    called = {name for method in own.values() for name in method.__code__.co_names}
+    hooks = [name for name, method in inspect.getmembers(base, inspect.isfunction) if name not in own]
+    for name in own:
+        nearest = get_close_matches(name, hooks, n=1, cutoff=_NEARLY_EQUAL)
+        if nearest and name not in called and not hasattr(base, name):
+            logger.warning(
+                f"`{trainer_class.__name__}.{name}` is called by nothing here; if it is to override "
+                f"`{nearest[0]}`, give it that name."
+            )
+
+
+# Of `difflib`: one letter of about ten.
+_NEARLY_EQUAL = 0.92
 
 
 def _can_replace(override: object, hook: Any) -> bool:

@@ -13,7 +13,7 @@ import transformers
 from lightning.pytorch import Callback as LightningCallback
 
 import portico
-from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_trainer
+from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_arguments, toy_trainer
 from portico.arguments import argument_rules
 from portico.checkpoint import writer
 from portico.deprecated import RetiredArguments
@@ -755,3 +755,29 @@ def test_unknown_public_name_suggests_close_match():
 @pytest.mark.parametrize(("tracker", "reason"), [("nonsense", "is not supported"), ("comet_ml", "requires comet-ml")])
 def test_unavailable_report_to_is_rejected(tmp_path, tracker, reason):
     refused(tmp_path, rf"`report_to={tracker}` cannot be used \(.*{reason}.*; install its package", report_to=tracker)
+
+
+def test_method_with_nearly_the_name_of_a_hook_is_announced(tmp_path, caplog):
+    class Misspelt(portico.Trainer):
+        def compute_los(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return super().compute_loss(model, inputs, return_outputs)
+
+        def get_train_dataloaders(self):
+            return [self.get_train_dataloader()]
+
+        def all_loaders(self):
+            return self.get_train_dataloaders()
+
+    toy_trainer(tmp_path, Misspelt)
+    told = [record.getMessage() for record in caplog.records if "is called by nothing" in record.getMessage()]
+    assert told == [
+        "`Misspelt.compute_los` is called by nothing here; if it is to override `compute_loss`, give it that name."
+    ]
+
+
+def test_accelerator_configuration_that_cannot_be_kept_or_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("portico.compat.accelerate._state", dict)
+    with pytest.raises(portico.InputError, match="keeps the state of an `Accelerator` made before, but there is none"):
+        toy_arguments(tmp_path, accelerator_config={"use_configured_state": True})
+    with pytest.raises(FileNotFoundError, match="give a dict or a JSON file"):
+        toy_arguments(tmp_path, accelerator_config=str(tmp_path / "missing.json"))

@@ -92,13 +92,22 @@ def forget_precision() -> None:
         _accelerate.AcceleratorState._reset_state()
 
 
-def difference_of_states(strategy: "Strategy") -> str | None:
-    """Return a clause that says how accelerate's state differs from a run on ``strategy``, ``None`` if it does not."""
-    state = (
+def _state() -> dict[str, Any]:
+    return (
         {}
         if _accelerate is None
-        else _accelerate.PartialState._shared_state | (_accelerate.AcceleratorState._shared_state)
+        else _accelerate.PartialState._shared_state | _accelerate.AcceleratorState._shared_state
     )
+
+
+def has_state() -> bool:
+    """Return whether an ``Accelerator``, or a state of accelerate, was made before."""
+    return bool(_state())
+
+
+def difference_of_states(strategy: "Strategy") -> str | None:
+    """Return a clause that says how accelerate's state differs from a run on ``strategy``, ``None`` if it does not."""
+    state = _state()
     if not state:
         return "there is none"
     run = {

@@ -21,6 +21,7 @@ from portico.compat.accelerate import (
     GradientState,
     difference_of_states,
     distributed_type,
+    has_state,
     mixed_precision,
     num_processes,
     share_precision,
@@ -32,7 +33,7 @@ from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.distributed.sequence import UNSHARED, Sharing
 from portico.distributed.sharding import DataLoaderConfig
-from portico.errors import InputError
+from portico.errors import InputError, InputFileNotFoundError
 
 if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
@@ -64,7 +65,8 @@ def read_settings(argument: str, settings: str | Mapping[str, Any]) -> dict[str,
     try:
         content = json.loads(Path(settings).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"`{argument}={settings!r}` cannot be read ({error}); give a dict or a JSON file.") from None
+        kind = InputFileNotFoundError if isinstance(error, FileNotFoundError) else InputError
+        raise kind(f"`{argument}={settings!r}` cannot be read ({error}); give a dict or a JSON file.") from None
     if not isinstance(content, dict):
         raise InputError(
             f"`{argument}={settings!r}` holds a {type(content).__name__}; write an object of settings by their names."
@@ -84,6 +86,15 @@ def dataloader_config(args: HFTrainingArguments) -> DataLoaderConfig:
     corrected = {"eval_duplicates", "train_duplicates"}.intersection(getattr(args, "corrections", None) or ())
     loading = {name: settings[name] for name in _LOADING}
     return DataLoaderConfig(data_seed=args.data_seed, counts_streams=bool(corrected), **loading)
+
+
+def refuse_missing_state() -> None:
+    """Refuse to keep the state of an ``Accelerator`` if none was made before the arguments."""
+    if not has_state():
+        raise InputError(
+            "`accelerator_config={'use_configured_state': True}` keeps the state of an `Accelerator` made before, but "
+            "there is none; make one before the training arguments, or leave it out."
+        )
 
 
 def apply_accelerator_settings(args: HFTrainingArguments, strategy: "Callable[[], Strategy]") -> None:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+)
 
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
@@ -361,7 +369,9 @@ def _grouping(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> dict[str, Any]:
     lengths, name = _known_lengths(dataset, args), _first_input_name(processing_class)
-    return {"dataset": dataset, "lengths": lengths, "model_input_name": name}
+    # Iterated by number, a data set that never raises an IndexError would not end.
+    examples = dataset if hasattr(type(dataset), "__iter__") else Subset(dataset, range(len(dataset)))
+    return {"dataset": examples, "lengths": lengths, "model_input_name": name}
 
 
 def _batch_rebalanced(
@@ -379,7 +389,7 @@ def _batch_rebalanced(
                 f"'{name}' key. `train_sampling_strategy='batch_rebalance'` needs them; add a column "
                 f"`{args.length_column_name}`, or choose another strategy."
             )
-        lengths = [len(example[name]) for example in dataset]
+        lengths = [len(dataset[index][name]) for index in range(len(dataset))]
     dp_size = args.world_size // processes_per_batch
     return hf_compat.BatchRebalanceSampler(
         lengths=lengths,

@@ -7,14 +7,16 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 import portico
 from models import (
+    Bag,
     Line,
     Points,
     PointStream,
     ToyDataset,
+    pad_everything,
     tiny_bert,
     tiny_bert_config,
     tiny_llama,
@@ -462,3 +464,20 @@ def test_batch_size_is_found_for_data_whose_labels_are_strings(tmp_path, caplog)
     assert trainer.train().global_step == 2
     assert "Memory ran out with batches of 4 examples; training starts again with batches of 3" in caplog.text
     assert "batches of 3 examples; training starts again with batches of 2" in caplog.text
+
+
+class Endless(Dataset):
+    """Data that never raise an IndexError, so that a loop over them does not end."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.ones(1 + index % 3, dtype=torch.long), "labels": 0}
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "batch_rebalance"])
+def test_lengths_are_measured_up_to_the_length_of_the_data(strategy, tmp_path):
+    parts = {"model": Bag(), "train_dataset": Endless(), "data_collator": pad_everything}
+    trainer = toy_trainer(tmp_path, parts=parts, train_sampling_strategy=strategy, max_steps=1)
+    assert len(trainer.get_train_dataloader()) == 4
