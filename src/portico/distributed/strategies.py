@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
-from portico.compat.transformers import HFTrainingArguments, logger
+from portico.compat.transformers import HFTrainingArguments, logger, refuse_before
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
@@ -166,7 +166,9 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
-    return bool(args.gradient_checkpointing or getattr(model, "is_activation_checkpointing", False))
+    modules = () if model is None else model.modules()
+    # As `PreTrainedModel.is_activation_checkpointing`, which had another name until transformers 5.23.
+    return bool(args.gradient_checkpointing or any(getattr(one, "gradient_checkpointing", False) for one in modules))
 
 
 # Keys of `fsdp_config`, grouped by how they are handled. transformers fills in False for the last ones.
@@ -431,6 +433,8 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             f"`{sharing.argument}={sharing.size}` and `tp_size={tensor}` in `parallelism_config` would both split "
             "attention; set one of them."
         )
+    if tensor > 1:
+        refuse_before("5.23", f"`tp_size={tensor}` in `parallelism_config`")
     return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sharing)
 
 
