@@ -643,7 +643,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
     # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     adopted = cast("TrainingArguments", args)
-    add_newer_arguments(adopted)
+    add_newer_arguments(adopted, NewestArguments)
     observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCard, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
-from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
 from portico.arguments import as_transformers_arguments

@@ -4,9 +4,9 @@
 
 import logging
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 import torch
 import transformers
@@ -15,6 +15,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import log_softmax
 
 from portico.errors import MissingPackageError
+
+# Names that nothing stands in for, and values of arguments that need a release; of `None`, every value.
+SINCE = {"BatchRebalanceSampler": "5.17", "GreedyLR": "5.4"}
+_VALUES: Mapping[str, tuple[str | None, str]] = {
+    "lr_scheduler_type": ("greedy", "5.4"),
+    "train_sampling_strategy": ("batch_rebalance", "5.17"),
+    "trackio_bucket_id": (None, "5.6"),
+    "trackio_static_space_id": (None, "5.6"),
+}
+# What makes a stand-in of the name in the installed release, which may be `None`.
+STAND_INS: dict[str, Callable[[Any], Any]] = {}
 
 
 def is_before(release: str) -> bool:
@@ -30,18 +41,6 @@ def refuse_before(release: str, what: str) -> None:
         )
 
 
-# Names that nothing stands in for, and values of arguments that need them; of `None`, every value.
-SINCE = {"BatchRebalanceSampler": "5.17", "GreedyLR": "5.4"}
-_VALUES: Mapping[str, tuple[str | None, str]] = {
-    "lr_scheduler_type": ("greedy", "5.4"),
-    "train_sampling_strategy": ("batch_rebalance", "5.17"),
-    "trackio_bucket_id": (None, "5.6"),
-    "trackio_static_space_id": (None, "5.6"),
-}
-STAND_INS: dict[str, Any] = {}  # by name
-CACHE_NAME = "past_key_values" if is_before("5.24") else "cache"
-
-
 def refuse_newer_values(args: Any) -> None:
     """Refuse values of training arguments that the installed release cannot carry out."""
     for name, (value, release) in _VALUES.items():
@@ -50,8 +49,15 @@ def refuse_newer_values(args: Any) -> None:
             refuse_before(release, f"`{name}={value or given!r}`")
 
 
+def _until(release: str, name: str) -> Callable[[Callable[[Any], Any]], None]:
+    return lambda make: STAND_INS.update({name: make} if is_before(release) else {})
+
+
+CACHE_NAME = "past_key_values" if is_before("5.24") else "cache"
+
+
 def enable_activation_checkpointing(model: Any, options: Any, placement: Mapping[str, Any]) -> None:
-    """Recompute activations of a transformers model before 5.23, by the older name of its method."""
+    """Recompute activations of a transformers model by the name that its method has until 5.23."""
     if placement:
         refuse_before("5.16", f"`{next(iter(placement))}` in `activation_checkpointing_kwargs`")
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options, **placement)
@@ -68,9 +74,9 @@ class ShardOperation:
         return distribute_tensor(whole, mesh, self.like.placements, src_data_rank=None).to_local()
 
 
-if is_before("5.18"):
-
-    def align_special_tokens(model: Any, processing_class: Any) -> None:
+@_until("5.18", "align_special_tokens")
+def _align_special_tokens(theirs: Any) -> Any:
+    def align(model: Any, processing_class: Any) -> None:
         """Write the tokens that the tokenizer defines, and no others, into the configurations of the model."""
         tokenizer = getattr(processing_class, "tokenizer", processing_class)
         config, generation = model.config.get_text_config(), getattr(model, "generation_config", None)
@@ -93,12 +99,12 @@ if is_before("5.18"):
                 f"values. Updated tokens: {updated}."
             )
 
-    STAND_INS["align_special_tokens"] = align_special_tokens
+    return align
 
-if is_before("5.15"):
-    from transformers.trainer_pt_utils import LabelSmoother
 
-    class CountingLabelSmoother(LabelSmoother):
+@_until("5.15", "LabelSmoother")
+def _counting(theirs: Any) -> Any:
+    class LabelSmoother(theirs):
         """Divides by the number of labels of the step."""
 
         def __call__(
@@ -117,14 +123,12 @@ if is_before("5.15"):
             smoothed_loss = smoothed.sum() / (count * scores.shape[-1])
             return (1 - self.epsilon) * (likelihood.sum() / count) + self.epsilon * smoothed_loss
 
-    STAND_INS["LabelSmoother"] = CountingLabelSmoother
+    return LabelSmoother
 
-if is_before("5.4"):
-    STAND_INS["ViTImageProcessorPil"] = transformers.ViTImageProcessor
 
-    class DefaultFlowCallback(transformers.DefaultFlowCallback):
-        """Evaluates after the last step too."""
-
+@_until("5.4", "DefaultFlowCallback")
+def _evaluating_at_the_end(theirs: Any) -> Any:
+    class DefaultFlowCallback(theirs):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             super().on_step_end(args, state, control, **kwargs)
             is_left_out = state.global_step >= state.max_steps and state.global_step % state.eval_steps != 0
@@ -132,29 +136,34 @@ if is_before("5.4"):
                 control.should_evaluate = True
             return control
 
-    STAND_INS["DefaultFlowCallback"] = DefaultFlowCallback
+    return DefaultFlowCallback
 
-if TYPE_CHECKING or not is_before("5.23"):
-    from transformers.training_args import TrainingArguments as NewestArguments
-else:
-    from transformers.training_args import TrainingArguments as _OlderArguments
 
+@_until("5.4", "ViTImageProcessorPil")
+def _image_processor(theirs: Any) -> Any:
+    return transformers.ViTImageProcessor
+
+
+@_until("5.23", "NewestArguments")
+def _newest_arguments(theirs: Any) -> Any:
     @dataclass
-    class NewestArguments(_OlderArguments):
+    class NewestArguments(theirs):
         activation_checkpointing: bool | None = None
         activation_checkpointing_kwargs: dict[str, Any] | str | None = None
         gradient_checkpointing: bool | None = None
         gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
         dataloader_in_order: bool = True  # until 5.15, and the next
-        dataloader_multiprocessing_context: str | None = None
+        dataloader_multiprocessing_context: str | None = field(
+            default=None, metadata={"choices": ["fork", "spawn", "forkserver"]}
+        )
         ddp_static_graph: bool | None = None  # until 5.6, and the rest
         trackio_bucket_id: str | None = None
         trackio_space_id: str | None = None
-        trackio_static_space_id: str | Literal[False] | None = None
+        trackio_static_space_id: str | None | Literal[False] = None  # noqa: RUF036, as it is there
         fsdp: str | None = None
         logging_dir: ClassVar[None] = None  # no arguments since 5.15
         warmup_ratio: ClassVar[None] = None
-        _VALID_DICT_FIELDS = [*_OlderArguments._VALID_DICT_FIELDS, "activation_checkpointing_kwargs"]
+        _VALID_DICT_FIELDS = [*theirs._VALID_DICT_FIELDS, "activation_checkpointing_kwargs"]
 
         def __post_init__(self) -> None:
             for new in ("activation_checkpointing", "activation_checkpointing_kwargs"):
@@ -172,13 +181,15 @@ else:
             finally:
                 logger.removeFilter(_is_not_of_the_past)
 
+    return NewestArguments
+
 
 def _is_not_of_the_past(record: logging.LogRecord) -> bool:
     return not record.getMessage().lstrip("`").startswith(("warmup_ratio", "logging_dir"))
 
 
-def add_newer_arguments(args: Any) -> None:
-    """Set what an object of transformers' own class does not have, in place."""
-    for one in fields(NewestArguments):
+def add_newer_arguments(args: Any, newest: Any) -> None:
+    """Set the arguments of ``newest``, a class, that an object of transformers' own class does not have, in place."""
+    for one in fields(newest):
         if not hasattr(args, one.name):
             setattr(args, one.name, getattr(args, one.name.replace("activation", "gradient"), one.default))

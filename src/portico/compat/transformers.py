@@ -19,7 +19,7 @@ from torch import distributed, nn
 from transformers import logging as transformers_logging
 
 from portico.compat import older
-from portico.compat.older import CACHE_NAME, NewestArguments, refuse_before
+from portico.compat.older import CACHE_NAME, refuse_before
 from portico.errors import MissingPackageError
 from portico.imports import imported_names
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
     from transformers import PreTrainedModel, TrainingArguments
-    from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
+    from transformers.debug_utils import DebugUnderflowOverflow
     from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, set_hf_deepspeed_config
     from transformers.integrations.integration_utils import (
@@ -116,16 +116,22 @@ if TYPE_CHECKING:
 
     # From the module that defines it: a script may replace it in `transformers` with portico's class.
     from transformers.training_args import TrainingArguments as HFTrainingArguments
+    from transformers.training_args import TrainingArguments as NewestArguments
     from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
-    from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_loss, find_labels
+    from transformers.utils.generic import ModelOutput, can_return_loss, find_labels
     from transformers.utils.hub import PushInProgress, cached_file
     from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
     from transformers.utils.notebook import NotebookProgressCallback
     from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
-    from transformers.utils.quantization_config import QuantizationMethod
 
 # Where a name is looked for that is not in its module: what moves is mostly still imported by one of these.
-_OTHER_HOMES = ("transformers", "transformers.utils", "transformers.trainer_utils", "transformers.trainer")
+_OTHER_HOMES = (
+    "transformers",
+    "transformers.utils",
+    "transformers.trainer_utils",
+    "transformers.training_args",
+    "transformers.trainer",
+)
 
 
 class MissingName:
@@ -170,16 +176,18 @@ class MissingName:
 
 def _look_up(name: str) -> Any:
     module, original = _HOMES[name]
-    if name in older.STAND_INS:
-        return older.STAND_INS[name]
     since = older.SINCE.get(name)
-    reason: Exception | None = None
-    for home in (module, *_OTHER_HOMES) if since is None else ():
+    is_new = name in older.STAND_INS or (since is not None and older.is_before(since))
+    found, reason = None, None
+    for home in (module,) if is_new else (module, *_OTHER_HOMES):
         try:
-            return getattr(import_module(home), original)
+            found = getattr(import_module(home), original)
+            break
         except (ImportError, AttributeError) as error:
             reason = reason or error
-    return MissingName(module, original, since, reason)
+    if name in older.STAND_INS:
+        return older.STAND_INS[name](found)
+    return MissingName(module, original, since if is_new else None, reason) if found is None else found
 
 
 def __getattr__(name: str) -> Any:
@@ -209,7 +217,7 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
     """
     context = _names.OptimizerContext(
         args=args,
-        model=model,  # type: ignore[arg-type]
+        model=model,
         optimizer_kwargs={"lr": args.learning_rate},
         adam_kwargs={"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon},
         optim_args=_names._parse_optim_args(args.optim_args),

@@ -118,7 +118,7 @@ def prepared_for_training(
     if args.gradient_checkpointing:
         options: Any = args.gradient_checkpointing_kwargs
         enable_activation_checkpointing(model, options or {})
-    if hf_compat.DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+    if "underflow_overflow" in args.debug:
         hf_compat.DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha != neftune_noise_alpha:
         hf_compat.logger.warning(
@@ -239,6 +239,8 @@ def refuse_missing_trackers(names: Sequence[str]) -> None:
 
 
 def _trackers(names: Sequence[str]) -> list[Any]:
+    if not names:
+        return []
     try:
         return [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(names)]
     except (ImportError, RuntimeError, ValueError) as error:
