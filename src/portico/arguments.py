@@ -18,7 +18,8 @@ from lightning.pytorch.strategies import Strategy
 
 from portico import observers
 from portico.compat.accelerate import forget_precision, share_processes
-from portico.compat.older import add_newer_arguments, refuse_newer_values
+from portico.compat.older import add_newer_arguments
+from portico.compat.releases import refuse_newer_values
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, NewestArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings

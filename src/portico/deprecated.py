@@ -252,9 +252,7 @@ class HfArgumentParser(transformers.HfArgumentParser):
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Return an instance of each dataclass, made from ``args``."""
         if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
-            args = present_names(
-                args, own={name for kind in self.dataclass_types for name in _field_names(kind)}
-            )
+            args = present_names(args, own={name for kind in self.dataclass_types for name in _field_names(kind)})
         return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
 
 

@@ -20,23 +20,6 @@ def named(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def imported_names(file: Path, inside: str | None = None) -> dict[str, tuple[str, str]]:
-    """Return the module and the name of each ``from ... import`` of a file, by the name that it gets there.
-
-    Only statements of the module count, or those of its blocks ``if <inside>:``.
-    """
-    statements = ast.parse(file.read_text(encoding="utf-8")).body
-    if inside is not None:
-        blocks = [one.body for one in statements if isinstance(one, ast.If) and ast.unparse(one.test) == inside]
-        statements = [statement for block in blocks for statement in block]
-    return {
-        alias.asname or alias.name: (str(node.module), alias.name)
-        for node in statements
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
 # ---- Exports of a package ----
 
 
@@ -46,14 +29,15 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     Type checkers read the stub, so each name is written once. Scientific Python's lazy_loader does the same, but its
     ``AttributeError`` does not list the names that exist.
     """
-    homes = imported_names(Path(file).with_suffix(".pyi"))
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = sorted(homes)
 
     def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
         with naming_the_extra(f"`{package}.{name}`"):
-            return named(*homes[name])
+            return named(str(homes[name]), name)
 
     return get, lambda: names, names
 

@@ -13,7 +13,6 @@ import torch
 
 from portico.compat.lightning import launches_workers
 
-_accelerate: Any
 try:
     # This costs no time: `transformers.TrainingArguments` has imported it already.
     from accelerate import state as _accelerate
@@ -25,7 +24,10 @@ try:
     _GRADIENTS: dict[str, Any] = _accelerate.GradientState._shared_state
 except (ImportError, AttributeError):
     # Not installed, or a release whose states are elsewhere: they then say nothing of the run.
-    _accelerate, _PROCESSES, _RUN, _GRADIENTS = None, {}, {}, {}
+    _accelerate = None
+    _PROCESSES = {}
+    _RUN = {}
+    _GRADIENTS = {}
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

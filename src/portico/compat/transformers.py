@@ -2,10 +2,11 @@
 
 transformers documents what its top level exports; the rest moves between minor releases. A name is therefore looked up
 when it is used, in other modules too; if it is nowhere, whatever uses it is refused, and the rest of portico works.
-:mod:`portico.compat.older` stands in for what releases before `CHECKED_VERSION` do not have. To check a release of
-transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
+:mod:`portico.compat.older` stands in for what older releases do not have, and :mod:`portico.compat.releases`
+refuses the rest by name. To check a release, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
+import ast
 import inspect
 import sys
 from contextlib import suppress
@@ -19,9 +20,9 @@ from torch import distributed, nn
 from transformers import logging as transformers_logging
 
 from portico.compat import older
-from portico.compat.older import CACHE_NAME, refuse_before
+from portico.compat.older import CACHE_NAME
+from portico.compat.releases import SINCE, is_before
 from portico.errors import MissingPackageError
-from portico.imports import imported_names
 
 CHECKED_VERSION = "5.24"
 LOWEST_VERSION = "5.2"
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from transformers import PreTrainedModel, TrainingArguments
     from transformers.debug_utils import DebugUnderflowOverflow
-    from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
+    from transformers.hyperparameter_search import (
+        HyperParamSearchBackendBase,
+        OptunaBackend,
+        RayTuneBackend,
+        WandbBackend,
+    )
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, set_hf_deepspeed_config
     from transformers.integrations.integration_utils import (
         get_available_reporting_integrations,
@@ -117,7 +123,12 @@ if TYPE_CHECKING:
     # From the module that defines it: a script may replace it in `transformers` with portico's class.
     from transformers.training_args import TrainingArguments as HFTrainingArguments
     from transformers.training_args import TrainingArguments as NewestArguments
-    from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
+    from transformers.utils import (
+        GENERATION_CONFIG_NAME,
+        SAFE_WEIGHTS_INDEX_NAME,
+        SAFE_WEIGHTS_NAME,
+        WEIGHTS_INDEX_NAME,
+    )
     from transformers.utils.generic import ModelOutput, can_return_loss, find_labels
     from transformers.utils.hub import PushInProgress, cached_file
     from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
@@ -176,8 +187,8 @@ class MissingName:
 
 def _look_up(name: str) -> Any:
     module, original = _HOMES[name]
-    since = older.SINCE.get(name)
-    is_new = name in older.STAND_INS or (since is not None and older.is_before(since))
+    since = SINCE.get(name)
+    is_new = name in older.STAND_INS or (since is not None and is_before(since))
     found, reason = None, None
     for home in (module,) if is_new else (module, *_OTHER_HOMES):
         try:
@@ -197,10 +208,14 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+# The module and the name there, by the name here, of what is imported for type checkers above.
 _HOMES = {
-    name: home
-    for name, home in imported_names(Path(__file__), inside="TYPE_CHECKING").items()
-    if home[0].startswith("transformers.")
+    alias.asname or alias.name: (node.module, alias.name)
+    for block in ast.parse(Path(__file__).read_text(encoding="utf-8")).body
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("transformers.")
+    for alias in node.names
 }
 # For the functions below, whose names of transformers are looked up like those of other modules.
 _names: Any = sys.modules[__name__]
@@ -242,7 +257,9 @@ def register_attention(name: str, attend: "Callable[..., Any]", make_mask: "Call
 
 def attention_function(name: str, module: nn.Module) -> "Callable[..., Any]":
     """Return the attention ``name``, ``"eager"`` from the file that defines ``module``."""
-    own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _names.ALL_ATTENTION_FUNCTIONS["sdpa"])
+    own = getattr(
+        sys.modules[type(module).__module__], "eager_attention_forward", _names.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    )
     found: Callable[..., Any] = _names.ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
     return found
 
@@ -324,8 +341,8 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
 
 def shard_operation(tensor: "DTensor") -> Any:
     """Return the operation that cuts this process's part of ``tensor`` out of a full tensor or file."""
-    if older.is_before("5.23"):
-        return older.ShardOperation(tensor)
+    if is_before("5.23"):
+        return older.whole_tensor_operation(tensor)
     from transformers.distributed.sharding_utils import DtensorShardOperation
 
     return DtensorShardOperation(tensor)

@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
-from portico.compat.transformers import HFTrainingArguments, logger, refuse_before
+from portico.compat.releases import refuse_before
+from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding

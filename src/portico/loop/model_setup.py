@@ -198,7 +198,7 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     rest = {name: value for name, value in options.items() if name not in placement} or None
     is_theirs = isinstance(hf_compat.unwrap_peft_model(model), PreTrainedModel)
     if is_theirs and not hasattr(model, "activation_checkpointing_enable"):
-        older.enable_activation_checkpointing(model, rest, placement)
+        older.enable_gradient_checkpointing(model, rest, placement)
     elif hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
     elif hasattr(model, "gradient_checkpointing_enable"):

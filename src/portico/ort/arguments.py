@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
@@ -22,7 +22,7 @@ _RULES = {
 }
 
 
-class ORTOptimizerNames(str, Enum):
+class ORTOptimizerNames(StrEnum):
     """Optimizers in addition to transformers'."""
 
     ADAMW_ORT_FUSED = "adamw_ort_fused"

@@ -1,7 +1,7 @@
 """Train and save with one name of a library taken away after the other, each in a process of its own.
 
-A script, since the modules of portico must be imported after the name is gone. Prints one JSON object per name, with how
-far a run came and the error that ended it.
+A script, since the modules of portico must be imported after the name is gone. Prints a list in JSON per name: the
+name, how far a run came, and the error that ended it.
 """
 
 import json
@@ -9,15 +9,17 @@ import logging
 import os
 import sys
 import tempfile
+from importlib import import_module
+from pathlib import Path
 
-import accelerate.state
-import accelerate.utils
-import lightning.pytorch  # noqa: F401  # once for all processes, as the next ones
 import torch
-import transformers.trainer
 from transformers import BertConfig, BertForSequenceClassification
 
 from portico.compat import transformers as hf_compat
+
+# Once for all processes.
+for heavy in ("accelerate.state", "accelerate.utils", "lightning.pytorch", "transformers.trainer"):
+    import_module(heavy)
 
 
 class Without:
@@ -56,7 +58,9 @@ def outcome(name):
         reached = "import"
         with tempfile.TemporaryDirectory() as folder:
             model = BertForSequenceClassification(
-                BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9)
+                BertConfig(
+                    hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9
+                )
             )
             rows = [{"input_ids": [1, 2, row % 9], "labels": row % 2} for row in range(4)]
             steps = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "logging_steps": 1, "max_steps": 2}
@@ -74,7 +78,7 @@ def outcome(name):
 def main():
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    with open(os.devnull, "w") as nothing:
+    with Path(os.devnull).open("w") as nothing:
         for name in sys.argv[1:]:
             reading, writing = os.pipe()
             child = os.fork()

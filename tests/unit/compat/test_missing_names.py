@@ -35,8 +35,7 @@ NEEDED_TO_TRAIN = {
     "speed_metrics": "how fast a run is",
     "unwrap_peft_model": "the model below adapters",
 }
-# The base classes of what users import, without which nothing could be imported.
-PUBLIC = {"HFTrainingArguments", "NewestArguments", "HPSearchBackend", "OptimizerNames", "ParallelMode"}
+# But for the base class of the training arguments, which transformers exports.
 NAMES = sorted(set(hf_compat._HOMES) - {"HFTrainingArguments", "NewestArguments"})
 ACCELERATE = [
     "accelerate.state:PartialState._shared_state",
@@ -66,7 +65,9 @@ def test_run_without_name_of_transformers(outcomes, name):
         return
     assert reached == "import"
     assert f"needs `{hf_compat._HOMES[name][1]}` of `{hf_compat._HOMES[name][0]}`" in error
-    assert f"install transformers {hf_compat.LOWEST_VERSION} to {hf_compat.CHECKED_VERSION}, or a newer portico" in error
+    assert (
+        f"install transformers {hf_compat.LOWEST_VERSION} to {hf_compat.CHECKED_VERSION}, or a newer portico" in error
+    )
 
 
 @pytest.mark.parametrize("name", ACCELERATE)
@@ -77,9 +78,7 @@ def test_run_without_name_of_accelerate(outcomes, name):
 
 @pytest.mark.parametrize("name", [*NEEDED_TO_TRAIN, "HFTrainingArguments"])
 def test_name_that_a_run_needs_is_found_where_it_is_used(monkeypatch, name):
-    home, original = hf_compat._HOMES[name]
+    home, _ = hf_compat._HOMES[name]
     found, real = getattr(hf_compat, name), hf_compat.import_module
-    monkeypatch.setattr(
-        hf_compat, "import_module", lambda module: object() if module == home else real(module)
-    )
+    monkeypatch.setattr(hf_compat, "import_module", lambda module: object() if module == home else real(module))
     assert hf_compat._look_up(name) is found
