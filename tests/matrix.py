@@ -5,8 +5,8 @@
 
 Needs uv (`pip install uv`); packages come from where uv is configured to find them. The lowest versions are those of
 the dependencies that ``pyproject.toml`` names, the newest those that its bounds allow on the day of the run, and the
-middle ones the newest but for transformers. The test tools are those of ``constraints.txt`` in every row, so only what a user
-installs differs. Tests with the mark ``pinned`` run where transformers is the pinned one.
+middle ones the newest but for transformers. The test tools are those of ``constraints.txt`` in every row, so only what
+a user installs differs. Tests with the mark ``pinned`` run where transformers is the pinned one.
 """
 
 import argparse

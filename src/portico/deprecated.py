@@ -200,9 +200,9 @@ class _OldName:
         self.old, self.new = old, new
 
     def __get__(self, instance: "DataclassInstance | None", owner: type) -> Any:
-        if instance is not None and self.old in _field_names(owner):
-            return instance.__dict__[self.old]
-        return self if instance is None else getattr(instance, self.new)
+        if instance is None:
+            return self
+        return instance.__dict__[self.old] if self.old in instance.__dict__ else getattr(instance, self.new)
 
     def __set__(self, instance: "DataclassInstance", value: object) -> None:
         if self.old in _field_names(type(instance)):

@@ -14,6 +14,7 @@ from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
 from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, as_transformers_arguments
 from portico.deprecated import RetiredArguments
+from releases import since_transformers
 
 
 @dataclasses.dataclass
@@ -62,6 +63,7 @@ def test_used_arguments_can_be_serialized_and_replaced(arguments_class, tmp_path
         assert dataclasses.replace(args, learning_rate=0.5).learning_rate == 0.5
 
 
+@since_transformers("5.23")
 @pytest.mark.parametrize("given", [{"tp_size": 2}, ParallelismConfig(tp_size=2)], ids=["dict", "accelerate"])
 def test_sizes_of_the_mesh_can_be_serialized(given, tmp_path):
     args = toy_arguments(tmp_path, devices=2, parallelism_config=given)
@@ -165,6 +167,7 @@ def test_library_is_rebuilt_on_classes_put_where_transformers_defines_them():
     assert_runs_anew(REBUILT, after=["torch", "lightning.pytorch"])
 
 
+@since_transformers("5.23")
 def test_adopted_arguments_have_the_fields_of_our_own_with_their_defaults():
     theirs = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     own = [one for one in dataclasses.fields(TrainingArguments) if one.name not in theirs | set(_retired_fields())]

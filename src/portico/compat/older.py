@@ -5,8 +5,8 @@ Each part names the release that it is needed until. When `pyproject.toml` requi
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,16 +20,8 @@ from portico.compat.releases import is_before, refuse_before
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
 
-    from portico.compat.annotations import NumItems
-
-# What makes a stand-in of the name in the installed release, which may be `None`.
-STAND_INS: dict[str, Callable[[Any], Any]] = {}
-
-
-def _until(release: str, name: str) -> Callable[[Callable[[Any], Any]], None]:
-    return lambda make: STAND_INS.update({name: make} if is_before(release) else {})
-
-
+STAND_INS: dict[str, Any] = {}
+_SWITCH = {"nargs": "?", "const": True}  # on a command line
 CACHE_NAME = "past_key_values" if is_before("5.24") else "cache"
 
 
@@ -48,9 +40,47 @@ def whole_tensor_operation(like: DTensor) -> Any:
     )
 
 
-@_until("5.18", "align_special_tokens")
-def _aligning_defined_tokens(theirs: Any) -> Any:
-    def align(model: "PreTrainedModel", processing_class: object) -> None:
+if is_before("5.23"):
+    from transformers.training_args import TrainingArguments as OlderArguments
+
+    @dataclass
+    class NewestArguments(OlderArguments):
+        activation_checkpointing: bool | None = field(default=None, metadata=_SWITCH)
+        activation_checkpointing_kwargs: dict[str, Any] | str | None = None
+        gradient_checkpointing: bool | None = field(default=None, metadata=_SWITCH)
+        gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
+        dataloader_in_order: bool = True  # until 5.15, and the next
+        dataloader_multiprocessing_context: str | None = None
+        ddp_static_graph: bool | None = None  # until 5.6, and the rest
+        trackio_bucket_id: str | None = None
+        trackio_space_id: str | None = None
+        trackio_static_space_id: str | None | Literal[False] = None  # noqa: RUF036, as it is there
+        fsdp: str | None = None
+        logging_dir: ClassVar[None] = None  # no arguments since 5.15
+        warmup_ratio: ClassVar[None] = None
+        _VALID_DICT_FIELDS = [*OlderArguments._VALID_DICT_FIELDS, "activation_checkpointing_kwargs"]  # noqa: RUF012
+
+        def __post_init__(self) -> None:
+            for new in ("activation_checkpointing", "activation_checkpointing_kwargs"):
+                old = new.replace("activation", "gradient")
+                if getattr(self, new) is None and getattr(self, old) is not None:
+                    warnings.warn(f"`{old}` is deprecated, use `{new}` instead.", FutureWarning, stacklevel=2)
+                    setattr(self, new, getattr(self, old))
+                setattr(self, old, getattr(self, new))
+            self.activation_checkpointing = self.gradient_checkpointing = bool(self.activation_checkpointing)
+            past = ("logging_dir", "warmup_ratio")  # as if nobody had set them: portico reads them itself
+            kept = {name: vars(self)[name] for name in past if name in vars(self)}
+            vars(self).update(dict.fromkeys(past))
+            super().__post_init__()
+            for name in past:
+                del vars(self)[name]
+            vars(self).update(kept)
+
+    STAND_INS["NewestArguments"] = NewestArguments
+
+if is_before("5.18"):
+
+    def align_special_tokens(model: "PreTrainedModel", processing_class: object) -> None:
         tokenizer = getattr(processing_class, "tokenizer", processing_class)
         config, generation = model.config.get_text_config(), getattr(model, "generation_config", None)
         updated = {}
@@ -69,14 +99,14 @@ def _aligning_defined_tokens(theirs: Any) -> Any:
             logger = logging.getLogger("transformers.trainer_utils")
             logger.warning("The tokens of the tokenizer replace those in the model's configurations: %s.", updated)
 
-    return align
+    STAND_INS["align_special_tokens"] = align_special_tokens
 
+if is_before("5.15"):
+    from transformers.trainer_pt_utils import LabelSmoother
 
-@_until("5.15", "LabelSmoother")
-def _dividing_by_a_count(theirs: Any) -> Any:
-    class LabelSmoother(theirs):
+    class CountingLabelSmoother(LabelSmoother):
         def __call__(
-            self, outputs: Any, labels: torch.Tensor, shift_labels: bool = False, num_items_in_batch: "NumItems" = None
+            self, outputs: Any, labels: Any, shift_labels: bool = False, num_items_in_batch: Any = None
         ) -> Any:
             if num_items_in_batch is None:
                 return super().__call__(outputs, labels, shift_labels)
@@ -91,12 +121,11 @@ def _dividing_by_a_count(theirs: Any) -> Any:
             share = self.epsilon * (smoothed.sum() / (count * scores.shape[-1]))
             return (1 - self.epsilon) * (likelihood.sum() / count) + share
 
-    return LabelSmoother
+    STAND_INS["LabelSmoother"] = CountingLabelSmoother
 
+if is_before("5.4"):
 
-@_until("5.4", "DefaultFlowCallback")
-def _evaluating_at_the_end(theirs: Any) -> Any:
-    class DefaultFlowCallback(theirs):
+    class DefaultFlowCallback(transformers.DefaultFlowCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: object) -> Any:
             super().on_step_end(args, state, control, **kwargs)
             is_left_out = state.global_step >= state.max_steps and state.global_step % state.eval_steps != 0
@@ -104,51 +133,7 @@ def _evaluating_at_the_end(theirs: Any) -> Any:
                 control.should_evaluate = True
             return control
 
-    return DefaultFlowCallback
-
-
-_until("5.4", "ViTImageProcessorPil")(lambda theirs: transformers.ViTImageProcessor)
-
-
-@_until("5.23", "NewestArguments")
-def _newest_arguments(theirs: Any) -> Any:
-    @dataclass
-    class NewestArguments(theirs):
-        activation_checkpointing: bool | None = None
-        activation_checkpointing_kwargs: dict[str, Any] | str | None = None
-        gradient_checkpointing: bool | None = None
-        gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
-        dataloader_in_order: bool = True  # until 5.15, and the next
-        dataloader_multiprocessing_context: str | None = None
-        ddp_static_graph: bool | None = None  # until 5.6, and the rest
-        trackio_bucket_id: str | None = None
-        trackio_space_id: str | None = None
-        trackio_static_space_id: str | None | Literal[False] = None  # noqa: RUF036, as it is there
-        fsdp: str | None = None
-        logging_dir: ClassVar[None] = None  # no arguments since 5.15
-        warmup_ratio: ClassVar[None] = None
-        _VALID_DICT_FIELDS: ClassVar[list[str]] = [*theirs._VALID_DICT_FIELDS, "activation_checkpointing_kwargs"]
-
-        def __post_init__(self) -> None:
-            for new in ("activation_checkpointing", "activation_checkpointing_kwargs"):
-                old = new.replace("activation", "gradient")
-                if getattr(self, new) is None and getattr(self, old) is not None:
-                    warnings.warn(f"`{old}` is deprecated, use `{new}` instead.", FutureWarning, stacklevel=2)
-                    setattr(self, new, getattr(self, old))
-                setattr(self, old, getattr(self, new))
-            self.activation_checkpointing = self.gradient_checkpointing = bool(self.activation_checkpointing)
-            logger = logging.getLogger("transformers.training_args")
-            logger.addFilter(_is_not_of_the_past)
-            try:
-                super().__post_init__()
-            finally:
-                logger.removeFilter(_is_not_of_the_past)
-
-    return NewestArguments
-
-
-def _is_not_of_the_past(record: logging.LogRecord) -> bool:
-    return not record.getMessage().lstrip("`").startswith(("warmup_ratio", "logging_dir"))
+    STAND_INS |= {"DefaultFlowCallback": DefaultFlowCallback, "ViTImageProcessorPil": transformers.ViTImageProcessor}
 
 
 def add_newer_arguments(args: object, newest: "type[TrainingArguments]") -> None:

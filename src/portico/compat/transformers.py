@@ -186,19 +186,17 @@ class MissingName:
 
 
 def _look_up(name: str) -> Any:
+    if name in older.STAND_INS:
+        return older.STAND_INS[name]
     module, original = _HOMES[name]
-    since = SINCE.get(name)
-    is_new = name in older.STAND_INS or (since is not None and is_before(since))
-    found, reason = None, None
-    for home in (module,) if is_new else (module, *_OTHER_HOMES):
+    since = SINCE[name] if name in SINCE and is_before(SINCE[name]) else None
+    reason: Exception | None = None
+    for home in (module, *_OTHER_HOMES) if since is None else ():
         try:
-            found = getattr(import_module(home), original)
-            break
+            return getattr(import_module(home), original)
         except (ImportError, AttributeError) as error:
             reason = reason or error
-    if name in older.STAND_INS:
-        return older.STAND_INS[name](found)
-    return MissingName(module, original, since if is_new else None, reason) if found is None else found
+    return MissingName(module, original, since, reason)
 
 
 def __getattr__(name: str) -> Any:

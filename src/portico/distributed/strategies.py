@@ -136,7 +136,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
         find_unused = unused == "true"
         if not unused:
             find_unused = not _recomputes_activations(args, model)
-    given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
+    given = {option: getattr(args, field, None) for option, field in _ARGUMENTS.items()}
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     sizes = _mesh_sizes(args, None)
     return ModelDDPStrategy(
@@ -154,7 +154,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
 def refuse_ddp_arguments(strategy: Strategy, args: HFTrainingArguments) -> None:
     """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which ignores them."""
     names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
-    fields = [name for name in names if getattr(args, name) is not None]
+    fields = [name for name in names if getattr(args, name, None) is not None]
     if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
             f"`strategy` is a {type(strategy).__name__} object, which ignores {', '.join(fields)}; give the options "
@@ -436,6 +436,8 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
         )
     if tensor > 1:
         refuse_before("5.23", f"`tp_size={tensor}` in `parallelism_config`")
+    if sharing.size > 1:
+        refuse_before("5.4", f"`{sharing.argument}={sharing.size}` in `parallelism_config`")
     return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sharing)
 
 
