@@ -63,7 +63,6 @@ def test_used_arguments_can_be_serialized_and_replaced(arguments_class, tmp_path
         assert dataclasses.replace(args, learning_rate=0.5).learning_rate == 0.5
 
 
-@since_transformers("5.23")
 @pytest.mark.parametrize("given", [{"tp_size": 2}, ParallelismConfig(tp_size=2)], ids=["dict", "accelerate"])
 def test_sizes_of_the_mesh_can_be_serialized(given, tmp_path):
     args = toy_arguments(tmp_path, devices=2, parallelism_config=given)

@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
-from portico.compat.releases import refuse_before
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
@@ -434,10 +433,6 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             f"`{sharing.argument}={sharing.size}` and `tp_size={tensor}` in `parallelism_config` would both split "
             "attention; set one of them."
         )
-    if tensor > 1:
-        refuse_before("5.23", f"`tp_size={tensor}` in `parallelism_config`")
-    if sharing.size > 1:
-        refuse_before("5.4", f"`{sharing.argument}={sharing.size}` in `parallelism_config`")
     return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sharing)
 
 

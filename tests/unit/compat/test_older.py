@@ -10,7 +10,7 @@ import transformers
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import portico
-from models import tiny_gpt2, tiny_tokenizer, toy_arguments, toy_trainer
+from models import tiny_gpt2, tiny_llama, tiny_tokenizer, toy_arguments, toy_trainer
 from portico.compat import releases
 from portico.compat import transformers as hf_compat
 from portico.compat.older import enable_gradient_checkpointing
@@ -171,27 +171,20 @@ def release(monkeypatch):
         ),
         ("5.5.4", {"trackio_bucket_id": "me/runs"}, r"`trackio_bucket_id='me/runs'` needs transformers 5\.6 or newer"),
         ("5.5.4", {"trackio_static_space_id": False}, r"`trackio_static_space_id=False` needs transformers 5\.6"),
-        (
-            "5.22.2",
-            {"parallelism_config": {"tp_size": 2}, "devices": 2},
-            r"`tp_size=2` in `parallelism_config` .* 5\.23",
-        ),
-        (
-            "5.3.0",
-            {"parallelism_config": {"sp_size": 2}, "devices": 2},
-            r"`sp_size=2` in `parallelism_config` .* 5\.4",
-        ),
-        (
-            "5.3.0",
-            {"parallelism_config": {"cp_size": 2}, "devices": 2},
-            r"`cp_size=2` in `parallelism_config` .* 5\.4",
-        ),
     ],
 )
 def test_what_a_release_cannot_do_is_refused_by_name(number, changes, match, release, tmp_path):
     release(number)
     with pytest.raises(MissingPackageError, match=match):
         toy_arguments(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(("number", "size"), [("5.22.2", "tp_size"), ("5.3.0", "sp_size"), ("5.3.0", "cp_size")])
+def test_ways_to_split_a_model_that_a_release_cannot_are_refused_by_name(number, size, release, tmp_path):
+    release(number)
+    args = toy_arguments(tmp_path, devices=2, parallelism_config={size: 2})
+    with pytest.raises(MissingPackageError, match=rf"`{size}=2` needs transformers 5\.\d+ or newer, but {number}"):
+        toy_trainer(tmp_path, parts={"args": args, "model": tiny_llama()})
 
 
 def test_newer_options_of_activation_checkpointing_are_refused_by_name(release):

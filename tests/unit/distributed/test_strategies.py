@@ -21,9 +21,6 @@ from portico.distributed.strategies import (
 )
 from portico.errors import InputError
 from portico.loop.model_setup import enable_activation_checkpointing
-from releases import since_transformers
-
-SPLITS_LAYERS = since_transformers("5.23")
 
 
 @pytest.fixture(autouse=True)
@@ -337,8 +334,8 @@ def test_fsdp_in_one_process_is_rejected(tmp_path):
         ({"strategy": "fsdp"}, (1, 4, 1)),
         ({"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=2)}, (1, 2, 2)),
         ({"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}, (2, 2, 1)),
-        pytest.param({"parallelism_config": {"tp_size": 4}}, (1, 1, 4), marks=SPLITS_LAYERS),
-        pytest.param({"fsdp": True, "parallelism_config": {"tp_size": 2}}, (1, 2, 2), marks=SPLITS_LAYERS),
+        ({"parallelism_config": {"tp_size": 4}}, (1, 1, 4)),
+        ({"fsdp": True, "parallelism_config": {"tp_size": 2}}, (1, 2, 2)),
         ({"fsdp": "hybrid_shard"}, (1, 4, 1)),
     ],
 )
@@ -414,7 +411,6 @@ def test_mesh_that_does_not_fit_is_rejected(given, match, tmp_path):
         toy_arguments(tmp_path, **{"devices": 4, **given})
 
 
-@SPLITS_LAYERS
 @pytest.mark.parametrize(
     ("size", "heads"), [(3, "4 heads (`num_attention_heads`)"), (4, "2 heads (`num_key_value_heads`)")]
 )
@@ -425,7 +421,6 @@ def test_heads_that_cannot_be_shared_are_rejected(size, heads, tmp_path):
         toy_trainer(tmp_path, parts={"args": args, "model": tiny_llama()})
 
 
-@SPLITS_LAYERS
 def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
     args = toy_arguments(tmp_path, devices=2, parallelism_config={"tp_size": 2})
     with pytest.raises(InputError, match=r"`tp_size=2` .* `tp_plan`, which BertForSequenceClassification does not"):
