@@ -42,6 +42,8 @@ TOPICS = (
             "portico/imports.py",
             "portico/trust/",
             "portico/compat/lightning.py",
+            "portico/compat/older.py",
+            "portico/compat/releases.py",
             "portico/loop/",
             "portico/callbacks.py",
             "portico/loop/model_setup.py",

@@ -17,7 +17,7 @@ NUMPY_ONLY = ("mrc.postprocess",)
 TRAINER_FACING = ("mrc.postprocess.span_postprocessing",)  # its result is an EvalPrediction of transformers
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers"}
 LIGHTNING_COMPAT = "compat.lightning"
-HF_COMPAT = "compat.transformers"
+HF_COMPAT = ("compat.transformers", "compat.older")
 FEWEST_LINES = 40
 MOST_FUNCTION_LINES = 70
 
@@ -206,8 +206,8 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
         yield "vendor packages are imported inside functions"
     if one.is_of("lightning", "pytorch_lightning") and _is_private(one.target) and module.name != LIGHTNING_COMPAT:
         yield f"private names of Lightning are imported in {LIGHTNING_COMPAT} only"
-    if one.source.startswith("transformers.") and module.name != HF_COMPAT:
-        yield f"names below the top level of transformers are imported in {HF_COMPAT} only"
+    if one.source.startswith("transformers.") and module.name not in HF_COMPAT:
+        yield f"names below the top level of transformers are imported in {' and '.join(HF_COMPAT)} only"
 
 
 def _is_private(target: str) -> bool:

@@ -1,11 +1,12 @@
-"""Run tests against the built wheel in fresh environments: every Python, the lowest and the newest allowed libraries.
+"""Run tests against the built wheel in fresh environments: every Python, old and new releases of the libraries.
 
     python tests/matrix.py                                                    # every row, the tests named in TESTS
-    python tests/matrix.py --python 3.11 --versions lowest -- tests/parity    # one row, other tests
+    python tests/matrix.py --python 3.11 --versions lowest -- tests/unit/loop # one row, other tests
 
 Needs uv (`pip install uv`); packages come from where uv is configured to find them. The lowest versions are those of
-the dependencies that ``pyproject.toml`` names, the newest those that its bounds allow on the day of the run. The test
-tools are those of ``constraints.txt`` in every row, so only what a user installs differs.
+the dependencies that ``pyproject.toml`` names, the newest those that its bounds allow on the day of the run, and the
+middle ones the newest but for transformers. The test tools are those of ``constraints.txt`` in every row, so only what
+a user installs differs. Tests with the mark ``pinned`` run where transformers is the pinned one.
 """
 
 import argparse
@@ -22,31 +23,29 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
-RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
+MIDDLE = "5.10"
+
+
+class Resolution(NamedTuple):
+    """How uv chooses versions, and what else it must meet."""
+
+    strategy: str
+    requirements: tuple[str, ...] = ()
+
+
+RESOLUTIONS = {
+    "lowest": Resolution("lowest-direct"),
+    "middle": Resolution("highest", (f"transformers=={MIDDLE}.*",)),
+    "newest": Resolution("highest"),
+}
 # The extras whose tests run in every row; what they need is installed with the same resolution.
-EXTRAS = ("images", "ort", "rouge")
+EXTRAS = ("allennlp", "demo", "images", "optuna", "ort", "rouge")
 # What the tests need besides, in the version of `constraints.txt`.
-TOOLS = ("accelerate", "datasets", "hypothesis", "mypy", "nbmake", "pytest")
-# A few minutes: private names, signatures, numbers, checkpoints, events, types, a reading comprehension run.
-TESTS = (
-    "tests/unit/test_public_names.py",
-    "tests/unit/compat/test_transformers.py",
-    "tests/unit/compat/test_lightning.py",
-    "tests/unit/test_signatures.py",
-    "tests/unit/mrc/test_trainer.py",
-    "tests/parity/test_training.py",
-    "tests/parity/test_events.py",
-    "tests/parity/test_resume.py",
-    "tests/end_to_end/test_user_scripts.py",
-)
-# Tests of what only the version of transformers in `constraints.txt` does; nothing of it is missing with an older one.
-PINNED_ONLY = (
-    "tests/unit/compat/test_transformers.py::test_checked_version_is_installed",
-    # Signatures and documents are recorded with the arguments of that version.
-    "tests/unit/test_signatures.py",
-    "tests/unit/test_training_arguments_page.py",
-    "tests/frozen/test_frozen.py::test_public_names_and_signatures_are_as_recorded",
-)
+TOOLS = ("accelerate", "datasets", "hypothesis", "ipykernel", "matplotlib", "mypy", "nbmake", "pytest", "pytest-xdist")
+TESTS = ("-n", "2", "--dist", "loadfile", "tests/unit", "tests/config", "tests/end_to_end/test_user_scripts.py")
+# In rows with the pinned transformers: numbers, events and checkpoints next to its trainer.
+PARITY = ("tests/parity/test_training.py", "tests/parity/test_events.py", "tests/parity/test_resume.py")
+_DEFAULT_MARKS = "not slow and not clients and not gpu"
 # Takes a minute, so the default run leaves it out.
 TYPES = ("-m", "slow", "tests/end_to_end/test_typed_script.py")
 _SHOWN = ("torch", "lightning", "transformers", "torchmetrics", "hydra-core")
@@ -80,8 +79,7 @@ def main() -> None:
             for resolution in wanted.versions:
                 print(f"== Python {python}, {resolution} ==", flush=True)
                 environment = Path(folder, "environment")
-                chosen = [wanted.tests] if wanted.tests else [TESTS, TYPES]
-                rows.append(_row(uv, environment, wheel, python, resolution, wanted.torch, chosen))
+                rows.append(_row(uv, environment, wheel, python, resolution, wanted.torch, wanted.tests))
                 shutil.rmtree(environment, ignore_errors=True)
     print("\n| Python | versions | installed | tests |\n| --- | --- | --- | --- |")
     for row in rows:
@@ -96,14 +94,15 @@ def _row(
     python: str,
     resolution: str,
     torch: str | None,
-    chosen: Sequence[Sequence[str]],
+    tests: Sequence[str],
 ) -> Row:
     interpreter = environment / "bin" / "python"
     try:
         _run(uv, "venv", "--quiet", "--no-python-downloads", "--python", python, str(environment))
         install = (uv, "pip", "install", "--quiet", "--python", str(interpreter))
-        requirements = [*requirements_of_users(), *([f"torch=={torch}"] if torch else []), *pinned_tools()]
-        _run(*install, "--resolution", RESOLUTIONS[resolution], *requirements)
+        strategy, further = RESOLUTIONS[resolution]
+        requirements = [*requirements_of_users(), *([f"torch=={torch}"] if torch else []), *pinned_tools(), *further]
+        _run(*install, "--resolution", strategy, *requirements)
         _run(*install, "--no-deps", str(wheel))
     except subprocess.CalledProcessError as error:
         reason = " ".join(error.stderr.split())
@@ -111,8 +110,10 @@ def _row(
     listed = json.loads(_run(uv, "pip", "list", "--quiet", "--format", "json", "--python", str(interpreter)))
     installed = {one["name"]: one["version"] for one in listed}
     versions = ", ".join(f"{name} {installed[name]}" for name in _SHOWN)
-    without = [f"--deselect={test}" for test in PINNED_ONLY if resolution == "lowest"]
-    runs = [_tested(interpreter, [*tests, *without]) for tests in chosen]
+    is_pinned = f"transformers=={installed['transformers']}" in pins()
+    marks = ("-m", _DEFAULT_MARKS if is_pinned else f"{_DEFAULT_MARKS} and not pinned")
+    chosen = [[*marks, *tests]] if tests else [[*marks, *TESTS, *(PARITY if is_pinned else ())], TYPES]
+    runs = [_tested(interpreter, one) for one in chosen]
     outcome = "; ".join(run.stdout.splitlines()[-1] for run in runs)
     return Row(python, resolution, versions, outcome, not any(run.returncode for run in runs))
 
@@ -132,10 +133,13 @@ def requirements_of_users() -> list[str]:
     return project["dependencies"] + [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
 
 
-def pinned_tools() -> list[str]:
+def pins() -> list[str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line.partition("#")[0].strip() for line in lines]
-    return [pin for pin in pins if pin.partition("==")[0] in TOOLS]
+    return [line.partition("#")[0].strip() for line in lines]
+
+
+def pinned_tools() -> list[str]:
+    return [pin for pin in pins() if pin.partition("==")[0] in TOOLS]
 
 
 def _run(*command: str) -> str:

@@ -92,11 +92,16 @@ class OptunaSweeper(Sweeper):
     @override
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         try:
-            import optuna  # noqa: F401
+            import optuna
         except ImportError as error:
             raise MissingPackageError(
                 "Optuna is not installed; install it with `pip install 'portico[optuna]'`."
             ) from error
+        if self.constraints and not hasattr(optuna.Trial, "set_constraint"):
+            raise MissingPackageError(
+                f"hydra.sweeper.constraints={list(self.constraints)} needs Optuna 5, and {optuna.__version__} is "
+                "installed; run `pip install 'optuna>=5'`, or leave it out."
+            )
         self._check_settings()
         if min(self.n_trials, self.n_jobs) < 1 or not 0 <= self.max_failure_rate <= 1:
             raise InputError(
@@ -439,7 +444,7 @@ class OptunaSweeper(Sweeper):
 
 
 def _is_feasible(trial: Any) -> bool:
-    return all(violation <= 0 for violation in trial.constraints.values())
+    return all(violation <= 0 for violation in getattr(trial, "constraints", {}).values())  # until Optuna 5
 
 
 # ---- The search space ----

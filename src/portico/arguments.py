@@ -20,7 +20,9 @@ from lightning.pytorch.strategies import Strategy
 
 from portico import observers
 from portico.compat.accelerate import forget_precision, share_processes
-from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, ParallelMode
+from portico.compat.older import add_newer_arguments
+from portico.compat.releases import refuse_newer_values
+from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, NewestArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings, refuse_missing_state
 from portico.distributed.deepspeed import spread_loaded_models
@@ -162,7 +164,7 @@ class LightningPlacement:
 @data_only
 @dataclass
 @with_old_names
-class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArguments, metaclass=AcceptsOldNames):
+class TrainingArguments(LightningPlacement, RetiredArguments, NewestArguments, metaclass=AcceptsOldNames):
     """``transformers.TrainingArguments`` with additional fields for Lightning.
 
     Names, meanings and defaults are the same as in transformers 5.24 (``transformers/training_args.py``). The fields
@@ -354,6 +356,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, HFTrainingArgument
         if self.use_cpu:  # as in transformers; processes on other devices are separate runs there
             join_mpi()
         join_processes_of_script()
+        refuse_newer_values(self)
         refuse_wrong_kinds(self)
         self.corrections = correction_names(self.corrections)
         if isinstance(self.accelerator_config, str) and not self.accelerator_config.startswith("{"):
@@ -706,6 +709,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
     # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     adopted = cast("TrainingArguments", args)
+    add_newer_arguments(adopted, NewestArguments)
     observers.tell_of_arguments(adopted)
     adopted.corrections = correction_names(adopted.corrections)
     return adopted

@@ -75,6 +75,10 @@ _Instance = TypeVar("_Instance")
 _P = ParamSpec("_P")
 
 
+def _field_names(cls: type) -> Collection[str]:
+    return {one.name for one in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else ()
+
+
 class AcceptsOldNames(type):
     """Metaclass of training arguments whose constructor takes older names, except those a subclass has as fields.
 
@@ -92,7 +96,7 @@ class AcceptsOldNames(type):
                 setattr(cls, new, dataclasses.field(default=inherited[new].default, metadata=metadata))
 
     def __call__(cls, *args: object, **kwargs: object) -> Any:
-        given = present_names(kwargs, own=getattr(cls, "__dataclass_fields__", {}))
+        given = present_names(kwargs, own=_field_names(cls))
         parameters = cls.__signature__.parameters
         if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             refuse_unknown_arguments(cls, given, parameters)
@@ -196,12 +200,12 @@ class _OldName:
         self.old, self.new = old, new
 
     def __get__(self, instance: "DataclassInstance | None", owner: type) -> Any:
-        if instance is not None and self.old in instance.__dataclass_fields__:
-            return instance.__dict__[self.old]
-        return self if instance is None else getattr(instance, self.new)
+        if instance is None:
+            return self
+        return instance.__dict__[self.old] if self.old in instance.__dict__ else getattr(instance, self.new)
 
     def __set__(self, instance: "DataclassInstance", value: object) -> None:
-        if self.old in instance.__dataclass_fields__:
+        if self.old in _field_names(type(instance)):
             instance.__dict__[self.old] = value
             return
         warn_of_old_name(self.old, self.new)
@@ -248,9 +252,7 @@ class HfArgumentParser(transformers.HfArgumentParser):
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Return an instance of each dataclass, made from ``args``."""
         if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
-            args = present_names(
-                args, own={name for kind in self.dataclass_types for name in kind.__dataclass_fields__}
-            )
+            args = present_names(args, own={name for kind in self.dataclass_types for name in _field_names(kind)})
         return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
 
 

@@ -329,14 +329,14 @@ class WandbSearch(SearchBackend, hf_compat.WandbBackend):
         return wandb.run.id
 
 
-_BACKENDS: dict[HPSearchBackend, SearchBackend] = {
-    HPSearchBackend(backend.name): backend for backend in (OptunaSearch(), RaySearch(), WandbSearch())
-}
+def _backends() -> list[SearchBackend]:
+    return [OptunaSearch(), RaySearch(), WandbSearch()]
 
 
 def search_backend(name: object) -> SearchBackend:
     """Return the backend ``name``, a string or an ``HPSearchBackend``."""
-    return _BACKENDS[HPSearchBackend(name)]
+    chosen = HPSearchBackend(name)
+    return next(backend for backend in _backends() if backend.name == chosen)
 
 
 def installed_backend(name: object = None) -> SearchBackend:
@@ -348,9 +348,9 @@ def installed_backend(name: object = None) -> SearchBackend:
                 f"You picked the {backend.name} backend, but it is not installed. Run {backend.pip_install()}."
             )
         return backend
-    available = [backend for backend in _BACKENDS.values() if backend.is_available()]
+    available = [backend for backend in _backends() if backend.is_available()]
     if not available:
-        commands = ", ".join(backend.pip_install() for backend in _BACKENDS.values())
+        commands = ", ".join(backend.pip_install() for backend in _backends())
         raise InputRuntimeError(f"No hyperparameter search backend available. Run one of {commands}.")
     if len(available) > 1:
         logger.info(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCard, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
 from portico.arguments import as_transformers_arguments
@@ -104,7 +105,16 @@ def card_of_model(card: Mapping[str, Any], args: "TrainingArguments", model: "nn
 
 def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
     """Return a context without the hub's progress bars, which would disrupt the progress bar of training."""
-    return hf_compat.suppress_progress_bars() if args.push_to_hub else nullcontext()
+    return _without_progress_bars() if args.push_to_hub else nullcontext()
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 def refuse_without_login(args: "TrainingArguments") -> None:

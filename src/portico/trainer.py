@@ -2011,7 +2011,7 @@ class Trainer:
     def move_model_to_its_device(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
         # As in transformers: a model quantised by bitsandbytes stays where it was loaded.
-        is_movable = getattr(self.model, "quantization_method", None) != hf_compat.QuantizationMethod.BITS_AND_BYTES
+        is_movable = getattr(self.model, "quantization_method", None) != "bitsandbytes"
         if self.place_model_on_device and is_movable and not launches_workers(self.lightning_trainer.strategy):
             refuse_empty(self.model, self.args.device)
             self._move_model_to_device(self.model, self.args.device)

@@ -46,7 +46,6 @@ from portico.arguments import (
 )
 from portico.checkpoint.weights import has_adapters
 from portico.compat.transformers import (
-    DebugOption,
     has_length,
     is_liger_kernel_available,
     logger,
@@ -397,6 +396,8 @@ _READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parqu
 
 def refuse_untrainable_quantized(model: "nn.Module") -> None:
     """Refuse a quantised model that cannot be trained: compiled, without adapters, or by a method without training."""
+    if not getattr(model, "is_quantized", False):
+        return
     try:
         validate_quantization_for_training(model)
     except ValueError as error:
@@ -547,7 +548,7 @@ def refuse_unsupported(args: TrainingArguments) -> None:
             raise InputError(
                 f"Unknown value `{field.name}={value!r}`; set it to one of {', '.join(map(repr, choices))}."
             )
-    if DebugOption.TPU_METRICS_DEBUG in args.debug:
+    if "tpu_metrics_debug" in args.debug:
         raise InputError(
             f"`debug={args.debug!r}` is not supported by this version of portico; {REFUSALS['debug'][1]}."
         )

@@ -14,6 +14,7 @@ from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
 from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, as_transformers_arguments
 from portico.deprecated import RetiredArguments
+from releases import since_transformers
 
 
 @dataclasses.dataclass
@@ -165,6 +166,7 @@ def test_library_is_rebuilt_on_classes_put_where_transformers_defines_them():
     assert_runs_anew(REBUILT, after=["torch", "lightning.pytorch"])
 
 
+@since_transformers("5.23")
 def test_adopted_arguments_have_the_fields_of_our_own_with_their_defaults():
     theirs = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     own = [one for one in dataclasses.fields(TrainingArguments) if one.name not in theirs | set(_retired_fields())]

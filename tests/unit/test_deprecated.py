@@ -505,8 +505,8 @@ def test_field_of_a_subclass_wins_over_an_older_name(tmp_path):
         assert args.warmup_ratio == args.to_dict()["warmup_ratio"] == 0.25
         assert args.warmup_steps == 0
     assert OwnWarmup(str(tmp_path), warmup_steps=3).warmup_steps == 3
-    names = [field.name for field in dataclasses.fields(portico.TrainingArguments)]
-    assert [field.name for field in dataclasses.fields(OwnWarmup)] == [*names, "warmup_ratio"]
+    names = {field.name for field in dataclasses.fields(portico.TrainingArguments)}
+    assert {field.name for field in dataclasses.fields(OwnWarmup)} == {*names, "warmup_ratio"}
 
 
 def test_field_of_a_subclass_may_have_no_class_default(tmp_path):

@@ -28,6 +28,7 @@ from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
 from portico.commands import demo, replay, report, sweep
+from portico.compat.releases import is_before
 from portico.mrc.config import load_examples
 from portico.mrc.models.small_bert import new_reader
 from portico.trust.files import load_own
@@ -190,7 +191,9 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
     animal.change(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    with suppress(InputError, SystemExit), little_memory():
+    # transformers checks the values of configurations since 5.4; a model then computes with a wrong kind of value.
+    unchecked = (TypeError,) if is_before("5.4") else ()
+    with suppress(InputError, SystemExit, *unchecked), little_memory():
         commands[command](folder)
     assert not canary_of(folder).exists()
     assert not connections

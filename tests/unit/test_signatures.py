@@ -13,6 +13,8 @@ from parity.peers import OWN_FIELDS
 from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD, OWN_HOOKS
 
+pytestmark = pytest.mark.pinned
+
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins", "lightning_kwargs"]
 
 DIFFERENT_SIGNATURES = {

@@ -19,6 +19,7 @@ from portico.checkpoint import writer
 from portico.deprecated import RetiredArguments
 from portico.distributed.placement import PLACEMENT
 from portico.validation import PASSED_ON, REFUSALS
+from releases import since_transformers
 
 
 def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
@@ -192,9 +193,12 @@ def test_class_of_batches_is_a_collator(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("train_sampling_strategy", "curriculum", "'random', 'sequential', 'group_by_length', 'batch_rebalance'"),
+        ("train_sampling_strategy", "curriculum", "'random', 'sequential', 'group_by_length'"),
         ("log_level", "loud", "'debug', .*'passive'"),
-        ("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
+        pytest.param(
+            *("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
+            marks=since_transformers("5.15"),
+        ),
     ],
 )
 def test_unknown_choice_is_rejected(name, value, allowed, tmp_path):

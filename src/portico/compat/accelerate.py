@@ -17,8 +17,17 @@ try:
     # This costs no time: `transformers.TrainingArguments` has imported it already.
     from accelerate import state as _accelerate
     from accelerate.utils import TorchDynamoPlugin
-except ImportError:
+
+    # What all instances of a class share.
+    _PROCESSES: dict[str, Any] = _accelerate.PartialState._shared_state
+    _RUN: dict[str, Any] = _accelerate.AcceleratorState._shared_state
+    _GRADIENTS: dict[str, Any] = _accelerate.GradientState._shared_state
+except (ImportError, AttributeError):
+    # Not installed, or a release whose states are elsewhere: they then say nothing of the run.
     _accelerate = None
+    _PROCESSES = {}
+    _RUN = {}
+    _GRADIENTS = {}
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -54,7 +63,7 @@ def share_processes(strategy: "Strategy") -> None:
     if _accelerate is None:
         return
     connected = torch.distributed.is_available() and torch.distributed.is_initialized()
-    state = _accelerate.PartialState._shared_state
+    state = _PROCESSES
     state |= {
         "_cpu": strategy.root_device.type == "cpu",
         "backend": torch.distributed.get_backend() if connected else None,
@@ -68,7 +77,7 @@ def share_processes(strategy: "Strategy") -> None:
         "process_index": int(getattr(strategy, "global_rank", 0)),
     }
     if _accelerate.is_initialized():
-        _accelerate.AcceleratorState._shared_state |= state
+        _RUN.update(state)
 
 
 def share_precision(mixed_precision: str) -> None:
@@ -78,12 +87,8 @@ def share_precision(mixed_precision: str) -> None:
     """
     if _accelerate is not None:
         plugins = dict.fromkeys(("deepspeed_plugins", "device_mesh", "parallelism_config", "torch_tp_plugin"))
-        _accelerate.AcceleratorState._shared_state |= {
-            **_accelerate.PartialState._shared_state,
-            **plugins,
-            "dynamo_plugin": TorchDynamoPlugin(),
-            "_mixed_precision": mixed_precision,
-        }
+        own = {"dynamo_plugin": TorchDynamoPlugin(), "_mixed_precision": mixed_precision}
+        _RUN.update({**_PROCESSES, **plugins, **own})
 
 
 def forget_precision() -> None:
@@ -93,11 +98,7 @@ def forget_precision() -> None:
 
 
 def _state() -> dict[str, Any]:
-    return (
-        {}
-        if _accelerate is None
-        else _accelerate.PartialState._shared_state | _accelerate.AcceleratorState._shared_state
-    )
+    return _PROCESSES | _RUN
 
 
 def has_state() -> bool:
@@ -121,9 +122,6 @@ def difference_of_states(strategy: "Strategy") -> str | None:
         f"its `{name}` is {configured[name]!r} and not {run[name]!r}" for name in run if configured[name] != run[name]
     ]
     return " and ".join(differing) or None
-
-
-_GRADIENTS: dict[str, Any] = {} if _accelerate is None else _accelerate.GradientState._shared_state
 
 
 class GradientState:

@@ -1,125 +1,221 @@
-"""Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
+"""Every name of transformers that is not exported by `transformers` itself, looked up here and nowhere else.
 
-transformers documents what its top level exports; the rest moves between minor releases (5.23 and 5.24 moved some of
-these). To check a release of transformers, run `tests/unit/compat/test_transformers.py`, which looks up each name.
+transformers documents what its top level exports; the rest moves between minor releases. A name is therefore looked up
+when it is used, in other modules too; if it is nowhere, whatever uses it is refused, and the rest of portico works.
+:mod:`portico.compat.older` stands in for what older releases do not have, and :mod:`portico.compat.releases`
+refuses the rest by name. To check a release, run `tests/unit/compat/test_transformers.py`, which looks up each name.
 """
 
+import ast
 import inspect
 import sys
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import transformers
 from torch import distributed, nn
 from transformers import logging as transformers_logging
-from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
-from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
-from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, set_hf_deepspeed_config
-from transformers.integrations.integration_utils import (
-    get_available_reporting_integrations,
-    get_reporting_integration_callbacks,
-)
-from transformers.integrations.liger import apply_liger_kernel
-from transformers.integrations.neftune import activate_neftune, deactivate_neftune
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    and_masks,
-    find_packed_sequence_indices,
-    packed_sequence_mask_function,
-)
-from transformers.modelcard import TrainingSummary
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPast,
-    QuestionAnsweringModelOutput,
-    Seq2SeqLMOutput,
-)
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.trainer_callback import CallbackHandler, ExportableState
-from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_optimizer import (
-    _OPTIMIZER_HANDLERS,
-    OptimizerContext,
-    _parse_optim_args,
-    is_optimizer_factory,
-)
-from transformers.trainer_pt_utils import (
-    AcceleratorConfig,
-    BatchRebalanceSampler,
-    IterableDatasetShard,
-    LabelSmoother,
-    LayerWiseDummyOptimizer,
-    LengthGroupedSampler,
-    find_batch_size,
-    get_model_param_count,
-    get_parameter_names,
-    log_metrics,
-    metrics_format,
-    nested_numpify,
-    safe_globals,
-    set_rng_state_for_device,
-)
-from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
-    BestRun,
-    EvalLoopOutput,
-    HPSearchBackend,
-    PredictionOutput,
-    RemoveColumnsCollator,
-    TrainerMemoryTracker,
-    TrainOutput,
-    align_special_tokens,
-    compare_trainer_and_checkpoint_args,
-    default_compute_objective,
-    denumpify_detensorize,
-    has_length,
-    number_of_arguments,
-    seed_worker,
-    sort_checkpoints,
-    speed_metrics,
-    suppress_progress_bars,
-    unwrap_peft_model,
-    validate_quantization_for_training,
-)
-from transformers.training_args import OptimizerNames, ParallelMode
 
-# Imported from the module that defines it, once: a script may replace it in `transformers` with portico's class.
-from transformers.training_args import TrainingArguments as HFTrainingArguments
-from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
-from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_loss, find_labels
-from transformers.utils.hub import PushInProgress, cached_file, hf_api
-from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
-from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
-from transformers.utils.quantization_config import QuantizationMethod
+from portico.compat import older
+from portico.compat.older import CACHE_NAME
+from portico.compat.releases import SINCE, is_before
+from portico.errors import MissingPackageError
 
 CHECKED_VERSION = "5.24"
-# What decoders call the keys and values of earlier tokens, as an argument and among their outputs.
-CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast, "cache") else "past_key_values"  # until 5.23
+LOWEST_VERSION = "5.2"
 
+# Type checkers read these imports; at run time `__getattr__` finds the names by them.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
+    from huggingface_hub import HfApi
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
     from transformers import PreTrainedModel, TrainingArguments
+    from transformers.debug_utils import DebugUnderflowOverflow
+    from transformers.hyperparameter_search import (
+        HyperParamSearchBackendBase,
+        OptunaBackend,
+        RayTuneBackend,
+        WandbBackend,
+    )
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, set_hf_deepspeed_config
+    from transformers.integrations.integration_utils import (
+        get_available_reporting_integrations,
+        get_reporting_integration_callbacks,
+    )
+    from transformers.integrations.liger import apply_liger_kernel
+    from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+    from transformers.masking_utils import (
+        ALL_MASK_ATTENTION_FUNCTIONS,
+        and_masks,
+        find_packed_sequence_indices,
+        packed_sequence_mask_function,
+    )
+    from transformers.modelcard import TrainingSummary
+    from transformers.modeling_outputs import (
+        BaseModelOutput,
+        BaseModelOutputWithPast,
+        QuestionAnsweringModelOutput,
+        Seq2SeqLMOutput,
+    )
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
     from transformers.models.xlm.modeling_xlm import XLMSQuADHead
     from transformers.models.xlnet.modeling_xlnet import XLNetForQuestionAnsweringOutput
-    from transformers.utils.notebook import NotebookProgressCallback
+    from transformers.optimization import GreedyLR
+    from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, ExportableState
+    from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+    from transformers.trainer_optimizer import (
+        _OPTIMIZER_HANDLERS,
+        OptimizerContext,
+        _parse_optim_args,
+        is_optimizer_factory,
+    )
+    from transformers.trainer_pt_utils import (
+        AcceleratorConfig,
+        BatchRebalanceSampler,
+        IterableDatasetShard,
+        LabelSmoother,
+        LayerWiseDummyOptimizer,
+        LengthGroupedSampler,
+        find_batch_size,
+        get_model_param_count,
+        get_parameter_names,
+        log_metrics,
+        metrics_format,
+        nested_numpify,
+        safe_globals,
+        set_rng_state_for_device,
+    )
+    from transformers.trainer_utils import (
+        PREFIX_CHECKPOINT_DIR,
+        BestRun,
+        EvalLoopOutput,
+        HPSearchBackend,
+        PredictionOutput,
+        RemoveColumnsCollator,
+        TrainerMemoryTracker,
+        TrainOutput,
+        align_special_tokens,
+        compare_trainer_and_checkpoint_args,
+        default_compute_objective,
+        denumpify_detensorize,
+        has_length,
+        number_of_arguments,
+        seed_worker,
+        sort_checkpoints,
+        speed_metrics,
+        unwrap_peft_model,
+        validate_quantization_for_training,
+    )
+    from transformers.training_args import OptimizerNames, ParallelMode
 
-# Model blocks and the notebook's progress bar: imported on first use, since each loads a model file or IPython.
-_LAZY = {
-    "BertEmbeddings": "transformers.models.bert.modeling_bert",
-    "BertSelfAttention": "transformers.models.bert.modeling_bert",
-    "RobertaClassificationHead": "transformers.models.roberta.modeling_roberta",
-    "XLMSQuADHead": "transformers.models.xlm.modeling_xlm",
-    "XLNetForQuestionAnsweringOutput": "transformers.models.xlnet.modeling_xlnet",
-    "NotebookProgressCallback": "transformers.utils.notebook",
+    # From the module that defines it: a script may replace it in `transformers` with portico's class.
+    from transformers.training_args import TrainingArguments as HFTrainingArguments
+    from transformers.training_args import TrainingArguments as NewestArguments
+    from transformers.utils import (
+        GENERATION_CONFIG_NAME,
+        SAFE_WEIGHTS_INDEX_NAME,
+        SAFE_WEIGHTS_NAME,
+        WEIGHTS_INDEX_NAME,
+    )
+    from transformers.utils.generic import ModelOutput, can_return_loss, find_labels
+    from transformers.utils.hub import PushInProgress, cached_file
+    from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
+    from transformers.utils.notebook import NotebookProgressCallback
+    from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+
+# Where a name is looked for that is not in its module: what moves is mostly still imported by one of these.
+_OTHER_HOMES = (
+    "transformers",
+    "transformers.utils",
+    "transformers.trainer_utils",
+    "transformers.training_args",
+    "transformers.trainer",
+)
+
+
+class MissingName:
+    """Stands for a name that the installed transformers does not have. Whoever uses it is told which releases do.
+
+    An import, an annotation, a check of a type and a base class may name it, since they run when a module is imported.
+    """
+
+    def __init__(self, module: str, name: str, since: str | None = None, reason: BaseException | None = None) -> None:
+        self._missing = (module, name, since, reason)
+
+    def refuse(self, *args: object, **kwargs: object) -> Any:
+        import portico
+
+        module, name, since, reason = self._missing
+        cause = f" ({reason})" if isinstance(reason, ImportError) else ""
+        newer = "" if since is not None else ", or a newer portico"
+        raise MissingPackageError(
+            f"portico {portico.__version__} needs `{name}` of `{module}`, which transformers "
+            f"{transformers.__version__} does not have{cause}; install transformers {since or LOWEST_VERSION} to "
+            f"{CHECKED_VERSION}{newer}."
+        ) from reason
+
+    __call__ = __contains__ = __fspath__ = __getitem__ = __iter__ = __str__ = refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by `inspect`, `typing` and the like
+            raise AttributeError(name)
+        return self.refuse()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __or__(self, other: object) -> Any:
+        return Any
+
+    __ror__ = __or__
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (type(self._missing[1], (), {"__new__": self.refuse}),)
+
+
+def _look_up(name: str) -> Any:
+    if name in older.STAND_INS:
+        return older.STAND_INS[name]
+    module, original = _HOMES[name]
+    since = SINCE[name] if name in SINCE and is_before(SINCE[name]) else None
+    reason: Exception | None = None
+    for home in (module, *_OTHER_HOMES) if since is None else ():
+        try:
+            return getattr(import_module(home), original)
+        except (ImportError, AttributeError) as error:
+            reason = reason or error
+    return MissingName(module, original, since, reason)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = _look_up(name)
+    return found
+
+
+# The module and the name there, by the name here, of what is imported for type checkers above.
+_HOMES = {
+    alias.asname or alias.name: (node.module, alias.name)
+    for block in ast.parse(Path(__file__).read_text(encoding="utf-8")).body
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("transformers.")
+    for alias in node.names
 }
+# For the functions below, whose names of transformers are looked up like those of other modules.
+_names: Any = sys.modules[__name__]
 
 # Scripts set the level of the logger `transformers` and attach handlers and filters to it or to
 # `transformers.trainer`; a logger of another name would bypass all of them.
@@ -131,19 +227,19 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 
     The method itself is not used: a script may have replaced the trainer with portico's.
     """
-    context = OptimizerContext(
+    context = _names.OptimizerContext(
         args=args,
-        model=model,  # type: ignore[arg-type]
+        model=model,
         optimizer_kwargs={"lr": args.learning_rate},
         adam_kwargs={"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon},
-        optim_args=_parse_optim_args(args.optim_args),
+        optim_args=_names._parse_optim_args(args.optim_args),
     )
-    if args.optim not in _OPTIMIZER_HANDLERS:
+    if args.optim not in _names._OPTIMIZER_HANDLERS:
         raise ValueError(
             f"Trainer cannot instantiate unsupported optimizer: {args.optim}; set `optim` to a value of "
             "`transformers.training_args.OptimizerNames`."
         )
-    chosen: tuple[Any, dict[str, Any]] = _OPTIMIZER_HANDLERS[args.optim](context)
+    chosen: tuple[Any, dict[str, Any]] = _names._OPTIMIZER_HANDLERS[args.optim](context)
     return chosen
 
 
@@ -152,26 +248,35 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
 
 def register_attention(name: str, attend: "Callable[..., Any]", make_mask: "Callable[..., Any]") -> None:
     """Let models use ``name`` as their attention implementation, with masks from ``make_mask``."""
-    ALL_ATTENTION_FUNCTIONS.register(name, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, make_mask)
+    _names.ALL_ATTENTION_FUNCTIONS.register(name, attend)
+    _names.ALL_MASK_ATTENTION_FUNCTIONS.register(name, make_mask)
 
 
 def attention_function(name: str, module: nn.Module) -> "Callable[..., Any]":
     """Return the attention ``name``, ``"eager"`` from the file that defines ``module``."""
-    own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", ALL_ATTENTION_FUNCTIONS["sdpa"])
-    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
+    own = getattr(
+        sys.modules[type(module).__module__], "eager_attention_forward", _names.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    )
+    found: Callable[..., Any] = _names.ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
     return found
 
 
 def mask_function(name: str) -> "Callable[..., Any]":
     """Return what makes the masks of the attention ``name``."""
-    found: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS[name]
+    found: Callable[..., Any] = _names.ALL_MASK_ATTENTION_FUNCTIONS[name]
     return found
 
 
 def within_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
     """Return the mask ``pattern`` restricted to the positions of one of several sequences in a row."""
-    return and_masks(pattern, packed_sequence_mask_function(packed_BL))
+    return _names.and_masks(pattern, _names.packed_sequence_mask_function(packed_BL))
+
+
+def hf_api() -> "HfApi":
+    """Return the client of the hub, which tells it of transformers."""
+    from huggingface_hub import HfApi
+
+    return HfApi(library_name="transformers", library_version=transformers.__version__)
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
@@ -182,7 +287,7 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 
 def split_layers(model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
-    """Split the layers of ``model`` over ``mesh`` in place, as its ``tp_plan`` says."""
+    """Split the layers of ``model`` over ``mesh`` in place, as its ``tp_plan`` says; needs transformers 5.23."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     # The plan names tied weights under each of their names; transformers splits them before it ties them.
@@ -233,6 +338,8 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
 
 def shard_operation(tensor: "DTensor") -> Any:
     """Return the operation that cuts this process's part of ``tensor`` out of a full tensor or file."""
+    if is_before("5.23"):
+        return older.whole_tensor_operation(tensor)
     from transformers.distributed.sharding_utils import DtensorShardOperation
 
     return DtensorShardOperation(tensor)
@@ -245,12 +352,14 @@ def revert_weight_conversion(model: "PreTrainedModel", weights: dict[str, Any]) 
     return core_model_loading.revert_weight_conversion(model, weights)
 
 
-def product_of_experts(name: str) -> Any:
-    """Return an operator that transformers registers with torch for mixtures of experts."""
+def products_of_experts(name: str) -> list[Any]:
+    """Return an operator that transformers registers with torch for mixtures of experts, if this release has it."""
     import torch
-    from transformers.integrations import moe  # registers the operators
 
-    return getattr(torch.ops.transformers, name).default
+    with suppress(ImportError):
+        from transformers.integrations import moe  # registers the operators
+    operator = getattr(torch.ops.transformers, name, None)
+    return [] if operator is None else [operator.default]
 
 
 @cache
@@ -262,9 +371,3 @@ def make_deberta_traceable() -> None:
     @torch.compiler.substitute_in_graph(compute_attention_span)
     def attention_span(query_layer: Any, key_layer: Any, max_relative_positions: int) -> int:
         return min(max(query_layer.size(-2), key_layer.size(-2)), max_relative_positions)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from portico.compat.annotations import Loader, Nested
 
 
-_FIELDS: Mapping[str, Any] = AcceleratorConfig().to_dict()
 _LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
@@ -54,8 +53,9 @@ def accelerator_settings(args: HFTrainingArguments) -> dict[str, Any]:
     if is_dataclass(config) and not isinstance(config, type):
         config = asdict(config)
     given = read_settings("accelerator_config", config or {})
-    _refuse_unknown("`accelerator_config`", given, _FIELDS)
-    return {**_FIELDS, **given}
+    defaults: dict[str, Any] = AcceleratorConfig().to_dict()
+    _refuse_unknown("`accelerator_config`", given, defaults)
+    return {**defaults, **given}
 
 
 def read_settings(argument: str, settings: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import MeshStrategy, process_group_timeout
+from portico.compat.releases import refuse_before
 from portico.distributed.processes import device_mesh, limit_collectives
 from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, split_sequences
 from portico.errors import InputError
@@ -347,6 +348,7 @@ def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> No
         )
     if strategy.tensor_parallel_size > 1:
         _check_heads(model, strategy.tensor_parallel_size)
+        refuse_before("5.23", f"`tp_size={strategy.tensor_parallel_size}`")
     strategy.sharding.layers(model)
 
 

@@ -23,6 +23,7 @@ from transformers import PreTrainedConfig
 
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import process_group_timeout
+from portico.compat.releases import refuse_before
 from portico.compat.tree import map_tensors
 from portico.distributed.processes import device_mesh, limit_collectives
 from portico.errors import InputError
@@ -90,6 +91,7 @@ def check_sequences(strategy: object, model: nn.Module) -> None:
             "divisor, and `dp_replicate_size` or `dp_shard_size` for the other processes, or `cp_size`, which divides "
             "no heads."
         )
+    refuse_before("5.4", f"`{sharing.argument}={sharing.size}`")
 
 
 def split_sequences(model: nn.Module, strategy: "Strategy", sharing: Sharing) -> "SplitSequences | None":

@@ -135,7 +135,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
         find_unused = unused == "true"
         if not unused:
             find_unused = not _recomputes_activations(args, model)
-    given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
+    given = {option: getattr(args, field, None) for option, field in _ARGUMENTS.items()}
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     sizes = _mesh_sizes(args, None)
     return ModelDDPStrategy(
@@ -153,7 +153,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
 def refuse_ddp_arguments(strategy: Strategy, args: HFTrainingArguments) -> None:
     """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which ignores them."""
     names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
-    fields = [name for name in names if getattr(args, name) is not None]
+    fields = [name for name in names if getattr(args, name, None) is not None]
     if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
             f"`strategy` is a {type(strategy).__name__} object, which ignores {', '.join(fields)}; give the options "
@@ -166,7 +166,9 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
-    return bool(args.gradient_checkpointing or getattr(model, "is_activation_checkpointing", False))
+    modules = () if model is None else model.modules()
+    # As `PreTrainedModel.is_activation_checkpointing`, which had another name until transformers 5.23.
+    return bool(args.gradient_checkpointing or any(getattr(one, "gradient_checkpointing", False) for one in modules))
 
 
 # Keys of `fsdp_config`, grouped by how they are handled. transformers fills in False for the last ones.

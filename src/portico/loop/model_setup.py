@@ -12,7 +12,6 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from transformers import (
     DataCollatorWithPadding,
-    DefaultFlowCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
@@ -22,6 +21,7 @@ from transformers import (
 )
 
 from portico.checkpoint.weights import has_adapters
+from portico.compat import older
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
 from portico.distributed.placement import release_memory
@@ -118,7 +118,7 @@ def prepared_for_training(
     if args.gradient_checkpointing:
         options: Any = args.gradient_checkpointing_kwargs
         enable_activation_checkpointing(model, options or {})
-    if hf_compat.DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+    if "underflow_overflow" in args.debug:
         hf_compat.DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha != neftune_noise_alpha:
         hf_compat.logger.warning(
@@ -196,7 +196,10 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     """
     placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
     rest = {name: value for name, value in options.items() if name not in placement} or None
-    if hasattr(model, "activation_checkpointing_enable"):
+    is_theirs = isinstance(hf_compat.unwrap_peft_model(model), PreTrainedModel)
+    if is_theirs and not hasattr(model, "activation_checkpointing_enable"):
+        older.enable_gradient_checkpointing(model, rest, placement)
+    elif hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
     elif hasattr(model, "gradient_checkpointing_enable"):
         warnings.warn(
@@ -226,7 +229,7 @@ def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     savers = [hf_compat.JITCheckpointCallback()] if args.enable_jit_checkpoint else []
     for saver in savers:
         saver.set_trainer(trainer)
-    return [DefaultFlowCallback, *trackers, *savers]
+    return [hf_compat.DefaultFlowCallback, *trackers, *savers]
 
 
 def refuse_missing_trackers(names: Sequence[str]) -> None:
@@ -236,6 +239,8 @@ def refuse_missing_trackers(names: Sequence[str]) -> None:
 
 
 def _trackers(names: Sequence[str]) -> list[Any]:
+    if not names:
+        return []
     try:
         return [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(names)]
     except (ImportError, RuntimeError, ValueError) as error:

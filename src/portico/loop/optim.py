@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from transformers import GreedyLR, get_scheduler
+from transformers import get_scheduler
 
 from portico.compat import transformers as hf_compat
 from portico.distributed.model_parallel import by_mesh
@@ -44,7 +44,7 @@ _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"
 # Keyword arguments of optimizers that choose their own parameters (GaLore, LOMO and others).
 _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
 # Schedulers that need a metric, and so step after evaluations.
-STEP_AFTER_EVALUATION = (ReduceLROnPlateau, GreedyLR)
+STEP_AFTER_EVALUATION = (ReduceLROnPlateau, hf_compat.GreedyLR)
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:

@@ -543,6 +543,7 @@ class TrainingRun:
 def fresh_state(trainer: "TrainerHooks") -> TrainerState:
     """Return the state of a run before its first step."""
     return TrainerState(
+        epoch=0,
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),
         stateful_callbacks=exportable_callbacks(trainer.callback_handler, trainer.control),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from portico.compat.releases import refuse_before
 from portico.compat.transformers import make_deberta_traceable
 from portico.errors import InputError, InputTypeError
 from portico.ort.report import Report
@@ -111,6 +112,11 @@ class CompiledCall:
         self.is_on = True
         self.report = report
         self._cannot_be_traced = False
+        # As transformers' `use_experts_implementation` marks them.
+        experts: list[Any] = [part for part in model.modules() if hasattr(part, "is_transposed")]
+        self._groups_experts = any(
+            getattr(getattr(part, "config", None), "_experts_implementation", None) == "grouped_mm" for part in experts
+        )
         self._argument_names = tuple(inspect.signature(model.forward).parameters)
         self._first_image_sizes: dict[str, torch.Size] = {}
         self._in_torch = model._call_impl
@@ -127,6 +133,9 @@ class CompiledCall:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         if not self.is_on or self._cannot_be_traced:
             return self._in_torch(*args, **kwargs)
+        if self._groups_experts and torch.is_grad_enabled():
+            # Until then torch fails at the backward pass of their products, whose sizes depend on the data.
+            refuse_before("5.23", "Training a mixture of experts in ONNX Runtime")
         self._fix_image_sizes(zip(self._argument_names, args, strict=False))
         self._fix_image_sizes(kwargs.items())
         # What a model draws before the tracer fails is drawn again.

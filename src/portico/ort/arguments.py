@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
 from portico.arguments import TrainingArguments
-from portico.compat.transformers import ExplicitEnum, OptimizerNames
+from portico.compat.transformers import OptimizerNames
 from portico.errors import InputError
 from portico.ort.settings import SessionSettings
 from portico.rules import Rule, check_values
@@ -21,7 +22,7 @@ _RULES = {
 }
 
 
-class ORTOptimizerNames(ExplicitEnum):
+class ORTOptimizerNames(StrEnum):
     """Optimizers in addition to transformers'."""
 
     ADAMW_ORT_FUSED = "adamw_ort_fused"

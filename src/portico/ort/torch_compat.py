@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.exc as dynamo_errors
+import torch._functorch._aot_autograd.autograd_cache as autograd_cache
 import torch._functorch.config as functorch_config
 import torch.compiler.config
 import torch.fx.experimental._config
@@ -26,7 +27,6 @@ from torch._dynamo import register_backend as register_backend
 
 # The only count of graph breaks.
 from torch._dynamo.utils import counters as counters
-from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._functorch.aot_autograd import aot_module_simplified as _aot_module_simplified
 from torch._guards import TracingContext as TracingContext
@@ -34,9 +34,8 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import OutputCode as OutputCode
 from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
-from torch.fx import GraphModule
+from torch.fx import GraphModule, graph
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
-from torch.fx.graph import _BoxedCodeGen as BoxedCodeGen
 from torch.utils._config_module import ConfigModule
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
@@ -44,7 +43,7 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 if TYPE_CHECKING:
     from torch._inductor.compile_fx import _CompileFxKwargs
 
-__all__ = ["BoxedCodeGen", "dynamo_config", "dynamo_errors", "functorch_config", "size_functions", "without_tracing"]
+__all__ = ["dynamo_config", "dynamo_errors", "functorch_config", "size_functions", "without_tracing"]
 
 # torch replaces these modules by instances of a class, with a method `patch`.
 fx_config = cast(ConfigModule, torch.fx.experimental._config)
@@ -53,6 +52,22 @@ _compiler_config = cast(ConfigModule, torch.compiler.config)
 aot_module_simplified: Callable[..., Callable[..., Any]] = _aot_module_simplified
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+# Before 2.13, torch cannot cache traces of other compilers than its own.
+CACHES_TRACES = torch.__version__ >= "2.13"
+
+
+def boxed(module: GraphModule) -> Callable[[list[Any]], Any]:
+    """Return ``module`` as a function of a list of its inputs, which it empties.
+
+    Each input is then freed after its last use, so that saved tensors go while the backward runs; releases of torch
+    that do not offer this keep them until its end.
+    """
+    codegen = getattr(graph, "_BoxedCodeGen", None)
+    if codegen is None:
+        return lambda inputs: module(*[inputs.pop(0) for _ in list(inputs)])
+    module.graph.set_codegen(codegen())
+    module.recompile()
+    return module
 
 
 def cacheable(kind: type[OutputCode], compiler: Callable[..., OutputCode]) -> Any:
@@ -77,9 +92,11 @@ class _KeyDetails(autograd_cache.AOTAutogradCacheDetails):
 def caching_autograd(folder: Path | None, key: str) -> Iterator[None]:
     """Let AOTAutograd cache its traces in ``folder``, if one is given; later runs find them by the same ``key``.
 
+    Before torch 2.13, each run traces anew.
+
     torch's cache is part of inductor, which chooses the folder by an environment variable.
     """
-    if folder is None:
+    if folder is None or not CACHES_TRACES:
         with functorch_config.patch(enable_autograd_cache=False):
             yield
         return

@@ -216,7 +216,7 @@ class SmallViT(TaskModel[ImageProcessor]):
     """Field of ViTConfig, of a new small ViT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> ImageProcessor:
-        from transformers import ViTImageProcessorPil
+        from portico.compat.transformers import ViTImageProcessorPil
 
         size = fields["image_size"]
         processor: Any = ViTImageProcessorPil(size={"height": size, "width": size})

@@ -1,13 +1,18 @@
 """Each name that `portico.compat.transformers` takes from transformers exists in the installed release."""
 
 import ast
+import tomllib
+import types
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import transformers.trainer_utils
 
 from portico.compat import transformers as hf_compat
+from portico.compat.releases import SINCE, is_before
+from portico.errors import MissingPackageError
 
 SOURCE = Path(hf_compat.__file__)
 
@@ -23,9 +28,17 @@ def imported_names(source):
 
 
 IMPORTED = sorted(imported_names(SOURCE.read_text(encoding="utf-8")))
-LAZY = sorted((module, name) for name, module in hf_compat._LAZY.items())
+# Nothing stands in for these; `split_layers` and `shard_operation` ask for the release.
+NEWER = {
+    "BatchRebalanceSampler": "5.17",
+    "DtensorShardOperation": "5.14",
+    "GreedyLR": "5.4",
+    "ViTImageProcessorPil": "5.4",
+    "apply_tensor_parallelism": "5.16",
+}
 
 
+@pytest.mark.pinned
 def test_checked_version_is_installed():
     installed = version("transformers")
     assert installed.startswith(f"{hf_compat.CHECKED_VERSION}."), (
@@ -36,21 +49,79 @@ def test_checked_version_is_installed():
 
 @pytest.mark.parametrize(("module", "name"), IMPORTED)
 def test_imported_name_exists(module, name):
+    if name in NEWER and is_before(NEWER[name]):
+        pytest.skip(f"{name} is new in transformers {NEWER[name]}")
     assert hasattr(import_module(module), name)
 
 
-@pytest.mark.parametrize(("module", "name"), LAZY)
-def test_lazy_name_exists(module, name):
-    assert getattr(hf_compat, name) is getattr(import_module(module), name)
+@pytest.mark.parametrize("name", sorted(hf_compat._HOMES))
+def test_name_is_found(name):
+    is_missing = isinstance(getattr(hf_compat, name), hf_compat.MissingName)
+    assert is_missing == (name in SINCE and is_before(SINCE[name]))
 
 
-def test_lazy_names_are_declared_for_type_checkers():
-    assert set(LAZY) <= set(IMPORTED)
+def test_lowest_version_is_the_bound():
+    requirements = tomllib.loads((SOURCE.parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"transformers>={hf_compat.LOWEST_VERSION},<6" in requirements["dependencies"]
 
 
 def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match=r"'portico\.compat\.transformers' has no attribute 'Trainr'"):
         _ = hf_compat.Trainr
+
+
+def test_moved_name_is_found_where_it_is_imported(monkeypatch):
+    monkeypatch.setitem(hf_compat._HOMES, "has_length", ("transformers.moved_away", "has_length"))
+    assert hf_compat._look_up("has_length") is transformers.trainer_utils.has_length
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    """What stands for a name that is nowhere."""
+    monkeypatch.setitem(hf_compat._HOMES, "find_worms", ("transformers.garden", "find_worms"))
+    return hf_compat._look_up("find_worms")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda missing: missing(1),
+        lambda missing: missing.attribute,
+        lambda missing: missing["key"],
+        lambda missing: "key" in missing,
+        lambda missing: list(missing),
+        lambda missing: f"{missing}",
+        lambda missing: Path("folder", missing),
+        lambda missing: types.new_class("Own", (missing,))(),
+    ],
+)
+def test_use_of_a_missing_name_says_which_releases_have_it(missing, use):
+    with pytest.raises(
+        MissingPackageError,
+        match=r"portico 0\.\d+\.\d+ needs `find_worms` of `transformers\.garden`, which transformers [\d.]+ does not "
+        r"have \(No module named 'transformers\.garden'\); install transformers 5\.2 to 5\.24, or a newer portico\.",
+    ):
+        use(missing)
+
+
+def test_missing_name_may_be_named(missing):
+    assert not isinstance(1, missing)
+    assert not isinstance(1, (str, missing))
+    assert int | missing
+    assert missing | None
+    assert not hasattr(missing, "__wrapped__")
+    types.new_class("Own", (dict, missing))
+
+
+def test_name_of_a_newer_release_says_its_release(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.3.0")
+    monkeypatch.setattr(hf_compat, "import_module", lambda module: object())
+    with pytest.raises(
+        MissingPackageError,
+        match=r"needs `GreedyLR` of `transformers\.optimization`, which transformers 5\.3\.0 does not have; install "
+        r"transformers 5\.4 to 5\.24\.$",
+    ):
+        hf_compat._look_up("GreedyLR")()
 
 
 def test_imports_inside_functions_and_for_types_are_found():

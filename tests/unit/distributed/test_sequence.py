@@ -15,6 +15,7 @@ import portico
 from forked import run_in_processes
 from models import Sequences, tiny_llama, tiny_masked_lm, tiny_t5, toy_arguments, toy_trainer
 from portico.distributed.model_parallel import full_tensor, is_sharded
+from releases import since_transformers
 
 SPLIT = {"parallelism_config": {"sp_size": 2}, "ddp_timeout": 60}
 GATHERED = {**SPLIT, "parallelism_config": {"cp_size": 2}}
@@ -274,6 +275,7 @@ def two_processes(folder):
         assert trainer.model.config._attn_implementation == "sdpa"
 
 
+@since_transformers("5.4")
 def test_split_sequences_train_as_whole_sequences(tmp_path):
     for case in ("llama", "random", "three_heads", "bert", "packed"):
         torch.save(numbers(trainer_of(case, tmp_path / "one")), tmp_path / f"{case}.pt")

@@ -19,6 +19,8 @@ from portico.cli.studies import storage_of
 from portico.commands.sweep import main as report
 from portico.errors import InputError
 
+TAKES_CONSTRAINTS = pytest.mark.skipif(not hasattr(optuna.Trial, "set_constraint"), reason="needs Optuna 5")
+
 
 def study_in(folder, name="sweep"):
     return optuna.load_study(study_name=name, storage=storage_of(str(folder / "study.journal")))
@@ -243,11 +245,23 @@ def test_enqueued_point_outside_of_the_space_is_refused(search, capsys, point):
     assert "outside of the search space" in capsys.readouterr().err
 
 
+@TAKES_CONSTRAINTS
 def test_constraint_on_an_unknown_metric_ends_the_search(search, capsys):
     assert search("hydra.sweeper.constraints=['train_runtim <= 5']") == 1
     assert "hydra.sweeper.constraints bounds 'train_runtim', which is not a metric" in capsys.readouterr().err
 
 
+def test_constraints_need_optuna_5(search, monkeypatch, capsys):
+    monkeypatch.delattr(optuna.Trial, "set_constraint", raising=False)
+    assert search("hydra.sweeper.constraints=['train_runtime <= 5']") == 1
+    assert re.search(
+        r"hydra\.sweeper\.constraints=\['train_runtime <= 5'\] needs Optuna 5, and [\d.]+ is installed; run "
+        r"`pip install 'optuna>=5'`, or leave it out\.",
+        " ".join(capsys.readouterr().err.split()),
+    )
+
+
+@TAKES_CONSTRAINTS
 def test_constraints_choose_among_the_best(search, tmp_path):
     rates = "args.learning_rate=choice(1e-3, 1e-4, 1e-5)"
     bounds = "hydra.sweeper.constraints=['train_runtime <= 5', 'train_runtime <= 1000']"

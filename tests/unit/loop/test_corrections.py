@@ -35,6 +35,7 @@ from portico.arguments import CORRECTIONS, correction_names
 from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
 from portico.loop.corrections import WatchedCount, own_and_repeated, with_rows
+from releases import since_torch
 
 DOCS = Path(__file__).parents[3] / "docs" / "corrections.md"
 
@@ -192,6 +193,7 @@ def test_count_is_watched_without_a_trace_in_the_numbers():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@since_torch("2.13")
 def test_compiled_loss_is_not_judged(tmp_path, warnings_of):
     bert_trainer(tmp_path, None, {"compute_loss_func": compiled_loss}).train()
     WatchedCount.traced.clear()
@@ -764,6 +766,7 @@ def vit_trainer(library, folder, **changes):
     )
 
 
+@pytest.mark.pinned
 def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
     whole = vit_trainer(transformers, tmp_path)
     whole.train()
@@ -783,6 +786,7 @@ def test_renamed_weights_are_found_at_a_resume(tmp_path, caplog):
     assert resumed["portico"] == resumed["transformers"] != logged(whole)
 
 
+@pytest.mark.pinned
 def test_renamed_weights_of_the_best_model_are_found(tmp_path):
     best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "greater_is_better": True}
     trainer = vit_trainer(portico, tmp_path, **best, learning_rate=1.0, corrections="renamed_weights")

@@ -26,6 +26,7 @@ from models import (
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.loop.datamodule import EvaluationFeed, TrainFeed
+from releases import since_transformers
 
 
 class Stream(IterableDataset):
@@ -183,6 +184,7 @@ def test_loaders_are_used_as_they_are(tmp_path, caplog):
     assert {"eval_a_loss"} <= trainer.evaluate({"a": evaluation}).keys()
 
 
+@pytest.mark.pinned
 def test_own_loader_trains_as_under_transformers(tmp_path):
     def loader():
         return DataLoader(ToyDataset(), batch_size=4, shuffle=True, collate_fn=transformers.default_data_collator)
@@ -239,6 +241,7 @@ def test_loader_that_divides_the_data_itself_is_refused_in_several_processes(tmp
             call()
 
 
+@since_transformers("5.17")
 def test_processes_that_share_each_layer_see_the_same_batches(tmp_path, monkeypatch):
     trainer = toy_trainer(tmp_path, parts={"train_dataset": ToyDataset()}, train_sampling_strategy="batch_rebalance")
     monkeypatch.setattr(type(trainer.accelerator), "processes_per_batch", 2)

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 import portico.ort
+from portico.compat import releases
+from portico.errors import MissingPackageError
 from portico.ort.api import compiled_call, running_in_torch
 from portico.ort.compiler import backend
 from portico.ort.compiler.decompositions import FASTER_IN_TORCH
 from portico.ort.compiler.translation import translate
 from portico.ort.settings import SessionSettings
+from releases import since_transformers
 from unit.ort.families import FAMILIES, MORE_FAMILIES, make_batch, make_model
 
 
@@ -118,10 +121,24 @@ def test_a_step_of_another_family_is_that_of_eager_mode(name):
 PRODUCTS = {"MatMul", "Gemm"}
 
 
+def test_training_experts_is_refused_where_torch_cannot_trace_it(monkeypatch):
+    model = portico.ort.compile(MORE_FAMILIES["mixtral"].make(num_hidden_layers=1).train())
+    monkeypatch.setattr(releases.transformers, "__version__", "5.22.2")
+    with pytest.raises(
+        MissingPackageError,
+        match=r"Training a mixture of experts in ONNX Runtime needs transformers 5\.23 or newer, but 5\.22\.2 is",
+    ):
+        model(**make_batch("mixtral", 2, 4))
+
+
 # Mixtral: 6 of attention and 2 of router and head forward, 13 and 4 backward; 8 of the 4 experts forward, 16 backward.
 # DeBERTa: 11 forward, of which 5 of disentangled attention; 22 backward.
 @pytest.mark.parametrize(
-    ("name", "num_products"), [("mixtral", 49), pytest.param("deberta-v1", 33, marks=pytest.mark.slow)]
+    ("name", "num_products"),
+    [
+        pytest.param("mixtral", 49, marks=since_transformers("5.23")),
+        pytest.param("deberta-v1", 33, marks=pytest.mark.slow),
+    ],
 )
 def test_each_matrix_product_of_a_layer_runs_in_onnxruntime(name, num_products, monkeypatch):
     models = []

@@ -22,10 +22,10 @@ from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime import Program, SessionCache, device_of
 from portico.ort.settings import SessionSettings
 from portico.ort.torch_compat import (
-    BoxedCodeGen,
     OutputCode,
     TracingContext,
     aot_module_simplified,
+    boxed,
     cacheable,
     caching_autograd,
     functorch_config,
@@ -194,11 +194,7 @@ class CompiledGraph(OutputCode):
             if compilation.settings.profile:
                 compilation.report.profiled.append(session)
         run_in_torch(module, self._unknown, strict=compilation.strict, report=compilation.report)
-        # Take the inputs as a list and empty it: each is then freed after its last use, so that saved tensors go while
-        # the backward runs.
-        module.graph.set_codegen(BoxedCodeGen())
-        module.recompile()
-        self._call = module
+        self._call = boxed(module)
         record.build_seconds = time.perf_counter() - start
         compilation.report.graphs.append(record)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from portico.compat.transformers import product_of_experts
+from portico.compat.transformers import products_of_experts
 from portico.ort.compiler.graph import MICROSOFT, Graph, Operand, Size, Value, same_shape
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import lowers
@@ -41,7 +41,7 @@ def baddbmm(graph: Graph, bias: Value, x: Value, y: Value, *, beta: Operand = 1,
 # ---- Mixtures of experts ----
 
 
-@lowers(product_of_experts("grouped_mm_fallback"))
+@lowers(*products_of_experts("grouped_mm_fallback"))
 def grouped_matmul(graph: Graph, x: Value, weight: Value, ends: Value) -> Value:
     """Return the product of each group of rows ``[rows, in]`` with its matrix of ``weight``, ``[experts, in, out]``.
 
@@ -50,7 +50,7 @@ def grouped_matmul(graph: Graph, x: Value, weight: Value, ends: Value) -> Value:
     return _multiplied(graph, _groups(graph, x, ends), _matrices(graph, weight), weight.dims[2], x.dtype)
 
 
-@lowers(product_of_experts("grouped_mm_fallback_backward"))
+@lowers(*products_of_experts("grouped_mm_fallback_backward"))
 def grouped_matmul_backward(graph: Graph, x: Value, weight: Value, ends: Value, grad: Value) -> tuple[Value, Value]:
     rows, grads = _groups(graph, x, ends), _groups(graph, grad, ends)
     transposed = (graph.transpose(matrix, [1, 0]) for matrix in _matrices(graph, weight))

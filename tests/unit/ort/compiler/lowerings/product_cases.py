@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import sampled_from as pick
 
-from portico.compat.transformers import product_of_experts
+from portico.compat.transformers import products_of_experts
 from unit.ort.compiler.lowerings.cases import (
     FLOATS,
     MODERATE,
@@ -81,12 +81,12 @@ def _experts(draw):
     return x, draw(tensors(torch.float32, (len(counts), width, columns), MODERATE)), ends
 
 
-@case(product_of_experts("grouped_mm_fallback"), ulps=8, zeros_have_signs=False)
+@case(*products_of_experts("grouped_mm_fallback"), ulps=8, zeros_have_signs=False)
 def of_experts(draw, op):
     return Call(_experts(draw))
 
 
-@case(product_of_experts("grouped_mm_fallback_backward"), ulps=8, zeros_have_signs=False)
+@case(*products_of_experts("grouped_mm_fallback_backward"), ulps=8, zeros_have_signs=False)
 def of_gradients_of_experts(draw, op):
     x, weight, ends = _experts(draw)
     return Call((x, weight, ends, draw(tensors(torch.float32, (len(x), weight.shape[2]), MODERATE))))
