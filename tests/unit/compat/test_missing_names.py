@@ -31,7 +31,6 @@ NEEDED_TO_TRAIN = {
     "get_parameter_names": "which parameters decay",
     "has_length": "whether data has a length",
     "is_optimizer_factory": "how an optimizer is made",
-    "nested_detach": "what an evaluation keeps",
     "speed_metrics": "how fast a run is",
     "unwrap_peft_model": "the model below adapters",
 }
