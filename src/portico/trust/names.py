@@ -94,6 +94,8 @@ def resolved(path: str) -> Any:
         if found is None:
             refuse_in_folder(path, "imported and called")
         return found
+    if "" in path.split("."):  # `import_module` raises a TypeError for a relative name
+        raise ValueError("a relative name, or one with an empty part")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
