@@ -43,8 +43,8 @@ This page is generated from the classes that the files name: `python docs/refere
 _COMMANDS_HEAD = """\
 # Commands
 
-`pip install portico` brings the command `portico`; `python -m portico` is the same. `portico-train`, `portico-report`
-and `portico-sweep` are older names of three of its sub-commands.
+[Installing portico](../getting_started.md) brings the command `portico`; `python -m portico` is the same.
+`portico-train`, `portico-report` and `portico-sweep` are older names of three of its sub-commands.
 
 This page is generated from the commands themselves: `python docs/reference_pages.py`.
 """

@@ -135,6 +135,9 @@ class CommandLauncher(Launcher, ABC):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         except BaseException:
             self.end(self.running)
+            for one in self.running:
+                one.job.read_outcome(None)
+                one.job.write()
             raise
         for one in ended:
             one.result()

@@ -293,6 +293,15 @@ class OptunaSweeper(Sweeper):
         if starts_one_by_one:
             self.launcher.num_expected, self.launcher.num_at_once = self.n_trials, self.n_jobs
         running: dict[Any, Any] = {}  # the trials by the jobs that our launchers started
+        try:
+            self._keep_running(running, starts_one_by_one)
+        except BaseException:
+            for job in self.jobs.values():
+                job.read_outcome(None)
+                job.write()
+            raise
+
+    def _keep_running(self, running: dict[Any, Any], starts_one_by_one: bool) -> None:
         while True:
             trials: list[Any] = []
             while len(running) + len(trials) < self.n_jobs and (trial := self._next_trial()) is not None:

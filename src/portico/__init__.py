@@ -4,7 +4,7 @@ from portico.imports import lazy_exports, register_with_lightning
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__, neighbour="transformers")
 
 register_with_lightning(
     accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator", "ort": "portico.ort.accelerator:ORTAccelerator"},

@@ -1,3 +1,44 @@
+from transformers import Adafactor as Adafactor
+from transformers import DataCollator as DataCollator
+from transformers import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
+from transformers import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
+from transformers import DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling
+from transformers import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+from transformers import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+from transformers import DataCollatorWithFlattening as DataCollatorWithFlattening
+from transformers import DataCollatorWithPadding as DataCollatorWithPadding
+from transformers import DefaultDataCollator as DefaultDataCollator
+from transformers import DefaultFlowCallback as DefaultFlowCallback
+from transformers import EarlyStoppingCallback as EarlyStoppingCallback
+from transformers import EvalPrediction as EvalPrediction
+from transformers import IntervalStrategy as IntervalStrategy
+from transformers import PrinterCallback as PrinterCallback
+from transformers import ProgressCallback as ProgressCallback
+from transformers import SchedulerType as SchedulerType
+from transformers import TrainerCallback as TrainerCallback
+from transformers import TrainerControl as TrainerControl
+from transformers import TrainerState as TrainerState
+from transformers import default_data_collator as default_data_collator
+from transformers import enable_full_determinism as enable_full_determinism
+from transformers import get_constant_schedule as get_constant_schedule
+from transformers import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
+from transformers import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
+from transformers import (
+    get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
+)
+from transformers import get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup
+from transformers import (
+    get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
+)
+from transformers import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
+from transformers import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
+from transformers import get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup
+from transformers import get_scheduler as get_scheduler
+from transformers import get_wsd_schedule as get_wsd_schedule
+from transformers import set_seed as set_seed
+from transformers import torch_distributed_zero_first as torch_distributed_zero_first
+from transformers.optimization import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
+
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
 from portico.cli.composition import compose as compose

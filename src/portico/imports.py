@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,23 +23,59 @@ def named(module: str, name: str) -> Any:
 # ---- Exports of a package ----
 
 
-def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_exports(
+    package: str, file: str, *, neighbour: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package, read from the stub next to its ``__init__``.
 
     Type checkers read the stub, so each name is written once. Scientific Python's lazy_loader does the same, but its
-    ``AttributeError`` does not list the names that exist.
+    ``AttributeError`` does not list the names that exist. ``neighbour`` is a library whose other public names users
+    also look for in the package: the error says where to import them from.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = sorted(homes)
+    if neighbour is not None:
+        sys.meta_path.append(_NeighbourFinder(package, neighbour))
 
     def get(name: str) -> object:
         if name not in homes:
+            # `from package import module` asks for the attribute before it imports the module.
+            is_module = PathFinder.find_spec(f"{package}.{name}", [str(Path(file).parent)]) is not None
+            if neighbour is not None and not is_module and _is_public(neighbour, name):
+                raise AttributeError(_sentence_on_neighbour(package, neighbour, name))
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
         with naming_the_extra(f"`{package}.{name}`"):
             return named(str(homes[name]), name)
 
     return get, lambda: names, names
+
+
+class _NeighbourFinder(importlib.abc.MetaPathFinder):
+    """Explains ``from package import name`` for a public name of the neighbour, after all finders have failed.
+
+    That statement replaces the ``AttributeError`` of the package with "cannot import name", but first looks for a
+    submodule of this name.
+    """
+
+    def __init__(self, package: str, neighbour: str) -> None:
+        self.package, self.neighbour = package, neighbour
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        if package == self.package and _is_public(self.neighbour, name):
+            raise ImportError(_sentence_on_neighbour(package, self.neighbour, name), name=fullname)
+        return None
+
+
+def _is_public(library: str, name: str) -> bool:
+    return not name.startswith("_") and name in dir(import_module(library))
+
+
+def _sentence_on_neighbour(package: str, neighbour: str, name: str) -> str:
+    return f"`{name}` is a name of {neighbour}, not of {package}; use `from {neighbour} import {name}`."
 
 
 # ---- Actions after an import ----

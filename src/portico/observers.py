@@ -94,6 +94,9 @@ def _forget(observer: Observer) -> None:
 
 # ---- Options of every trainer ----
 
+RUN_VARIABLE = "PORTICO_RUN"
+"""Processes that ``portico run`` starts find their options in this environment variable."""
+
 
 @dataclass(frozen=True)
 class RunOptions:

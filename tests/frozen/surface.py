@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
+import transformers
 from omegaconf import OmegaConf
 
 from portico.cli import compose
@@ -40,7 +41,9 @@ def _lines_of_package(package: str) -> Iterator[str]:
     module = importlib.import_module(package)
     for name in sorted(module.__all__):
         thing = getattr(module, name)
-        if inspect.isclass(thing):
+        if thing is getattr(transformers, name, None):
+            yield f"{package}.{name} of transformers"
+        elif inspect.isclass(thing):
             # Pythons differ in the signature that they give an enum.
             shown = f"[{', '.join(thing.__members__)}]" if issubclass(thing, Enum) else _parameters(thing)
             yield f"{package}.{name}{shown}"

@@ -37,3 +37,10 @@ def test_other_missing_modules_keep_their_errors(room):
         LazyClass("room_of_onnx:Thing")()
     with pytest.raises(InputError, match=r"cannot be imported \(No module named 'no_such_package'\)"):
         import_target("trainer._target_", "room_of_onnx.Thing")
+
+
+@pytest.mark.parametrize("path", [".garden.Model", "..Model", "./garden.Model", "garden..Model", "garden.Model."])
+def test_relative_names_are_refused(path):
+    reason = r"cannot be imported \(invalid format: .*\); set it to"
+    with pytest.raises(InputError, match=reason):
+        import_target("model._target_", path)

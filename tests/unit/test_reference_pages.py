@@ -46,5 +46,11 @@ def test_every_public_name_is_on_a_page(facade):
     pages = "".join(page.read_text(encoding="utf-8") for page in FOLDER.glob("*.md"))
     shown = set(re.findall(r"^::: (\S+)", pages, re.MULTILINE))
     shown |= {home for one in FACADES for name, home in homes(one).items() if f"{one}.{name}" in shown}
-    missing = [name for name, home in homes(facade).items() if home not in shown]
+    # Names of transformers are documented there; a table lists them.
+    listed = re.findall(r"`(\w+)`", (FOLDER / "trainers.md").read_text("utf-8"))
+    missing = [
+        name
+        for name, home in homes(facade).items()
+        if home not in shown and not (home.startswith("transformers.") and name in listed)
+    ]
     assert missing == [], f"no page of docs/reference shows these names of {facade}"

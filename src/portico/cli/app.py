@@ -18,7 +18,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.syntax import Syntax
 
 from portico.cli import option_parser
@@ -50,6 +49,7 @@ from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
+from portico.report.terminal import plain_console
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,9 @@ def main() -> None:
             )
     if sweep.failed:  # a sweeper may have continued after a failure
         numbers = ", ".join(map(str, sorted(sweep.failed)))
-        _exit(f"These jobs of the sweep failed: {numbers}. Their errors are above; the others have run.")
+        _exit(
+            f"These jobs of the sweep failed: {numbers}. Their errors are above or in sweep.json; the others have run."
+        )
 
 
 def _about_option(option: str) -> str:
@@ -176,7 +178,7 @@ def _trained(
         claim(folder, settings)
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
     if is_first_process() and settings["print_config"]:
-        Console().print(Syntax(yaml, "yaml", background_color="default"))
+        plain_console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
         experiment = experiment_of(continued or settings, str(folder))
         for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():

@@ -34,6 +34,9 @@ _PACKAGES_OF_LOGGERS = {"CometLogger": "comet_ml", "MLFlowLogger": "mlflow", "Wa
 _OPTIONAL_GROUP = re.compile(r"^\+(?=(debug|launcher|speed|sweep)=)")
 # Groups that are switched off: those whose default is null, and those that have a file for it.
 _NOT_CHOSEN = re.compile(r"^(debug|launcher|speed|sweep)=null$")
+# A quoted string, or what stands between separators.
+_PART_OF_VALUE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,()\[\]'"]+""")
+_ONLY_IN_QUOTES = re.compile(r"[^\x00-\x7f]|[;#!&<>^`~]")
 _CHOSEN_NONE = re.compile(r"^(callbacks|logger)=null$")
 # What an evaluation takes from the run whose model it loads.
 _GROUPS_OF_RUNS = ("preprocess", "postprocess", "metric")
@@ -81,13 +84,34 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     An experiment needs a plus sign; groups of the defaults list take none. Hydra does not take null for a group, so
     ``debug=null`` becomes ``~debug``, and ``logger=null`` becomes ``logger=none``. The files of ``debug`` for one
     experiment are in a folder named after it.
+    Letters beyond ASCII are quoted.
     """
-    found = [_OPTIONAL_GROUP.sub("", one) for one in arguments]
+    found = [_OPTIONAL_GROUP.sub("", _quote_letters(one)) for one in arguments]
     found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
     found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
     name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
     own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
     return [f"debug={name}/{one[6:]}" if one.startswith("debug=") and one[6:] in own else one for one in found]
+
+
+def _quote_letters(argument: str) -> str:
+    """Quote the parts of a value that have letters beyond ASCII, which Hydra's grammar reads only in quotes.
+
+    Hydra drops the quotes inside of ``choice(a,b)``, so that the job could not read the value: ``a,b`` means the same.
+    """
+    key, equals, value = argument.partition("=")
+    if key.startswith("-") or not equals or "{" in value:  # an option, or keys and interpolations
+        return argument
+    quoted = value if value.isascii() else _PART_OF_VALUE.sub(_quote_part, value)
+    chosen = re.fullmatch(r"choice\((.*)\)", quoted, re.DOTALL)
+    return f"{key}={chosen[1] if chosen and _ONLY_IN_QUOTES.search(quoted) else quoted}"
+
+
+def _quote_part(found: re.Match[str]) -> str:
+    text = found[0]
+    if text.isascii() or text[0] in "'\"":
+        return text
+    return "'{}'".format(re.sub(r"\\(.)", r"\1", text.strip()))
 
 
 def known_names(overrides: Sequence[str]) -> Collection[str]:

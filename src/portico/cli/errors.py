@@ -99,6 +99,11 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
                 "between the values."
             )
         reason = _one_line(error).split(" See https://")[0]
+        if not error.override.isascii():
+            return (
+                f"Cannot read '{error.override}' ({reason}). Letters beyond ASCII are read only in quotes, and not "
+                "inside of shuffle(), sort() or tag(); write key='value', or key='first','second' for a sweep."
+            )
         return (
             f"Cannot read '{error.override}' ({reason}). Write key=value, and quote a value that holds spaces, "
             "commas, brackets or an equals sign: 'key=\"some value\"'."

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateMonitor, RichModelSummary, RichProgressBar
-from rich.console import Console
 from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
@@ -44,6 +43,7 @@ from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs
 from portico.report.page import duration
+from portico.report.terminal import plain_console
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
@@ -318,7 +318,7 @@ def print_scores(
     if len(scores) > _MOST_SCORES:
         table.add_row(f"{len(scores) - _MOST_SCORES} more in all_results.json", "")
     table.add_row("Time of the whole run", duration(seconds))
-    console = Console()
+    console = plain_console()
     console.print(table)
     for what, path in files.items():
         # Long paths must stay whole, so that they can be clicked and copied.

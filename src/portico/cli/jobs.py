@@ -178,6 +178,10 @@ class SweepJob:
             self.error = f"{type(error).__name__}: {error}"
             self.started = self.started or begun
             raise
+        except BaseException:  # an interrupt, or an exit
+            if self.status == RUNNING:
+                self.stop("it was interrupted")
+            raise
         finally:
             if self.status not in (FINISHED, PRUNED) or self.started >= begun:  # else it had ended before
                 self.seconds = before + time.time() - begun
@@ -195,6 +199,11 @@ class SweepJob:
         if self.status in (FAILED, KILLED):
             raise JobEndedError(str(self.error))
 
+    def stop(self, ending: str) -> None:
+        """Note that the job neither finished nor failed; ``ending`` says what ended it."""
+        self.status = KILLED
+        self.error = f"{ending}; the same command over the same folder resumes it"
+
     def read_outcome(self, code: int | None) -> None:
         """Read what the process of the job recorded; ``code`` is its exit code, None if unknown."""
         recorded, before = SweepJob.read(self.folder), self.seconds
@@ -202,8 +211,7 @@ class SweepJob:
             self.__dict__.update(recorded.__dict__)
         if self.status == RUNNING:
             ending = "its process was killed" if code is None or code < 0 else f"its process ended with code {code}"
-            self.status = KILLED
-            self.error = f"{ending}; the same command over the same folder resumes it"
+            self.stop(ending)
             if code is not None and self.started:
                 self.seconds = before + time.time() - self.started
 

@@ -19,7 +19,6 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
@@ -38,6 +37,7 @@ from portico.cli.jobs import (
 from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
+from portico.report.terminal import plain_console
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -52,11 +52,11 @@ def report_sweep(folder: Path) -> dict[str, Any]:
     summary = summary_of(folder, read_jobs(folder))
     write_whole(folder / SWEEP_FILE, json.dumps(summary, indent=1))
     write_whole(folder / SWEEP_PAGE, sweep_page(summary))
-    console = Console()
+    console = plain_console()
     console.print(_table(summary))
     # Long paths must stay whole, so that they can be clicked and copied.
     for line in (sweep_results(summary), f"Report of the sweep: {folder / SWEEP_PAGE}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, highlight=False)
     return summary
 
 
@@ -359,8 +359,9 @@ def reported_sweep() -> Iterator[_OwnSweep]:
         signal.signal(signal.SIGTERM, handler)
         if own.folder is not None and is_first_process() and any(own.folder.rglob(JOB_FILE)):
             report_sweep(own.folder)
+            # A repeated search does not run its failed trials again; a repeated grid does.
             own.failed |= {
                 job.number
                 for job in read_jobs(own.folder)
-                if job.status in (FAILED, KILLED) and job.started >= own.started
+                if job.status in (FAILED, KILLED) and (job.started >= own.started or job.trial is not None)
             }

@@ -17,7 +17,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.imports import named, when_imported
-from portico.observers import RunOptions, options, set_options
+from portico.observers import RUN_VARIABLE, RunOptions, options, set_options
 
 REPLACED = {
     "Trainer": ("transformers.trainer", "portico.trainer"),
@@ -27,8 +27,6 @@ REPLACED = {
     "HfArgumentParser": ("transformers.hf_argparser", "portico.deprecated"),
 }
 """The module that defines each class in transformers, and the one here."""
-VARIABLE = "PORTICO_RUN"
-"""Processes that a run starts find its options in this environment variable."""
 # What must be complete before names are replaced: each imports another of them, and may ask for a name too early.
 _PACKAGES = ("portico", "transformers", "lightning", "torchmetrics", "accelerate", "peft", "datasets")
 # The modules after whose import there is a package object to watch: `processing_utils` of transformers 5.23 imports
@@ -72,7 +70,7 @@ def uninstall() -> None:
     _set_names(_originals)
     _originals.clear()
     set_options(RunOptions())
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(RUN_VARIABLE, None)
     _is_on_demand = False
     for package in _packages():
         vars(package).pop("__getattr__", None)
@@ -82,7 +80,7 @@ def install_on_demand(**given: object) -> None:
     """Call :func:`install` when one of the names is first asked for, here and in the processes started from here."""
     global _is_on_demand
     _set_options(given)
-    os.environ[VARIABLE] = json.dumps(options().given)
+    os.environ[RUN_VARIABLE] = json.dumps(options().given)
     if not (_is_on_demand or _originals):
         _is_on_demand = True
         for module in _MAKES_THE_PACKAGE:

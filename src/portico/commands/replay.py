@@ -9,8 +9,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from portico.commands.install import install_on_demand
 from portico.commands.run import add_run_options
 from portico.commands.script import Script, add_module_option, pass_on
@@ -18,6 +16,7 @@ from portico.errors import InputError, command
 from portico.imports import when_imported
 from portico.observers import RunOptions, observe
 from portico.report.page import check_writable, write_text
+from portico.report.terminal import plain_console
 
 if TYPE_CHECKING:
     from portico.commands.replayed_step import OpenStep, Replay
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError("The options of `portico run` are for scripts; a folder is replayed as its config.yaml says.")
     step = _replayed(script, given.step, options, trusts_config=given.trust_config)
     if step.is_first_process:
-        step.show(Console(soft_wrap=True, highlight=False))
+        step.show(plain_console(soft_wrap=True, highlight=False))
         if given.report is not None:
             write_text(given.report, step.page())
     raise SystemExit(0 if step.is_confirmed is not False else 1)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 from torch import distributed, nn
 from torch.utils.data import DataLoader
@@ -128,12 +127,13 @@ class OpenStep:
         ]
 
     def show(self, console: Console) -> None:
-        console.print(f"Step {self.number}. {self.lead}", markup=False)
+        """Print the step; the console must not read markup, which examples may look like."""
+        console.print(f"Step {self.number}. {self.lead}")
         for name, value in self.facts:
-            console.print(f"  {name}: {value}", markup=False)
+            console.print(f"  {name}: {value}")
         examples = Table("index", "loss", "share", "example")
         for row in self.example_rows:
-            examples.add_row(*row[:3], escape(row[3][:_MOST_SHOWN]))
+            examples.add_row(*row[:3], row[3][:_MOST_SHOWN])
         layers = Table(Column("layer", overflow="fold"), "gradient norm", "update norm", "update / weights")
         for row in self.layer_rows:
             layers.add_row(*row)

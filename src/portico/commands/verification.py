@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Self
 
 from markupsafe import Markup
-from rich.console import Console
 from rich.table import Table
 
 from portico.commands.comparison import (
@@ -39,6 +38,7 @@ from portico.commands.script import Script
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
 from portico.report.page import Section, html_table, panels, render_page, write_text
+from portico.report.terminal import plain_console
 
 # Relative difference of losses up to which a run counts as the same, by what is changed.
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
@@ -93,7 +93,7 @@ class Verification:
         self._script = script
         self._folder = folder
         self._steps = steps
-        self._console = Console(soft_wrap=True, highlight=False)
+        self._console = plain_console(soft_wrap=True, highlight=False)
         self._started: list[_RunningScript] = []
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class Verification:
         if changing:
             self._console.print("Not reproducible at all, in two runs under transformers:")
             for row in changing.values():
-                self._console.print(f"  {replace(row, tensor='')}", markup=False)
+                self._console.print(f"  {replace(row, tensor='')}")
         return again
 
     def _causes(
@@ -242,9 +242,9 @@ class Verification:
         for name, *counts in _counts(first, second):
             table.add_row(name, *map(str, counts))
         self._console.print(table)
-        self._console.print(sentence, markup=False)
+        self._console.print(sentence)
         for number, cause in enumerate(causes):
-            self._console.print(f"{'Also: ' if number else 'Likeliest cause: '}{cause}.", markup=False)
+            self._console.print(f"{'Also: ' if number else 'Likeliest cause: '}{cause}.")
 
     def _print_growth(self, against: str, growth: Growth) -> str:
         table = Table("steps", "largest relative difference of the loss", f"of the tolerance, {growth.tolerance:g}")

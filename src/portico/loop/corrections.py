@@ -7,6 +7,7 @@ asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which detects whether a lo
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from portico.distributed.sharding import IterableDatasetShard
 from portico.errors import InputRuntimeError
 from portico.loop.outputs import count_labels
 from portico.loop.plan import ResumePoint
+from portico.observers import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Loader, Nested, NumItems
@@ -91,7 +93,9 @@ class Corrections:
     def warn(self, name: str, message: str, advice: str = "") -> None:
         """Warn once, from the first process, about a deviation that is not corrected."""
         if name not in self._names | self._warned and self._trainer.args.process_index == 0:
-            logger.warning(f"{message}; {advice}set `corrections=['{name}']`.")
+            # Under `portico run` the script stays as it is.
+            option = f", or give `--corrections {name}` to `portico run`" if RUN_VARIABLE in os.environ else ""
+            logger.warning(f"{message}; {advice}set `corrections=['{name}']`{option}.")
         self._warned.add(name)
 
     # The loss of a batch

@@ -94,6 +94,8 @@ def resolved(path: str) -> Any:
         if found is None:
             refuse_in_folder(path, "imported and called")
         return found
+    if "" in path.split("."):
+        return resolve_name(path)  # raises a ValueError; for a relative name `import_module` raises a TypeError
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:

@@ -121,7 +121,7 @@ def test_failed_jobs_leave_the_others_of_a_sweep_running(train, capsys, tmp_path
     assert "RuntimeError: a defect" in shown
     assert "args.seed=x paths.sweep_dir=grid) failed: `args.seed=x` " in shown
     assert shown.splitlines()[-1] == (
-        "error: These jobs of the sweep failed: 1, 2. Their errors are above; the others have run."
+        "error: These jobs of the sweep failed: 1, 2. Their errors are above or in sweep.json; the others have run."
     )
     finished = [path.parent.name for path in sorted((tmp_path / "grid").glob("*/all_results.json"))]
     assert finished[0] == "0"
@@ -272,6 +272,35 @@ def test_run_interrupted_without_a_checkpoint_leaves_nothing(train, capsys, tmp_
 def test_interrupt_ends_a_sweep(train, capsys, tmp_path):
     assert train(f"args.seed={fake_experiment.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
     assert not (tmp_path / "grid/1").exists()
+    (job,) = json.loads((tmp_path / "grid/sweep.json").read_text())["jobs"]
+    assert job["status"] == "killed"
+    assert job["error"] == "it was interrupted; the same command over the same folder resumes it"
+    assert "running" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ("[/data/left],[/data/right]", ["[/data/left]", "[/data/right]"]),
+        ("[none],[bold]", ["[none]", "[bold]"]),
+        ("choice('caf\u00e9','b c')", ["'caf\u00e9'", "'b c'"]),
+        ("caf\u00e9,th\u00e9", ["'caf\u00e9'", "'th\u00e9'"]),
+        ("['a b'],[/\u00e9/x,c]", ["['a b']", "['/\u00e9/x',c]"]),
+    ],
+)
+def test_table_of_a_sweep_shows_any_value(train, capsys, tmp_path, values, shown):
+    assert train(f"tags={values}", "paths.sweep_dir='grid-[v2]'", "print_config=false", "-m") == 0
+    table = capsys.readouterr().out.rpartition("Sweep ")[2]
+    assert table.startswith("grid-[v2]")
+    for value in shown:
+        assert value in table
+    jobs = json.loads((tmp_path / "grid-[v2]/sweep.json").read_text())["jobs"]
+    assert [job["values"]["tags"] for job in jobs] == shown
+
+
+def test_letters_inside_a_shuffled_choice_are_explained(train, capsys):
+    code = train("name=shuffle('caf\u00e9','b')", "-m")
+    assert_refused(capsys, code, "Letters beyond ASCII are read only in quotes, and not inside of shuffle()")
 
 
 @pytest.mark.parametrize("folder", ["file", "file/below"])

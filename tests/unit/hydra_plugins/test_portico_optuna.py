@@ -115,6 +115,11 @@ def test_failed_and_diverged_trials_do_not_end_the_search(search, found, tmp_pat
     }
     (failed,) = (str(job["number"]) for job in found() if job["status"] == "failed")
     assert f"These jobs of the sweep failed: {failed}." in capsys.readouterr().err
+    # Nothing is left to run, and the failed trial is still one.
+    assert (
+        search("hydra/sweeper/sampler=grid", seeds, "hydra.sweeper.n_trials=9", values="args.learning_rate=1e-3") == 1
+    )
+    assert f"These jobs of the sweep failed: {failed}." in capsys.readouterr().err
 
 
 def test_too_many_failures_end_the_search(search, found):
@@ -299,7 +304,7 @@ def test_stopped_search_resumes_its_trials_and_keeps_the_finished(search, found,
     assert search(*command, seeds, values="args.learning_rate=1e-3") == 130
     states = dict(zip(found("number"), found("status"), strict=True))
     interrupted = max(states)
-    assert states.pop(interrupted) == "running"
+    assert states.pop(interrupted) == "killed"
     assert set(states.values()) <= {"finished"}
     assert search(*command, seeds, values="args.learning_rate=1e-3") == 0
     assert found("status") == ["finished"] * 3

@@ -148,6 +148,13 @@ def test_mean_that_is_added_up_warns_once(name, trainer_class, parts, tmp_path, 
     ]
 
 
+def test_a_script_under_portico_run_is_told_the_option(tmp_path, warnings_of, monkeypatch):
+    monkeypatch.setenv("PORTICO_RUN", "{}")
+    bert_trainer(tmp_path, portico.Trainer, {"compute_loss_func": mean_loss}).train()
+    (warning,) = warnings_of()
+    assert warning.endswith("set `corrections=['loss_scale']`, or give `--corrections loss_scale` to `portico run`.")
+
+
 def sum_over_count(outputs, labels, num_items_in_batch):
     return nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
 
