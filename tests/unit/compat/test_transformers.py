@@ -62,7 +62,7 @@ def test_name_is_found(name):
 
 
 def test_lowest_version_is_the_bound():
-    requirements = tomllib.loads((SOURCE.parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"transformers>={hf_compat.LOWEST_VERSION},<6" in requirements["dependencies"]
 
 
