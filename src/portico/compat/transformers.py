@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from transformers.modelcard import TrainingSummary
     from transformers.modeling_outputs import (
         BaseModelOutput,
-        BaseModelOutputWithPast,
         QuestionAnsweringModelOutput,
         Seq2SeqLMOutput,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import transformers.trainer_utils
 
+from portico.compat import releases
 from portico.compat import transformers as hf_compat
 from portico.compat.releases import SINCE, is_before
 from portico.errors import MissingPackageError
@@ -61,7 +62,7 @@ def test_name_is_found(name):
 
 
 def test_lowest_version_is_the_bound():
-    requirements = tomllib.loads((SOURCE.parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"transformers>={hf_compat.LOWEST_VERSION},<6" in requirements["dependencies"]
 
 
@@ -114,7 +115,9 @@ def test_missing_name_may_be_named(missing):
 
 
 def test_name_of_a_newer_release_says_its_release(monkeypatch):
-    monkeypatch.setattr(transformers, "__version__", "5.3.0")
+    # A script's module may be another object, since transformers replaces it.
+    monkeypatch.setattr(releases.transformers, "__version__", "5.3.0")
+    monkeypatch.setattr(hf_compat.transformers, "__version__", "5.3.0")
     monkeypatch.setattr(hf_compat, "import_module", lambda module: object())
     with pytest.raises(
         MissingPackageError,
