@@ -424,6 +424,8 @@ class Trainer:
             config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
+        if hasattr(self.data_collator, "collate_batch"):  # of transformers 2, which its constructor refuses
+            check_collator(self.data_collator)
         evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
         check_metrics(self, evaluates=evaluates or self.args.batch_eval_metrics)
         check_parts(

@@ -56,7 +56,8 @@ def test_pages_name_the_pythons_of_the_classifiers():
     for page in ("README.md", "docs/getting_started.md"):
         assert sentence in (ROOT / page).read_text(encoding="utf-8"), page
     newest = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
-    assert f"python: [{', '.join(map(json.dumps, named))}]" in newest
+    # Newer Pythons are tried as far as there are packages for them.
+    assert f"python: [{', '.join(map(json.dumps, named))}" in newest
 
 
 def test_files_that_contributing_names_exist():

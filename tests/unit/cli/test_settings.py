@@ -61,9 +61,10 @@ def test_a_refused_value_is_named_with_what_is_allowed(rule, words):
 def test_training_arguments_have_the_rules_of_their_annotations():
     rules = argument_rules()
     assert rules["max_steps"] == Rule((int,))
-    assert rules["learning_rate"] == Rule((float,), least=0, is_finite=True)
+    assert rules["learning_rate"] == Rule((float,), least=0)
+    assert rules["warmup_steps"] == Rule((float,), least=0, is_finite=True)
     assert rules["max_grad_norm"].allows(math.inf)
-    assert rules["save_total_limit"] == Rule((int, type(None)))
+    assert rules["save_total_limit"] == Rule((float, type(None)))
     assert rules["bf16"] == Rule((bool,))
     assert rules["eval_strategy"] == Rule((), choices=("no", "steps", "epoch"))
     assert rules["report_to"] == Rule((type(None), str, list))
