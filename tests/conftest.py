@@ -7,28 +7,39 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
-from lightning.fabric.utilities import registry
-from transformers.utils import logging as transformers_logging
 
-from portico.cli import main
+from portico.imports import when_imported
 
-# The models of the tests are so small that a second thread only slows them down; the same holds in processes and
-# notebooks that tests start.
-torch.set_num_threads(1)
+# Nothing large is imported here: torch, Lightning and transformers take seconds, and many tests need none of them.
+
+# The models of the tests are so small that a second thread only slows them down. Torch reads this when it is imported,
+# here and in the processes and notebooks that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Each test compiles its own graphs.
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
-# Lightning reads the metadata of every installed package for each `lightning.Trainer`: half of the time of a toy run.
-registry.entry_points = functools.cache(registry.entry_points)
-# Runs log to the logger of transformers, which does not propagate to pytest's handler by default.
-transformers_logging.enable_propagation()
 
 
-# The same cases in every run; HYPOTHESIS_PROFILE=default searches for new ones.
-settings.register_profile("repeatable", derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+def cache_entry_points():
+    """Let Lightning read the metadata of all packages once: each ``lightning.Trainer`` does, half of a toy run."""
+    registry = sys.modules["lightning.fabric.utilities.registry"]
+    registry.entry_points = functools.cache(registry.entry_points)
+
+
+def propagate_logs():
+    """Let pytest see what runs log to the logger of transformers."""
+    sys.modules["transformers.utils.logging"].enable_propagation()
+
+
+def repeat_cases():
+    """Test the same generated cases in every run; HYPOTHESIS_PROFILE=default searches for new ones."""
+    settings = sys.modules["hypothesis"].settings
+    settings.register_profile("repeatable", derandomize=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+when_imported("lightning.fabric.utilities.registry", cache_entry_points)
+when_imported("transformers.utils.logging", propagate_logs)
+when_imported("hypothesis", repeat_cases)
 
 # The files that take longest, in this order. Processes of pytest-xdist start with them, so that all end together.
 SLOWEST = [
@@ -96,10 +107,13 @@ def pytest_runtest_setup(item):
 @pytest.fixture(autouse=True)
 def log_levels():
     """Restore the log levels of both libraries, which a trainer sets."""
-    level, verbosity = logging.getLogger("portico").level, transformers_logging.get_verbosity()
+    level = logging.getLogger("portico").level
+    of_transformers = sys.modules.get("transformers.utils.logging")
+    verbosity = of_transformers and of_transformers.get_verbosity()
     yield
     logging.getLogger("portico").setLevel(level)
-    transformers_logging.set_verbosity(verbosity)
+    if of_transformers:
+        of_transformers.set_verbosity(verbosity)
 
 
 @pytest.fixture
@@ -119,6 +133,7 @@ def kept_logging(monkeypatch):
 @pytest.fixture
 def command_line(monkeypatch, kept_logging):
     """Return a function that runs ``train.py`` with arguments in this process, and returns its exit code."""
+    from portico.cli import main
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
