@@ -12,6 +12,7 @@ from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 import portico
 
@@ -61,12 +62,34 @@ def test_pages_name_the_pythons_of_the_classifiers():
 
 
 def test_files_that_contributing_names_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs/contributing").glob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     paths = {path for path in re.findall(r"`([\w./-]+/[\w./-]*)`", text) if "<" not in path}
     places = (ROOT, ROOT / "src", ROOT / "src/portico", ROOT / "src/portico/mrc", ROOT / "tests")
     made = {"dist/", "ort/", "ipu/"}
     assert len(paths) > 30
     assert sorted(path for path in paths - made if not any((one / path).exists() for one in places)) == []
+
+
+def test_workflows_run_the_test_command():
+    names = [json.dumps(one.rpartition(" ")[2]) for one in SETTINGS["project"]["classifiers"] if "Python :: 3." in one]
+    for file in sorted((ROOT / ".github/workflows").glob("*.yml")):
+        workflow = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert {"name", "permissions", "jobs"} <= set(workflow), file.name
+        assert all("timeout-minutes" in job or "needs" in job for job in workflow["jobs"].values()), file.name
+    for name, job in (("tests.yml", "checks"), ("release.yml", "build")):
+        text = (ROOT / ".github/workflows" / name).read_text(encoding="utf-8")
+        steps = yaml.safe_load(text)["jobs"][job]["steps"]
+        assert ".ci/run" in [step.get("run") for step in steps], name
+    tests = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    assert f"python: [{', '.join(names)}]" in tests
+
+
+def test_contributing_is_short_and_links_to_every_recipe():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1500
+    recipes = {f"docs/contributing/{page.name}" for page in (ROOT / "docs/contributing").glob("*.md")}
+    assert {path for path in re.findall(r"\]\((docs/contributing/[^)]+)\)", text)} == recipes
 
 
 @pytest.mark.slow
