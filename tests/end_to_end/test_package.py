@@ -89,7 +89,7 @@ def test_contributing_is_short_and_links_to_every_recipe():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 1500
     recipes = {f"docs/contributing/{page.name}" for page in (ROOT / "docs/contributing").glob("*.md")}
-    assert {path for path in re.findall(r"\]\((docs/contributing/[^)]+)\)", text)} == recipes
+    assert set(re.findall(r"\]\((docs/contributing/[^)]+)\)", text)) == recipes
 
 
 @pytest.mark.slow
