@@ -177,7 +177,8 @@ def _trained(
     if is_first_process() and continued is None:
         claim(folder, settings)
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
-    if is_first_process() and settings["print_config"]:
+    # Jobs differ by the overrides that Hydra logs; each folder has its whole configuration.
+    if is_first_process() and settings["print_config"] and (job is None or job.number == 0):
         plain_console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
         experiment = experiment_of(continued or settings, str(folder))

@@ -35,6 +35,8 @@ RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "fa
 
 # The one sweeper that gives the same values in every process; others draw.
 GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+# The one sweeper of which several processes may work in one folder: they share a study.
+OPTUNA_SWEEPER = "hydra_plugins.portico_optuna.OptunaSweeper"
 _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 # Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
