@@ -84,7 +84,7 @@ def shortened(command):
     return " ".join([plain, *added])
 
 
-# What the pages say that the reader has: a model of three classes, and data of its inputs. Guides define what they use.
+# What the pages say that the reader has: a model of three classes, and data of its inputs. Guides define it.
 @pytest.fixture
 def names(page):
     if page in GUIDES:

@@ -131,8 +131,9 @@ class TrainingWatch(Observer):
         steps = steps_of_checkpoints(Path(self._output_dir))
         if not steps:
             return "Interrupted before the first checkpoint; the same command starts over."
+        last = max(steps, key=lambda folder: steps[folder])
         return (
-            f"Interrupted; the last checkpoint is '{max(steps, key=lambda folder: steps[folder])}'. Continue from it with "
+            f"Interrupted; the last checkpoint is '{last}'. Continue from it with "
             "`trainer.train(resume_from_checkpoint=True)` in the script."
         )
 

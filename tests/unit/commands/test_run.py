@@ -78,7 +78,7 @@ from models import Line, Points, toy_arguments
 
 class Interrupt(transformers.TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 7:
+        if state.global_step == 3:
             raise KeyboardInterrupt
 
 if __name__ == "__main__":
@@ -102,7 +102,7 @@ def test_interrupt_ends_with_a_sentence_about_the_last_checkpoint(options, folde
     assert "Traceback" not in ended.stderr
     assert ended.stderr.count("Interrupted") == 1
     assert ended.stderr.splitlines()[-1] == (
-        "error: Interrupted; the last checkpoint is 'out/checkpoint-6'. Continue from it with "
+        "error: Interrupted; the last checkpoint is 'out/checkpoint-2'. Continue from it with "
         "`trainer.train(resume_from_checkpoint=True)` in the script."
     )
 

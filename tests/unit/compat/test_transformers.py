@@ -150,10 +150,12 @@ def test_what_portico_says_is_not_printed_as_of_transformers(monkeypatch, tmp_pa
 
 def test_records_of_warning_once_name_the_module_that_warns():
     calls = [
-        (path.name, call)
+        (f"{path.name}:{call.lineno}", call)
         for path in SOURCE.parent.parent.rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "warning_once"
     ]
     assert calls
-    assert [(name, call.lineno) for name, call in calls if "stacklevel" not in {one.arg for one in call.keywords}] == []
+    assert [
+        (name, call.lineno) for name, call in calls if "stacklevel" not in {one.arg for one in call.keywords}
+    ] == []
