@@ -114,7 +114,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         """Return the hidden states of each question's passages one after another, ``float [B, N * L, H]``."""
         num_questions, _, length = input_ids_BNL.shape
         mask = None if attention_mask_BNL is None else attention_mask_BNL.reshape(-1, length)
-        encoded = self.get_encoder()(input_ids_BNL.reshape(-1, length), attention_mask=mask, return_dict=True)
+        encoded = self.get_encoder()(input_ids=input_ids_BNL.reshape(-1, length), attention_mask=mask)
         hidden = encoded.last_hidden_state
         return BaseModelOutput(last_hidden_state=hidden.reshape(num_questions, -1, hidden.shape[-1]))
 
