@@ -42,13 +42,19 @@ from portico.cli.jobs import (
     current_job,
     goals_of,
     has_several_processes,
-    is_first_process,
     refuse_drawing_in_several_processes,
 )
 from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
-from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
+from portico.errors import (
+    InputError,
+    ends_with_its_reader,
+    exit_with_error,
+    explaining_panics,
+    is_first_process,
+    nearest_names,
+)
 from portico.report.terminal import plain_console
 
 log = logging.getLogger(__name__)

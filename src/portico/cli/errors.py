@@ -13,7 +13,7 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.settings import first_guesses, suggestion
+from portico.cli.settings import config_dir, first_guesses, suggestion
 from portico.errors import InputError, nearest_names
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
@@ -167,8 +167,6 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
 
 def _files_with(parent: str, key: str) -> list[str]:
     """Return the files of a group of Hydra that have a key, such as ``n_trials`` of the sweepers."""
-    from portico.cli.composition import config_dir  # which imports this module
-
     folder = config_dir().joinpath(*parent.split("."))
     files = sorted(folder.glob("*.yaml"))
     return [file.stem for file in files if re.search(rf"^{re.escape(key)}:", file.read_text(encoding="utf-8"), re.M)]

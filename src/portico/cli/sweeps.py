@@ -34,10 +34,9 @@ from portico.cli.jobs import (
     OPTUNA_SWEEPER,
     SWEEP_CONFIG,
     SweepJob,
-    is_first_process,
     without_words_of_a_sweep,
 )
-from portico.errors import InputError, exit_with_error
+from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
