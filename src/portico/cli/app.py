@@ -25,7 +25,6 @@ from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     complete_all_settings,
-    config_dir,
     experiment_of,
     in_words_of_hydra,
     known_names,
@@ -44,7 +43,7 @@ from portico.cli.jobs import (
     has_several_processes,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.settings import suggestion
+from portico.cli.settings import config_dir, suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
 from portico.errors import (
