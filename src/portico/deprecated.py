@@ -428,24 +428,13 @@ class _AdaptedTrainer(Protocol):
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
 
-def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: "ComputeMetrics | None") -> None:
-    """Refuse positional arguments in the order of transformers 4, before training fails on them.
+def refuse_old_order(compute_metrics: "ComputeMetrics | None") -> None:
+    """Refuse positional arguments in the order of transformers 4, with ``callbacks`` as ``compute_metrics``.
 
-    There ``compute_metrics`` was in the position of ``compute_loss_func``, and ``callbacks`` in the position of
-    ``compute_metrics``.
+    A ``compute_metrics`` in the position of ``compute_loss_func`` is explained when its call fails.
     """
     if isinstance(compute_metrics, list) and any(hasattr(item, "on_init_end") for item in compute_metrics):
         raise InputTypeError(f"`compute_metrics` is a list of callbacks: {_ADVICE}")
-    if compute_loss_func is None:
-        return
-    try:
-        inspect.signature(compute_loss_func).bind(None, None, num_items_in_batch=None)
-    except ValueError:
-        pass  # some functions written in C have no signature
-    except TypeError as error:
-        raise InputTypeError(
-            f"`compute_loss_func` cannot be called with `(outputs, labels, num_items_in_batch=...)`: {_ADVICE}"
-        ) from error
 
 
 # Arguments added to hooks between transformers 4.2 and 5.

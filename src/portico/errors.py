@@ -184,6 +184,7 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Co
     """Make a command of a function of arguments, by default the arguments of the command line.
 
     Input that cannot be used is explained on stderr, in one paragraph, before the command exits with ``error_code``.
+    So is an interrupt, before the command exits with 130; processes of a run other than the first say nothing.
     """
 
     @ends_with_its_reader
@@ -194,5 +195,20 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Co
                 main(sys.argv[1:] if arguments is None else list(arguments))
         except InputError as error:
             exit_with_error(str(error), error_code)
+        except KeyboardInterrupt as interrupt:
+            if not is_first_process():
+                raise SystemExit(128 + signal.SIGINT) from None
+            print(file=sys.stderr)  # ends the line of a progress bar
+            exit_with_error(str(interrupt) or "Interrupted.", 128 + signal.SIGINT)
 
     return run
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first process of its run, according to the environment."""
+    ranks = ["RANK", "LOCAL_RANK", "NODE_RANK", *(["SLURM_PROCID"] if is_started_by_srun() else [])]
+    return all(int(os.environ.get(rank, "0")) == 0 for rank in ranks)
+
+
+def is_started_by_srun() -> bool:
+    return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1

@@ -65,8 +65,9 @@ from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
-from portico.loop.datamodule import TrainerDataModule, eval_sampler, explain_failure, train_sampler
+from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
@@ -315,7 +316,7 @@ class Trainer:
             observer.on_trainer_init(self)
         refuse_unsuitable_hooks(type(self), Trainer)
         warn_of_misspelt_hooks(type(self), Trainer)
-        deprecated.refuse_old_order(compute_loss_func, compute_metrics)
+        deprecated.refuse_old_order(compute_metrics)
         # transformers unpacks both, whatever holds them.
         optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
@@ -605,6 +606,10 @@ class Trainer:
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Create the optimizer and the scheduler for a run of ``num_training_steps`` optimizer steps."""
         self.create_optimizer()
+        if self.optimizer is None:
+            raise InputError(
+                f"`{type(self).__name__}.create_optimizer` did not set `self.optimizer`; let it do so, and return it."
+            )
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -832,6 +837,7 @@ class Trainer:
             with self.module.staying_on_device(), run.backward.serving(self.accelerator):
                 fit(self.lightning_trainer, self.module, self.datamodule)
         except Exception as error:
+            explain_call(error, self)
             explain_failure(error, run.loader, "train_dataset", self.train_dataset, self.model)
             raise
         finally:
@@ -1319,6 +1325,7 @@ class Trainer:
                 output = run_evaluation(session)
         except Exception as error:
             argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
+            explain_call(error, self)
             explain_failure(error, dataloader, argument, getattr(dataloader, "dataset", None), self.model)
             raise
         if self.model_preparation_time is not None and output.metrics is not None:

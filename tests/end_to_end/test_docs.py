@@ -22,11 +22,12 @@ from transformers import BertForSequenceClassification, BertTokenizerFast
 
 from fresh_process import environment
 from models import ToyDataset, tiny_bert, tiny_bert_config
+from portico import compose
 from portico.mrc.corpus import generate
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r'^```(python|bash)(?: title="(\S+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r'^```(python|bash|jsonnet)(?: title="(\S+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 # A part of each command that is not run, and why.
 NOT_RUN = {
     "pip install": "installs packages",
@@ -59,7 +60,7 @@ class Code(NamedTuple):
 
 
 def blocks(page):
-    """Return the blocks of a page that are Python or commands."""
+    """Return the blocks of a page that are Python, commands or configurations of AllenNLP."""
     return [Code(*found) for found in BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))]
 
 
@@ -83,9 +84,11 @@ def shortened(command):
     return " ".join([plain, *added])
 
 
-# What the pages say that the reader has: a model of three classes, and data of its inputs.
+# What the pages say that the reader has: a model of three classes, and data of its inputs. Guides define it.
 @pytest.fixture
-def names():
+def names(page):
+    if page in GUIDES:
+        return {"__name__": "page"}
     torch.manual_seed(0)
     tokenizer = BertTokenizerFast(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3})
     train, dev = ToyDataset(16), ToyDataset(8)
@@ -171,6 +174,33 @@ PREPARED = {
 }
 QUICK = ("README.md", "docs/corrections.md", "docs/guides/from_lightning.md", "docs/concepts/bit_identical.md")
 WITH_CODE = [page for page in PAGES if blocks(page)]
+GUIDES = [page for page in WITH_CODE if page.startswith("docs/guides/")]
+
+
+def test_guides_define_the_names_that_they_use(tmp_path):
+    for page in GUIDES:
+        code = [block.text for block in blocks(page) if block.language == "python" and not block.title]
+        (tmp_path / Path(page).with_suffix(".py").name).write_text("\n".join(code), encoding="utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_runs_that_the_guide_compares_differ():
+    lines = [line for block in blocks("docs/guides/mrc_from_data_to_report.md") for line in commands(block)]
+    first, second = (
+        compose([word for word in shlex.split(line) if "=" in word and "paths." not in word])
+        for line in lines
+        for folder in ("first", "second")
+        if f"paths.output_dir={folder}" in line
+    )
+    assert first["args"] != second["args"]
+
+
+def test_blocks_are_of_the_language_of_their_file():
+    titled = [block for page in WITH_CODE for block in blocks(page) if block.title]
+    kinds = {"py": "python", "jsonnet": "jsonnet"}
+    assert [block.title for block in titled if kinds[block.title.partition(".")[2]] != block.language] == []
 
 
 # What the libraries below warn about is theirs.

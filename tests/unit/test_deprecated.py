@@ -472,14 +472,14 @@ def metrics(prediction):
 @pytest.mark.parametrize(
     ("after", "match"),
     [
-        ([metrics], "`compute_loss_func` cannot be called with"),
+        ([metrics], "`compute_loss_func` is called with the arguments .* If it is meant as `compute_metrics`"),
         ([None, [transformers.TrainerCallback()]], "`compute_metrics` is a list of callbacks"),
     ],
 )
 def test_old_positional_arguments_are_rejected(after, match, tmp_path):
     args = toy_arguments(tmp_path)
     with pytest.raises(portico.InputError, match=match) as caught:
-        portico.Trainer(Line(), args, None, Points(), Points(4), None, None, *after)
+        portico.Trainer(Line(), args, None, Points(), Points(4), None, None, *after).train()
     assert isinstance(caught.value, TypeError)
     assert "by keyword" in str(caught.value)
 

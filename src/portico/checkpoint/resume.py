@@ -436,7 +436,8 @@ def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
         logger.warning_once(
             f"The `state_dict` of the stream `{type(loader.dataset).__name__}` holds objects that are not loaded from "
             "files, so a resumed run reads its batches again; let it return numbers, strings and tensors, in lists "
-            "and dicts."
+            "and dicts.",
+            stacklevel=2,
         )
 
 

@@ -25,7 +25,6 @@ from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     complete_all_settings,
-    config_dir,
     experiment_of,
     in_words_of_hydra,
     known_names,
@@ -42,13 +41,19 @@ from portico.cli.jobs import (
     current_job,
     goals_of,
     has_several_processes,
-    is_first_process,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.settings import suggestion
+from portico.cli.settings import config_dir, suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
-from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
+from portico.errors import (
+    InputError,
+    ends_with_its_reader,
+    exit_with_error,
+    explaining_panics,
+    is_first_process,
+    nearest_names,
+)
 from portico.report.terminal import plain_console
 
 log = logging.getLogger(__name__)
@@ -177,7 +182,8 @@ def _trained(
     if is_first_process() and continued is None:
         claim(folder, settings)
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
-    if is_first_process() and settings["print_config"]:
+    # Jobs differ by the overrides that Hydra logs; each folder has its whole configuration.
+    if is_first_process() and settings["print_config"] and (job is None or job.number == 0):
         plain_console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
         experiment = experiment_of(continued or settings, str(folder))

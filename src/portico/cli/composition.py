@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import CONFIG_FILE, check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.cli.settings import ExperimentSchema
+from portico.cli.settings import ExperimentSchema, config_dir
 from portico.errors import InputError, MissingPackageError
 from portico.trust.names import TARGET, built
 
@@ -133,13 +133,6 @@ def _schema_of(settings: Mapping[str, Any]) -> ExperimentSchema:
     from portico.cli.experiment import schema_of_experiment
 
     return schema_of_experiment(settings)
-
-
-def config_dir() -> Path:
-    """Return the folder of the configuration files, inside an installed package or in the checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "conf"
-    return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
 def experiment_names() -> list[str]:

@@ -13,7 +13,7 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.settings import first_guesses, suggestion
+from portico.cli.settings import config_dir, first_guesses, suggestion
 from portico.errors import InputError, nearest_names
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
@@ -144,6 +144,11 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
     if group == "hydra" and isinstance(around, Mapping):
         parent, _, missing = str(getattr(error.__cause__, "full_key", key)).rpartition(".")
         known = [f"{parent}.{name}" for name in around]
+        owners = _files_with(parent, missing)
+        if owners:
+            group_of_files = parent.replace(".", "/")
+            chosen = " or ".join(f"{group_of_files}={name}" for name in owners)
+            return f"'{key}' is not a setting of what is chosen; add {chosen}, which has it."
         nearest = get_close_matches(f"{parent}.{missing}", known, n=3, cutoff=0.8)
         return f"'{key}' is not a setting; " + (
             f"the nearest valid names are: {', '.join(nearest)}."
@@ -158,6 +163,13 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
     if "use " in meant or re.search(r"\w\.\w", meant):
         return f"'{key}' is not a setting{meant}"
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
+
+
+def _files_with(parent: str, key: str) -> list[str]:
+    """Return the files of a group of Hydra that have a key, such as ``n_trials`` of the sweepers."""
+    folder = config_dir().joinpath(*parent.split("."))
+    files = sorted(folder.glob("*.yaml"))
+    return [file.stem for file in files if re.search(rf"^{re.escape(key)}:", file.read_text(encoding="utf-8"), re.M)]
 
 
 def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from portico.checkpoint.files import read_text, write_whole
 from portico.cli.folders import recorded_settings
 from portico.data.defects import shorten
-from portico.errors import InputError, printable
+from portico.errors import InputError, is_first_process, is_started_by_srun, printable
 from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
@@ -35,6 +35,8 @@ RUNNING, FINISHED, PRUNED, FAILED, KILLED = "running", "finished", "pruned", "fa
 
 # The one sweeper that gives the same values in every process; others draw.
 GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+# The one sweeper of which several processes may work in one folder: they share a study.
+OPTUNA_SWEEPER = "hydra_plugins.portico_optuna.OptunaSweeper"
 _OF_A_SWEEP = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
 # Settings that may differ in a resumed job.
 _PLACES = ("paths", "overwrite", "logger")
@@ -254,19 +256,9 @@ def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
     return {name: one for name, one in zip(names, modes, strict=True) if name is not None}
 
 
-def is_first_process() -> bool:
-    """Return whether this is the first process of its run, according to the environment."""
-    ranks = ["RANK", "LOCAL_RANK", "NODE_RANK", *(["SLURM_PROCID"] if _started_by_srun() else [])]
-    return all(int(os.environ.get(rank, "0")) == 0 for rank in ranks)
-
-
-def _started_by_srun() -> bool:
-    return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1
-
-
 def refuse_drawing_in_several_processes(sweeper: str) -> None:
     """Refuse a sweeper that would draw different values in each process that a launcher has started."""
-    if sweeper == GRID_SWEEPER or not ("RANK" in os.environ or _started_by_srun()):
+    if sweeper == GRID_SWEEPER or not ("RANK" in os.environ or is_started_by_srun()):
         return
     sign, launcher = ("RANK", "torchrun") if "RANK" in os.environ else ("SLURM_PROCID", "srun")
     raise InputError(

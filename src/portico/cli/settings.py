@@ -369,3 +369,10 @@ def _refusal(name: str, value: object, known: Collection[str]) -> str:
         inside += f".{key}"
     name = inside if _first_guess(inside, known) else name
     return f"'{name}' is not a setting{suggestion(name, known)}"
+
+
+def config_dir() -> Path:
+    """Return the folder of the configuration files, inside an installed package or in the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"

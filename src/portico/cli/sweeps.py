@@ -1,6 +1,8 @@
 """The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
+import fcntl
 import json
+import os
 import shlex
 import signal
 import time
@@ -29,12 +31,12 @@ from portico.cli.jobs import (
     GRID_SWEEPER,
     JOB_FILE,
     KILLED,
+    OPTUNA_SWEEPER,
     SWEEP_CONFIG,
     SweepJob,
-    is_first_process,
     without_words_of_a_sweep,
 )
-from portico.errors import InputError
+from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
@@ -330,6 +332,8 @@ class _OwnSweep:
     started: float = 0.0
     failed: set[int] = field(default_factory=set)
     """Numbers of jobs."""
+    lock: int | None = None
+    """Descriptor of the folder, which is locked while the sweep runs."""
 
 
 _own_sweep: ContextVar[_OwnSweep] = ContextVar("own_sweep", default=_OwnSweep())  # noqa: B039  # only read
@@ -340,11 +344,33 @@ class SweepFolder(Callback):
 
     @override
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        own = _own_sweep.get()
-        own.folder = Path(config.hydra.sweep.dir).absolute()
+        own, folder = _own_sweep.get(), Path(config.hydra.sweep.dir).absolute()
+        if is_first_process():
+            own.lock = _claim(folder, shared=config.hydra.sweeper[TARGET] == OPTUNA_SWEEPER)
+        own.folder = folder
         own.started = time.time()
         # The jobs in other processes should end as they do after Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _claim(folder: Path, *, shared: bool) -> int | None:
+    """Lock the folder of a sweep and return its descriptor, None if the file system has no locks.
+
+    Ends the command if another sweep runs there; Hydra would turn an error of a callback into a warning.
+    """
+    with suppress(OSError):  # a folder that cannot be made is named when the first job needs it
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            exit_with_error(
+                f"Another sweep is running in '{folder}'; wait until it has ended, or choose another folder with "
+                "hydra.sweep.dir=<folder>."
+            )
+        return descriptor
+    return None
 
 
 @contextmanager
@@ -365,3 +391,5 @@ def reported_sweep() -> Iterator[_OwnSweep]:
                 for job in read_jobs(own.folder)
                 if job.status in (FAILED, KILLED) and (job.started >= own.started or job.trial is not None)
             }
+        if own.lock is not None:
+            os.close(own.lock)

@@ -38,11 +38,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: Sequence[str]) -> None:
-    """Write a page and print its path."""
+    """Write a page and print the verdict of a comparison, and in the last line the path."""
     options = vars(build_parser().parse_args(arguments))
-    from portico.mrc.report.command import write_page
+    from portico.mrc.report.command import report_or_compare
 
-    print(write_page(options.pop("run"), *options.pop("others"), **options))
+    path, verdict = report_or_compare(options.pop("run"), *options.pop("others"), **options)
+    print(*filter(None, [verdict, path]), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portico import __version__
 from portico.commands.install import install_on_demand, summary, when_replaced
 from portico.commands.script import Script, add_module_option, pass_on
 from portico.distributed.launchers import join_mpi
-from portico.errors import command
+from portico.errors import command, is_first_process
 from portico.imports import when_imported
 from portico.observers import ObservedTrainer, Observer, RunOptions, observe
 from portico.trust.names import check_part
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str]) -> None:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(watch.interruption()) from None
     watch.report()
 
 
@@ -100,7 +103,7 @@ class TrainingWatch(Observer):
             options.setdefault("precision", precision)
         if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
             join_mpi()
-        self._is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK"))
+        self._output_dir: str | None = None
         self._num_trainers = 0
         self._num_own_steps = 0
         self._own_loop: str | None = None
@@ -115,6 +118,25 @@ class TrainingWatch(Observer):
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:
         self._num_trainers += 1
 
+    def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
+        self._output_dir = str(trainer.args.output_dir)
+        return checkpoint
+
+    def interruption(self) -> str:
+        """Return what an interrupt left, and how to continue from there."""
+        if self._output_dir is None:
+            return "Interrupted before the training."
+        from portico.checkpoint.manifest import steps_of_checkpoints
+
+        steps = steps_of_checkpoints(Path(self._output_dir))
+        if not steps:
+            return "Interrupted before the first checkpoint; the same command starts over."
+        last = max(steps, key=lambda folder: steps[folder])
+        return (
+            f"Interrupted; the last checkpoint is '{last}'. Continue from it with "
+            "`trainer.train(resume_from_checkpoint=True)` in the script."
+        )
+
     def report(self) -> None:
         """Say what ran without Lightning, in this process: others that the script started say nothing."""
         if self._num_trainers:
@@ -124,7 +146,7 @@ class TrainingWatch(Observer):
             self._say(f"{self._own_loop} trained {self._num_own_steps} steps in a loop of its own")
 
     def _say(self, sentence: str) -> None:
-        if self._is_first:
+        if is_first_process():
             print(f"portico {__version__}: {sentence}.", file=sys.stderr)
 
     def _count_own_steps(self) -> None:

@@ -30,6 +30,8 @@ class Script:
     target: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+    options: tuple[str, ...] = ()
+    """What preceded the script on the command line."""
 
     @classmethod
     def split(
@@ -70,7 +72,7 @@ class Script:
         is_module = rest[0] == "-m"
         if is_module and len(rest) == 1:
             raise InputError(f"-m is not followed by a module; the command is `{parser.prog} -m MODULE [ARGUMENTS]`.")
-        script = cls(rest[is_module], tuple(rest[is_module + 1 :]), is_module)
+        script = cls(rest[is_module], tuple(rest[is_module + 1 :]), is_module, tuple(own))
         script.check()
         return script, own
 
@@ -121,14 +123,21 @@ class Script:
                 runpy.run_module(self.target, run_name="__main__", alter_sys=True)
             else:
                 self._run_file()
-        except (Exception, KeyboardInterrupt) as error:
+        except Exception as error:
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, _RUNPY):
                 trace = trace.tb_next
             if isinstance(error, InputError) and trace is not None:
-                exit_with_error(f"{error} (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})")
+                place = f" (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
+                exit_with_error(f"{error}{'' if self._has_flag_of(error) else place}")
             sys.excepthook(type(error), error.with_traceback(trace), trace)
-            raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
+            raise SystemExit(1) from None
+
+    def _has_flag_of(self, error: InputError) -> bool:
+        """Return whether the error is about a setting that the command line, and no line of the script, has set."""
+        words = [word.partition("=")[0] for word in (*self.options, *self.arguments)]
+        flags = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
+        return not flags.isdisjoint(re.findall(r"`(\w+)", str(error)))
 
     def _run_file(self) -> None:
         """Run the file like Python: by its absolute path, with ``sys.argv`` as it came, as a module that stays."""

@@ -8,6 +8,7 @@ refuses the rest by name. To check a release, run `tests/unit/compat/test_transf
 
 import ast
 import inspect
+import logging
 import sys
 from contextlib import suppress
 from functools import cache, partial
@@ -219,6 +220,26 @@ _names: Any = sys.modules[__name__]
 # Scripts set the level of the logger `transformers` and attach handlers and filters to it or to
 # `transformers.trainer`; a logger of another name would bypass all of them.
 logger = transformers_logging.get_logger("transformers.trainer")
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+class _PrefixFormatter(logging.Formatter):
+    """Formats as transformers does, and begins what portico says with "[portico]" instead of "[transformers]"."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.formatter = formatter
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = self.formatter.format(record)
+        # `warning_once` is a function of transformers: with `stacklevel=2` the record names the module that called it.
+        is_own = record.pathname.startswith(_PACKAGE)
+        return text.replace("[transformers]", "[portico]", 1) if is_own else text
+
+
+for _handler in logging.getLogger("transformers").handlers:
+    if _handler.formatter is not None:
+        _handler.setFormatter(_PrefixFormatter(_handler.formatter))
 
 
 def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None") -> tuple[Any, dict[str, Any]]:

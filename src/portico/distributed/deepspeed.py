@@ -104,7 +104,8 @@ class EngineConfig(HfTrainerDeepSpeedConfig):
         if args.max_grad_norm > 0 and "gradient_clipping" not in self.config:
             logger.warning_once(
                 f"`max_grad_norm={args.max_grad_norm}` has no effect, as under transformers, since the DeepSpeed "
-                "configuration has no `gradient_clipping`; set it to 'auto'."
+                "configuration has no `gradient_clipping`; set it to 'auto'.",
+                stacklevel=2,
             )
         if num_training_steps is not None:
             try:

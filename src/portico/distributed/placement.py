@@ -212,7 +212,8 @@ def _precision(args: HFTrainingArguments) -> str:
     if args.fp16 and not args.bf16 and (args.use_cpu or not torch.accelerator.is_available()):
         logger.warning_once(
             "`fp16=True` has no effect on a CPU, which trains in float32, as under transformers; for mixed precision "
-            "set `bf16=True` with `use_cpu=True`."
+            "set `bf16=True` with `use_cpu=True`.",
+            stacklevel=2,
         )
         return "32-true"
     if args.deepspeed:

@@ -251,7 +251,7 @@ def fsdp_sharding(
 def _announce(message: str) -> None:
     # The strategy is made for the arguments and for each run, on every process.
     if getattr(rank_zero_only, "rank", 0) == 0:
-        logger.warning_once(message)
+        logger.warning_once(message, stacklevel=2)
 
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:

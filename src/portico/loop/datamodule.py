@@ -5,10 +5,8 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 """
 
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -38,7 +35,7 @@ from portico.distributed.loaders import (
     num_own_shares,
 )
 from portico.distributed.sharding import BatchSamplerShard
-from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
+from portico.errors import InputError
 from portico.loop.plan import limited_batches
 
 if TYPE_CHECKING:
@@ -412,153 +409,3 @@ def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] 
 def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
     names = getattr(processing_class, "model_input_names", None)
     return names[0] if names else None
-
-
-# ---- Why a batch failed ----
-
-_NUM_EXAMPLES_LOOKED_AT = 32
-_LABELS = ("label", "labels", "label_ids")
-_EXPLAINED = {TypeError: InputTypeError, KeyError: InputKeyError, RuntimeError: InputRuntimeError}
-# What torch says of positions, and of labels, that a model does not have.
-_NO_POSITION = re.compile(r"index out of range in self|is out of bounds for dimension|must match")
-_NO_CLASS = re.compile(r"Target (-?\d+) is out of bounds")
-_FRACTIONS = re.compile(r"scalar type|Target size .* must be the same")
-_OF_LABELS = re.compile(r"label|loss|NoneType")
-
-
-def explain_failure(error: Exception, loader: "Loader", argument: str, data: object, model: nn.Module) -> None:
-    """Raise an ``InputError`` if ``error`` comes from making batches of ``data``, the trainer's ``argument``.
-
-    So do numbers in ``data`` that are too large for the configuration of ``model``. Otherwise add a note to ``error``
-    about columns of ``data`` that are not in the batches of ``loader``, since a model that misses an input does not
-    name the column.
-    """
-    if isinstance(error, InputError) or not isinstance(loader, DataLoader) or loader.collate_fn is None:
-        return
-    reason = note = None
-    with suppress(Exception):  # the data may fail in another way, or be used up
-        examples = _first_examples(loader.dataset)
-        cause = _failure_of(loader.collate_fn, examples)
-        if type(cause) is type(error) and str(cause) in str(error):
-            reason = f"({cause}): {_why_not_batched(examples)}"
-        elif cause is None:
-            batch = loader.collate_fn(_first_examples(loader.dataset))
-            given = set(batch)
-            note = _left_out(data, given)
-            # The default collator leaves text out.
-            in_words = {name: examples[0][name] for name in _LABELS if isinstance(examples[0].get(name), str)}
-            if in_words and not given.intersection(_LABELS) and _OF_LABELS.search(str(error)):
-                reason = f"with labels: {_why_not_batched([in_words])}"
-            misfit = _misfit(str(error), batch, model)
-            if misfit is not None:
-                reason = f"that {type(model).__name__} takes ({error}): {misfit}"
-    if reason is not None:
-        kind = next((ours for theirs, ours in _EXPLAINED.items() if isinstance(error, theirs)), InputError)
-        raise kind(f"`{argument}` cannot be made into batches {reason}") from error
-    if note is not None:
-        error.add_note(f"`{argument}`: {note}")
-
-
-def _misfit(said: str, batch: Mapping[str, Any], model: nn.Module) -> str | None:
-    """Return which numbers of a batch the model, by its configuration, cannot have, if torch ``said`` so."""
-    config: Any = getattr(model, "config", None)
-    tokens, labels = batch.get("input_ids"), batch.get("labels")
-    vocabulary = getattr(config, "vocab_size", None)
-    if tokens is not None and vocabulary and "out of range in self" in said and int(tokens.max()) >= vocabulary:
-        return (
-            f"`input_ids` holds {int(tokens.max())}, and its `vocab_size` is {vocabulary}; use the tokenizer of the "
-            "model, or call `model.resize_token_embeddings(len(tokenizer))`."
-        )
-    longest = _num_positions(model, config) if _NO_POSITION.search(said) else None
-    if tokens is not None and longest and tokens.shape[-1] > longest:
-        return (
-            f"`input_ids` has rows of {tokens.shape[-1]} tokens, and it has positions for {longest}; let the "
-            f"tokenizer cut them, by `truncation=True, max_length={longest}`."
-        )
-    if labels is None or "Classification" not in type(model).__name__:
-        return None
-    if _FRACTIONS.search(said) and labels.is_floating_point() and labels.dim() == 1 and config.num_labels > 1:
-        return (
-            f"`labels` holds a fraction for each example, and its `num_labels` is {config.num_labels}; give the index "
-            "of each class, or load it with `num_labels=1`, which is a regression."
-        )
-    target = _NO_CLASS.search(said)
-    label = int(target[1]) if target else 0
-    if 0 <= label < config.num_labels:
-        return None
-    advice = f"load it with `num_labels={label + 1}` or more, or " if label > 0 else "give -100 to leave one out, or "
-    return f"`labels` holds {label}, and its `num_labels` is {config.num_labels}; {advice}count labels from 0."
-
-
-def _num_positions(model: nn.Module, config: Any) -> int | None:
-    """Return the longest row for which the model has position embeddings; ``None`` if it has none, or any length."""
-    size: int | None = getattr(config, "max_position_embeddings", None)
-    if size is None:
-        return None
-    for name, part in model.named_modules():
-        # Some, as BART's, have two more; RoBERTa counts from the index of the padding.
-        is_table = isinstance(part, nn.Embedding) and name.endswith(("position_embeddings", "positions", "wpe"))
-        if is_table and 0 <= part.num_embeddings - size <= 2:
-            return size if part.padding_idx is None else size - part.padding_idx - 1
-    return None
-
-
-def _left_out(data: Any, given: set[str]) -> str | None:
-    """Return a sentence about the columns of ``data`` that are missing in the batches, which have ``given``."""
-    columns = getattr(data, "column_names", None) or _columns_of(_first_examples(data))
-    # The default collator makes `labels` of either name.
-    left_out = set(columns) - given - ({"label", "label_ids"} if "labels" in given else set())
-    if not left_out:
-        return None
-    labels = "" if given.intersection(_LABELS) else "labels are numbers in a column `labels`; "
-    return (
-        f"the model got {', '.join(sorted(given))}, and not the columns {', '.join(sorted(left_out))}. A tokenizer "
-        f"makes inputs of text; {labels}columns that `forward` does not take stay with `remove_unused_columns=False`."
-    )
-
-
-def _first_examples(data: Any) -> list[Any]:
-    if hf_compat.has_length(data) and hasattr(data, "__getitem__"):
-        return [data[index] for index in range(min(len(data), _NUM_EXAMPLES_LOOKED_AT))]
-    return list(islice(data, _NUM_EXAMPLES_LOOKED_AT))
-
-
-def _columns_of(examples: list[Any]) -> set[str]:
-    return set(examples[0]) if examples and isinstance(examples[0], Mapping) else set()
-
-
-def _failure_of(collate: "DataCollator", examples: list[Any]) -> Exception | None:
-    try:
-        collate(list(examples))
-    except Exception as error:  # whatever a collator raises
-        return error
-    return None
-
-
-def _why_not_batched(examples: list[Any]) -> str:
-    """Return what is wrong with examples that a collator refused, and what to do."""
-    first = examples[0]
-    if not isinstance(first, Mapping):
-        return (
-            f"its first example is a {type(first).__name__}, and not a dict of the model's arguments by name; let the "
-            "data set return dicts, or give a `data_collator` that makes batches of its examples."
-        )
-    for name, value in first.items():
-        if isinstance(value, str):
-            advice = (
-                f"the index of each class, as `data.class_encode_column({name!r})` of datasets makes it, which also "
-                "keeps the names in a `ClassLabel`"
-                if name in _LABELS
-                else "`input_ids` of a tokenizer"
-            )
-            return f"`{name}` holds strings ({value[:40]!r}); give numbers: {advice}."
-    for name in first:
-        if any(example.get(name) is None for example in examples):
-            return f"`{name}` is None in some examples; fill them, or leave these examples out, by `data.filter`."
-        sizes = {len(example[name]) for example in examples if hasattr(example.get(name), "__len__")}
-        if len(sizes) > 1:
-            return (
-                f"`{name}` has rows of {min(sizes)} to {max(sizes)} values; give the tokenizer as `processing_class`, "
-                "or a `data_collator` that pads, such as `DataCollatorWithPadding(tokenizer)`."
-            )
-    return "give examples that the `data_collator` takes, or another `data_collator`."

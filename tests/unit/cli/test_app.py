@@ -15,6 +15,8 @@ from fresh_process import LARGE, assert_runs_anew, python
 from portico.cli.app import objective_value
 from portico.cli.composition import experiment_names
 from portico.cli.errors import in_words_of_the_command_line
+from portico.cli.jobs import GRID_SWEEPER, OPTUNA_SWEEPER
+from portico.cli.sweeps import SweepFolder, reported_sweep
 from portico.commands.sweep import main as report_command
 from portico.errors import InputError
 
@@ -98,6 +100,36 @@ def test_sweep_writes_one_folder_a_run(train, tmp_path):
         str(sweep / "0"),
         str(sweep / "1"),
     ]
+
+
+def start_sweep(folder, sweeper=GRID_SWEEPER):
+    config = {"sweep": {"dir": str(folder)}, "sweeper": {"_target_": sweeper}}
+    SweepFolder().on_multirun_start(OmegaConf.create({"hydra": config}))
+
+
+def test_two_grids_at_once_in_one_folder_are_refused(train, capsys, tmp_path):
+    command = ("args.seed=1,2", "paths.sweep_dir=grid", "-m")
+    with reported_sweep():
+        start_sweep("grid")
+        code = train(*command)
+        assert_refused(capsys, code, f"Another sweep is running in '{tmp_path / 'grid'}'", "hydra.sweep.dir=<folder>")
+        assert list((tmp_path / "grid").iterdir()) == []
+    assert train(*command) == 0
+    assert train(*command) == 0, "a later command skips what is finished"
+
+
+def test_only_workers_of_one_search_share_a_folder(tmp_path):
+    with reported_sweep():
+        start_sweep(tmp_path, OPTUNA_SWEEPER)
+        with reported_sweep():
+            start_sweep(tmp_path, OPTUNA_SWEEPER)
+        with reported_sweep(), pytest.raises(SystemExit):
+            start_sweep(tmp_path)
+
+
+def test_sweep_prints_its_configuration_once(train, capsys):
+    assert train("args.seed=1,2,3", "-m") == 0
+    assert capsys.readouterr().out.count("print_config: true") == 1
 
 
 @pytest.mark.parametrize("group", ["sweep=grid", "+sweep=grid"])

@@ -108,6 +108,19 @@ def test_bad_input_is_a_sentence_and_an_exit_code(error_code, given, monkeypatch
     assert capsys.readouterr().err == "error: ['a'] cannot be used.\n"
 
 
+@pytest.mark.parametrize(("rank", "said"), [("0", "\nerror: Interrupted.\n"), ("1", "")])
+def test_interrupt_is_a_sentence_of_the_first_process(rank, said, monkeypatch, capsys):
+    @command
+    def wait(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(SystemExit) as ended:
+        wait([])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_turns_errors_into_sentences(name):
     module = "portico.cli" if name == "train" else f"portico.commands.{name}"

@@ -6,6 +6,7 @@ import pytest
 
 from fresh_process import environment, portico
 from portico.commands import run
+from portico.commands.script import Script
 
 TRAINS = """
 import sys
@@ -68,6 +69,65 @@ def test_runs_a_module_with_relative_imports_in_two_processes(folder):
     assert ended.stdout.count("portico.trainer 2 None") == 2
     assert ended.stdout.count("DistributedType.MULTI_CPU 2") == 2
     assert ended.stderr.count("replaces Trainer") == 1
+
+
+INTERRUPTED = """
+import transformers
+from transformers import Trainer, TrainingArguments
+from models import Line, Points, toy_arguments
+
+class Interrupt(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+
+if __name__ == "__main__":
+    args = toy_arguments("out", TrainingArguments, save_strategy="steps", save_steps=2, disable_tqdm=True)
+    Trainer(Line(), args, train_dataset=Points(), callbacks=[Interrupt()]).train()
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--devices=2", "--strategy=ddp"], marks=pytest.mark.slow),
+        pytest.param(["--devices=2", "--strategy=fsdp"], marks=pytest.mark.slow),
+    ],
+)
+def test_interrupt_ends_with_a_sentence_about_the_last_checkpoint(options, folder):
+    (folder / "interrupted.py").write_text(INTERRUPTED)
+    ended = portico("run", *options, "interrupted.py", folder=folder)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("Interrupted") == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "error: Interrupted; the last checkpoint is 'out/checkpoint-2'. Continue from it with "
+        "`trainer.train(resume_from_checkpoint=True)` in the script."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["{}"], "`learning_rate=x` is no number. (line 2 of {})"),
+        (["--strategy", "ddp", "{}"], "`learning_rate=x` is no number. (line 2 of {})"),
+        (["{}", "--learning-rate=x"], "`learning_rate=x` is no number."),
+        (["--learning_rate", "x", "{}"], "`learning_rate=x` is no number."),
+    ],
+)
+def test_mistake_on_the_command_line_is_not_blamed_on_the_script(arguments, shown, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "fails.py"
+    file.write_text("from portico.errors import InputError\nraise InputError('`learning_rate=x` is no number.')\n")
+    parser = run.build_parser()
+    parser.add_argument("--learning_rate")
+    script, _ = Script.split(parser, [word.format(file) for word in arguments])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    with pytest.raises(SystemExit):
+        script.run()
+    assert capsys.readouterr().err == f"error: {shown.format(file)}\n"
 
 
 def test_follows_accelerate_launch(folder):

@@ -1,6 +1,8 @@
 """Each name that `portico.compat.transformers` takes from transformers exists in the installed release."""
 
 import ast
+import io
+import logging
 import tomllib
 import types
 from importlib import import_module
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 import transformers.trainer_utils
 
+from models import tiny_bert
+from portico import Trainer, TrainingArguments
 from portico.compat import releases
 from portico.compat import transformers as hf_compat
 from portico.compat.releases import SINCE, is_before
@@ -130,3 +134,28 @@ def test_name_of_a_newer_release_says_its_release(monkeypatch):
 def test_imports_inside_functions_and_for_types_are_found():
     source = "if TYPE_CHECKING:\n    from transformers.a import B\ndef f():\n    from transformers import C\nimport d"
     assert imported_names(source) == {("transformers.a", "B"), ("transformers", "C")}
+
+
+def test_what_portico_says_is_not_printed_as_of_transformers(monkeypatch, tmp_path):
+    (handler,) = [one for one in logging.getLogger("transformers").handlers if type(one) is logging.StreamHandler]
+    printed = io.StringIO()
+    monkeypatch.setattr(handler, "stream", printed)
+    transformers.utils.logging.warning_once.cache_clear()
+    args = TrainingArguments(str(tmp_path), max_grad_norm=-1, fp16=True, use_cpu=True, report_to=[])
+    Trainer(tiny_bert(), args)
+    transformers.logging.get_logger("transformers.trainer").warning("of transformers or of a script")
+    said = [line.split(maxsplit=2)[:2] for line in printed.getvalue().splitlines()]
+    assert said == [["[portico]", "`fp16=True`"], ["[portico]", "`max_grad_norm=-1`"], ["[transformers]", "of"]]
+
+
+def test_records_of_warning_once_name_the_module_that_warns():
+    calls = [
+        (f"{path.name}:{call.lineno}", call)
+        for path in SOURCE.parent.parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "warning_once"
+    ]
+    assert calls
+    assert [
+        (name, call.lineno) for name, call in calls if "stacklevel" not in {one.arg for one in call.keywords}
+    ] == []

@@ -61,6 +61,25 @@ def write_page(
         InputError: If a run cannot be read, the runs cannot be compared or the file cannot be written. Only pages of
             this command are overwritten.
     """
+    options: dict[str, Any] = {
+        "data": data,
+        "output": output,
+        "max_megabytes": max_megabytes,
+        "trust_config": trust_config,
+    }
+    return report_or_compare(run, *others, **options)[0]
+
+
+def report_or_compare(
+    run: Path,
+    *others: Path,
+    data: Path | None = None,
+    output: Path | None = None,
+    max_megabytes: float = MAX_MEGABYTES,
+    trust_config: bool = False,
+) -> tuple[Path, str]:
+    """Do what ``write_page`` does, and return also the verdict of a comparison, "" for one run."""
+    verdict = ""
     if not max_megabytes > 0:
         raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
     path = output or _default_page(run, others)
@@ -74,14 +93,14 @@ def write_page(
     read = partial(read_run, data=data, trust_config=trust_config)
     try:
         if others:
-            write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
+            verdict = write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
         else:
             write_report(path, read(run), max_megabytes=max_megabytes)
     except RecursionError as error:
         raise InputError(f"{run}: something in its files is nested too deeply to be shown; restore them.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); name another with --output.") from error
-    return path
+    return path, verdict
 
 
 def _default_page(run: Path, others: Sequence[Path]) -> Path:

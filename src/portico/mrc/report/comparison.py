@@ -101,24 +101,30 @@ def _count(ids: Iterable[str]) -> str:
 
 def write_comparison(
     path: str | Path, first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
-) -> None:
+) -> str:
     """Write the changes from one run to others as one HTML file that needs no network and no other file.
 
     ``first`` is the baseline. The results of all runs have the same questions in the same order, at least one. For the
-    other arguments see ``write_report``.
+    other arguments see ``write_report``. Returns the verdict: what changed, and whether that is significant.
     """
-    write_text(path, comparison_page(first, second, *others, max_megabytes=max_megabytes))
+    page, verdict = _compared([first, second, *others], max_megabytes)
+    write_text(path, page)
+    return verdict
 
 
 def comparison_page(
     first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> str:
     """Return the comparison of runs as one HTML page; for the arguments see ``write_comparison``."""
-    runs = [first, second, *others]
-    return (_page_of_several if others else _page_of_two)(runs, round(max_megabytes * BYTES))
+    return _compared([first, second, *others], max_megabytes)[0]
 
 
-def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
+def _compared(runs: Sequence[RunRecord], max_megabytes: float) -> tuple[str, str]:
+    """Return the page of a comparison and its verdict."""
+    return (_page_of_two if len(runs) == 2 else _page_of_several)(runs, round(max_megabytes * BYTES))
+
+
+def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, str]:
     first, second = runs
     whole = difference("", first.results, second.results)
     tested = significance(first.results, second.results)
@@ -127,15 +133,14 @@ def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
     templates = macros("comparison.html.j2")
     kinds = list(map(change, first.results, second.results))
     changed = [index for index, kind in enumerate(kinds) if kind is not Change.UNCHANGED]
-    return render_page(
+    lead, verdict = _lead(whole), _verdict(tested)
+    page = render_page(
         f"{first.name} and {second.name}",
-        _lead(whole),
+        lead,
         templates.scoreboard(_scores(runs), whole),
         [
             Section("Fixed and broken answers", kinds_bar(kinds, list(Change), Change.UNCHANGED), "Changes"),
-            Section(
-                "Statistical significance", templates.significance(_verdict(tested), whole, tested), "Significance"
-            ),
+            Section("Statistical significance", templates.significance(verdict, whole, tested), "Significance"),
             Section(
                 "Changes by group",
                 group_tables(parts.difference_table, difference, ways, first.results, second.results),
@@ -145,9 +150,10 @@ def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> str:
             *_closing_sections(runs),
         ],
     )
+    return page, f"{lead} {verdict}"
 
 
-def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
+def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, str]:
     first, *others = runs
     results = [run.results for run in runs]
     changes = _changes(first, others)
@@ -160,7 +166,8 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
         f"{num_questions(len(first.results))}, {len(runs)} runs: {best.name} has the best F1, "
         f"{score('', best.results).f1:.1f}; changes are from {first.name}."
     )
-    return render_page(
+    verdict = _verdict_on_several(first.name, changes)
+    page = render_page(
         f"{len(runs)} runs from {first.name}",
         lead,
         templates.scoreboard(_scores(runs), None),
@@ -168,7 +175,7 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
             Section("Agreement of the runs", kinds_bar(kinds, list(Agreement)), "Agreement"),
             Section(
                 f"Changes from {first.name}",
-                templates.changes_table(_verdict_on_several(first.name, changes), changes),
+                templates.changes_table(verdict, changes),
                 "Changes",
             ),
             Section("F1 by group", group_tables(table_of_groups, _several, ways, *results), "Groups"),
@@ -180,6 +187,7 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> str:
             *_closing_sections(runs),
         ],
     )
+    return page, f"{lead} {verdict}"
 
 
 def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:

@@ -54,6 +54,14 @@ def test_with_one_passage_it_equals_the_plain_model(model, tmp_path):
     torch.testing.assert_close(model(**flat, labels=LABELS).logits, plain(**flat, labels=LABELS).logits)
 
 
+def test_outputs_are_a_tuple_where_that_is_asked_for(model):
+    expected = model(**passages(), labels=LABELS)
+    outputs = model(**passages(), labels=LABELS, return_dict=False)
+    assert type(outputs) is tuple
+    assert outputs[0] == expected.loss
+    assert torch.equal(outputs[1], expected.logits)
+
+
 # T5 needs decoder tokens or labels, with or without passages.
 @pytest.mark.parametrize("model", ["Bart"], indirect=True)
 def test_without_labels_bart_decodes_from_its_input(model, tmp_path):

@@ -171,10 +171,19 @@ def test_two_runs(make_run, tmp_path):
     assert write_page(first, second, output=tmp_path / "page.html") == tmp_path / "page.html"
 
 
+def test_verdict_of_a_comparison_is_printed_before_the_path(make_run, capsys):
+    first, second = make_run("first", {"a": "Turku", "b": "Zo\u00eb", "c": "1901"}), make_run("second")
+    main([str(first), str(second)])
+    verdict, path = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("3 questions: F1 rose by 66.7 to 100.0; 2 answers fixed, 0 broken. ")
+    assert "significant" in verdict
+    assert path == str(second / "comparison-with-first.html")
+
+
 def test_three_runs(make_run, capsys):
     runs = [make_run("first", {"a": "Turku", "b": "Zoë", "c": "1901"}), make_run("second"), make_run("third")]
     main([str(run) for run in runs])
-    assert capsys.readouterr().out.strip() == str(runs[2] / "comparison-of-3-runs.html")
+    assert capsys.readouterr().out.splitlines()[-1] == str(runs[2] / "comparison-of-3-runs.html")
     page = Page((runs[2] / "comparison-of-3-runs.html").read_text(encoding="utf-8"))
     assert "3 runs from first" in page.text
 
