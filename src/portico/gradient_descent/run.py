@@ -358,6 +358,7 @@ class LoopTrainer(Trainer):
 
     loss_is_scaled_for_ga = False
     run_class: type[DescentRun] = DescentRun
+    session_class: type[ValidationSession] = ValidationSession
 
     def __init__(self, gd_trainer: "GradientDescentTrainer", args: TrainingArguments, **parts: Any) -> None:
         self.gd_trainer = gd_trainer
@@ -436,7 +437,7 @@ class LoopTrainer(Trainer):
             )
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        self.validation = ValidationSession(self, dataloader, **options)
+        self.validation = self.session_class(self, dataloader, **options)
         return self.validation
 
     # ---- A run ----
