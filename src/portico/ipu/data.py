@@ -203,4 +203,3 @@ def evaluation_loss(
         batch = pad_rows(select_rows(inputs, rows, chosen.repeat_interleave(micro_batch_size)), size)
         total = total + run(batch).float().reshape(-1)[: len(chosen)].sum()
     return total / rows
-
