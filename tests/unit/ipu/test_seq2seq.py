@@ -89,7 +89,7 @@ def labels_of_one_length(size):
 
 
 @pytest.mark.parametrize("generates", [False, True])
-@pytest.mark.parametrize("iterations, replicas, accumulation", [(1, 1, 1), (3, 1, 4), (2, 2, 4)])
+@pytest.mark.parametrize(("iterations", "replicas", "accumulation"), [(1, 1, 1), (3, 1, 4), (2, 2, 4)])
 def test_the_loss_is_the_mean_over_rows(tmp_path, iterations, replicas, accumulation, generates):
     config = IPUConfig(
         inference_device_iterations=iterations,

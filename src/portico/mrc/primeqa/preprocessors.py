@@ -208,8 +208,8 @@ class BasePreProcessor(AbstractPreProcessor):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._compat_label_bug:
             logger.warning(
-                "`compat_label_bug=True` trains on PrimeQA's labels, also where they are not the answers; leave it out "
-                "to train on the answers."
+                "`compat_label_bug=True` trains on PrimeQA's labels, also where they are not the answers; leave it "
+                "out to train on the answers."
             )
         if self._subsampling.keeps_all:
             logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
