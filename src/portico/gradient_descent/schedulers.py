@@ -8,7 +8,7 @@ import itertools
 import logging
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -25,10 +25,13 @@ from portico.gradient_descent.construction import ConfigurationError, Lazy, Regi
 
 logger = logging.getLogger(__name__)
 
-NEEDS_METRIC = (
-    "This learning rate scheduler requires a validation metric to compute the schedule and therefore must be used with "
-    "a validation dataset; pass `validation_data_loader`, or choose another scheduler."
-)
+
+def refuse_without_metric() -> NoReturn:
+    """Raise the error of a scheduler that needs a metric, in a training without validation."""
+    raise ConfigurationError(
+        "This learning rate scheduler requires a validation metric to compute the schedule and therefore must be used "
+        "with a validation dataset; pass `validation_data_loader`, or choose another scheduler."
+    )
 
 
 class Scheduler:
@@ -146,7 +149,7 @@ class TorchScheduler(LearningRateScheduler):
             elif metric is not None:
                 self.lr_scheduler.step(metric)
             else:
-                raise ConfigurationError(NEEDS_METRIC)
+                refuse_without_metric()
 
     def state_dict(self) -> dict[str, Any]:
         return self.lr_scheduler.state_dict()
@@ -683,8 +686,8 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         end = self._first_batch + num_epochs * self.num_steps_per_epoch
         if current.total_steps is not None and current.total_steps < end:
             logger.warning(
-                "Scheduler %d of 'combined' (%s) counts steps from the start of the training, as in AllenNLP: it falls "
-                "until step %d and starts after step %d. Put it first, or use 'polynomial_decay' with "
+                "Scheduler %d of 'combined' (%s) counts steps from the start of the training, as in AllenNLP: it "
+                "falls until step %d and starts after step %d. Put it first, or use 'polynomial_decay' with "
                 "`total_steps=%d`, to fall until the end of its epochs.",
                 index + 1,
                 type(current).__name__,

@@ -44,11 +44,11 @@ from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, restore_training, training_state
 from portico.gradient_descent.schedulers import (
-    NEEDS_METRIC,
     LearningRateScheduler,
     MomentumScheduler,
     Scheduler,
     as_learning_rate_scheduler,
+    refuse_without_metric,
 )
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
@@ -513,7 +513,7 @@ class GradientDescentTrainer(RegistrableTrainer):
 
     def _check_metric(self, scheduler: Scheduler) -> None:
         if self.validation_data_loader is None and scheduler.needs_metric:
-            raise ConfigurationError(NEEDS_METRIC)
+            refuse_without_metric()
 
     def _set_callbacks(
         self,
