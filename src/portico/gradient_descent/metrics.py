@@ -3,6 +3,7 @@
 import datetime
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ _MB = 1024 * 1024
 _COUNTER_METHODS = (("get_metrics",), ("get_metric", "reset"), ("update", "compute", "reset"))
 _OF_MODULES = frozenset(vars(nn.Module()))
 _SIGNS = {"+": 1.0, "-": -1.0}
-_SETTINGS = {"tracked_metrics", "_patience"}
+_SETTINGS = {"tracked_metrics", "_patience", "_has_warned"}
 
 
 @dataclass
@@ -200,6 +201,7 @@ class MetricTracker:
         if not names:
             raise ConfigurationError("`validation_metric` is an empty list; name at least one metric, as '-loss'.")
         self._patience = patience
+        self._has_warned = False
         self.clear()
 
     def clear(self) -> None:
@@ -212,9 +214,15 @@ class MetricTracker:
         self.best_epoch_metrics: dict[str, float] = {}
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of an epoch; only strictly better values count as an improvement."""
+        """Record the metrics of an epoch; only strictly better values count as an improvement.
+
+        Any number is better than NaN. In AllenNLP nothing is, so that a NaN in the first epoch stays the best.
+        """
         score = self.combined_score(metrics)
-        self._is_best_so_far = self._best_so_far is None or score > self._best_so_far
+        best = self._best_so_far
+        self._is_best_so_far = best is None or score > best or (math.isnan(best) and not math.isnan(score))
+        if math.isnan(score):
+            self._warn_of_nan(metrics)
         if self._is_best_so_far:
             self._best_so_far = score
             self._epochs_with_no_improvement = 0
@@ -222,6 +230,19 @@ class MetricTracker:
         else:
             self._epochs_with_no_improvement += 1
         self._epoch_number += 1
+
+    def _warn_of_nan(self, metrics: Mapping[str, float]) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        names = [name for _, name in self.tracked_metrics if math.isnan(metrics[name])]
+        logger.warning(
+            "%s of epoch %d is NaN, which is worse than any number: the epoch counts towards the patience, and its "
+            "weights are kept only as long as no other epoch has a number. Lower the learning rate, or let the metric "
+            "return a number.",
+            " and ".join(names) or "The sum of the tracked metrics",
+            self._epoch_number,
+        )
 
     def skip_epoch(self) -> None:
         """Record an epoch without validation: it does not count towards the patience and cannot be the best."""
@@ -261,17 +282,36 @@ class MetricTracker:
 
 
 class TrainingReport:
-    """Collects the metrics of a training under AllenNLP's keys; ``tracker`` knows the best epoch."""
+    """Collects the metrics of a training under AllenNLP's keys.
 
-    def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
+    Args:
+        tracker: It knows the best epoch.
+        start_epoch: First epoch of this run.
+        earlier: Metrics of the run that is resumed. They are the metrics until this run completes an epoch: one that
+            has nothing left to train, as if it were finished, keeps them, where AllenNLP forgets them.
+
+    Attributes:
+        metrics: The metrics so far.
+        is_earlier: Whether no epoch has been added yet.
+    """
+
+    def __init__(self, tracker: MetricTracker, start_epoch: int, earlier: Mapping[str, Any] | None = None) -> None:
         self._tracker = tracker
         self._start_epoch = start_epoch
         self._start_time = time.time()
-        self.metrics: dict[str, Any] = {"best_epoch": tracker.best_epoch}
-        self._add("best_validation", tracker.best_epoch_metrics)
+        self.is_earlier = True
+        self.metrics: dict[str, Any] = {}
+        self._begin(earlier or {})
+
+    def _begin(self, metrics: Mapping[str, Any]) -> None:
+        self.metrics = {**metrics, "best_epoch": self._tracker.best_epoch}
+        self._add("best_validation", self._tracker.best_epoch_metrics)
 
     def add_epoch(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
         """Add the metrics of an epoch whose validation has been tracked."""
+        if self.is_earlier:
+            self.is_earlier = False
+            self._begin({})
         metrics = self.metrics
         for name, value in train_metrics.items():
             if name.endswith("_memory_MB"):

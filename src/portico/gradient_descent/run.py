@@ -358,6 +358,7 @@ class LoopTrainer(Trainer):
 
     loss_is_scaled_for_ga = False
     run_class: type[DescentRun] = DescentRun
+    session_class: type[ValidationSession] = ValidationSession
 
     def __init__(self, gd_trainer: "GradientDescentTrainer", args: TrainingArguments, **parts: Any) -> None:
         self.gd_trainer = gd_trainer
@@ -436,7 +437,7 @@ class LoopTrainer(Trainer):
             )
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        self.validation = ValidationSession(self, dataloader, **options)
+        self.validation = self.session_class(self, dataloader, **options)
         return self.validation
 
     # ---- A run ----
@@ -459,9 +460,11 @@ class LoopTrainer(Trainer):
     def _make_run(self) -> DescentRun:
         loader = self.get_train_dataloader()
         progress = self.gd_trainer.progress
+        # A run whose patience was used up has nothing left to train; AllenNLP trains one more epoch at each start.
+        is_over = self.gd_trainer.metric_tracker.should_stop_early() and progress.batches_in_epoch_completed == 0
         plan = count_epochs(
             loader,
-            num_epochs=self.gd_trainer.num_epochs,
+            num_epochs=progress.epochs_completed if is_over else self.gd_trainer.num_epochs,
             num_gradient_accumulation_steps=self.args.gradient_accumulation_steps,
             world_size=self.args.world_size,
         )
@@ -493,11 +496,14 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     of_process = {"random_states": random, **trainer.progress.state_of_process()}
     if trainer.progress.batches_in_epoch_completed > 0:
         of_process["model_metrics"] = trainer.model_metrics.state_dict()
+    report = getattr(trainer, "report", None)  # there is none before `train()`
     state = {
         "version": _VERSION,
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
+        # Plain numbers, because checkpoints are loaded with `weights_only=True`.
+        "metrics": {} if report is None else denumpify_detensorize(report.metrics),
         "processes": trainer.accelerator.gather_object([of_process]),
         "callbacks": {
             library: {
@@ -536,7 +542,12 @@ def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheck
     load_callback_states(trainer, "allennlp", state["callbacks"])
     load_callback_states(trainer, "hugging_face", state["callbacks"])
     # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
-    trainer.restored = {"callbacks": state["callbacks"], "scaler": state.get("scaler"), **of_process}
+    trainer.restored = {
+        "callbacks": state["callbacks"],
+        "scaler": state.get("scaler"),
+        "metrics": state.get("metrics", {}),
+        **of_process,
+    }
 
 
 def load_callback_states(

@@ -8,7 +8,7 @@ import itertools
 import logging
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -24,6 +24,14 @@ from typing_extensions import override
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy
 
 logger = logging.getLogger(__name__)
+
+
+def refuse_without_metric() -> NoReturn:
+    """Raise the error of a scheduler that needs a metric, in a training without validation."""
+    raise ConfigurationError(
+        "This learning rate scheduler requires a validation metric to compute the schedule and therefore must be used "
+        "with a validation dataset; pass `validation_data_loader`, or choose another scheduler."
+    )
 
 
 class Scheduler:
@@ -59,6 +67,16 @@ class Scheduler:
         self.last_epoch += 1
         self.metric = metric
         self._assign()
+
+    @property
+    def needs_metric(self) -> bool:
+        """Whether :meth:`step` needs a metric."""
+        return False
+
+    def end_epoch(self, metric: float | None) -> None:
+        """Step after an epoch; a scheduler that needs a metric waits in an epoch that was not validated."""
+        if metric is not None or not self.needs_metric:
+            self.step(metric)
 
     def step_batch(self, batch_num_total: int | None = None) -> None:
         """Set the values before optimizer step ``batch_num_total``, from 1; by default only epochs change them."""
@@ -117,6 +135,11 @@ class TorchScheduler(LearningRateScheduler):
     def get_values(self) -> list[float]:
         return [float(rate) for rate in self.lr_scheduler.get_last_lr()]
 
+    @property
+    @override
+    def needs_metric(self) -> bool:
+        return isinstance(self.lr_scheduler, ReduceLROnPlateau)
+
     def step(self, metric: float | None = None) -> None:
         with warnings.catch_warnings():
             # torch misses the optimizer step that it expects first where `combined` makes a scheduler after an epoch.
@@ -126,11 +149,7 @@ class TorchScheduler(LearningRateScheduler):
             elif metric is not None:
                 self.lr_scheduler.step(metric)
             else:
-                raise ConfigurationError(
-                    "This learning rate scheduler requires a validation metric to compute the schedule and therefore "
-                    "must be used with a validation dataset; pass `validation_data_loader`, or choose another "
-                    "scheduler."
-                )
+                refuse_without_metric()
 
     def state_dict(self) -> dict[str, Any]:
         return self.lr_scheduler.state_dict()
@@ -402,10 +421,11 @@ class CosineWithRestarts(LearningRateScheduler):
     last_epoch: int = -1
 
     def __post_init__(self) -> None:
-        if self.t_initial <= 0 or self.eta_min < 0:
+        if self.t_initial <= 0 or self.eta_min < 0 or self.t_mul <= 0:
             raise ConfigurationError(
-                f"The scheduler 'cosine' got `t_initial={self.t_initial}` and `eta_min={self.eta_min}`; set the first "
-                "to 1 epoch or more, the second to 0 or more."
+                f"The scheduler 'cosine' got `t_initial={self.t_initial}`, `t_mul={self.t_mul}` and "
+                f"`eta_min={self.eta_min}`; set the first to 1 epoch or more, the second above 0, and the third to 0 "
+                "or more."
             )
         if self.t_initial == self.t_mul == self.eta_mul == 1:
             logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 keeps the learning rate; change one.")
@@ -423,7 +443,8 @@ class CosineWithRestarts(LearningRateScheduler):
             self._n_restarts += 1
             self._last_restart = step
             position = 0
-        self._cycle_len = int(self.t_initial * self.t_mul**self._n_restarts)
+        # Shrinking cycles end with cycles of one epoch, where AllenNLP would divide by zero.
+        self._cycle_len = max(int(self.t_initial * self.t_mul**self._n_restarts), 1)
         # numpy's cosine, as in AllenNLP; `math.cos` may differ in the last bit.
         falling = float(np.cos(np.pi * (position % self._cycle_len) / self._cycle_len)) + 1
         highest = [base * self.eta_mul**self._n_restarts for base in self.base_values]
@@ -519,7 +540,9 @@ class SlantedTriangular(LearningRateScheduler):
             num_steps = self.num_epochs * num_steps - first
         step = min(self.last_batch_num_total - first, num_steps)
         cut = int(num_steps * self.cut_frac)
-        share = step / cut if step < cut else 1 - (step - cut) / (num_steps - cut)
+        # Epochs of different lengths may leave no step to the last triangle.
+        falling = (step - cut) / (num_steps - cut) if num_steps != cut else 1.0
+        share = step / cut if step < cut else 1 - falling
         return [base * (1 + share * (self.ratio - 1)) / self.ratio for base in self.base_values]
 
     @override
@@ -544,7 +567,9 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
     """Runs several schedulers one after the other; after the last, the learning rate is constant.
 
     ``schedulers`` are pairs of a number of epochs and the scheduler for them. Each starts from the learning rate at
-    which the one before it ended.
+    which the one before it ended. As in AllenNLP, a later scheduler counts steps from the start of the training, and
+    is stepped once when it starts; not so ``slanted_triangular``, whose triangle spans its own epochs, where AllenNLP
+    divides by zero.
     """
 
     def __init__(
@@ -553,29 +578,60 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         schedulers: list[tuple[int, Lazy[LearningRateScheduler]]],
         num_steps_per_epoch: int | None = None,
         last_epoch: int = -1,
+        num_epochs: int | None = None,
     ) -> None:
         if not schedulers:
             raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; add at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
         self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
+        self._num_epochs = num_epochs
         self.current_scheduler: LearningRateScheduler | None = None
         self._current_index: int | None = None
+        self._last_batch = 0  # optimizer steps so far
+        self._first_batch = 0  # those before the current scheduler
         self._choose()
+
+    @property
+    @override
+    def needs_metric(self) -> bool:
+        if self.current_scheduler is not None and self.current_scheduler.needs_metric:
+            return True
+        if self._num_epochs is None:
+            return False
+        # A scheduler starts after the last epoch of the one before it, also if that ends the training.
+        starts = itertools.accumulate((num_epochs for num_epochs, _ in self.schedulers), initial=0)
+        kinds = [
+            lazy.constructor
+            for start, (_, lazy) in zip(starts, self.schedulers, strict=False)
+            if lazy is not None and self.last_epoch + 1 < start <= self._num_epochs
+        ]
+        plateaus = (ReduceOnPlateauLearningRateScheduler, ReduceLROnPlateau)
+        return any(isinstance(kind, type) and issubclass(kind, plateaus) for kind in kinds)
+
+    @override
+    def end_epoch(self, metric: float | None) -> None:
+        self.step(metric)
 
     @override
     def step(self, metric: float | None = None) -> None:
         self.last_epoch += 1
         self.metric = metric
-        self._choose()
+        is_new = self._choose()
         # A scheduler that was only just made is stepped too, as in AllenNLP.
-        if self.current_scheduler is not None:
-            self.current_scheduler.step(metric)
+        if self.current_scheduler is not None and not (is_new and self._counts_own_steps):
+            self.current_scheduler.end_epoch(metric)
 
     @override
     def step_batch(self, batch_num_total: int | None = None) -> None:
+        self._last_batch = self._last_batch + 1 if batch_num_total is None else batch_num_total
         if self.current_scheduler is not None:
-            self.current_scheduler.step_batch(batch_num_total)
+            own = self._last_batch - self._first_batch
+            self.current_scheduler.step_batch(own if self._counts_own_steps else batch_num_total)
+
+    @property
+    def _counts_own_steps(self) -> bool:
+        return isinstance(self.current_scheduler, SlantedTriangular)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -583,6 +639,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         return {
             "last_epoch": self.last_epoch,
             "num_steps_per_epoch": self.num_steps_per_epoch,
+            "batches": (self._first_batch, self._last_batch),
             "current_scheduler": None if current is None else current.state_dict(),
         }
 
@@ -592,6 +649,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         self.num_steps_per_epoch = state_dict["num_steps_per_epoch"]
         rates = [(group["lr"], group["initial_lr"]) for group in self.optimizer.param_groups]
         self._choose()
+        self._first_batch, self._last_batch = state_dict.get("batches", (0, 0))
         if self.current_scheduler is not None:
             self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
         # Constructing a scheduler sets its initial rates.
@@ -599,17 +657,18 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             group["lr"] = rate
             group["initial_lr"] = initial
 
-    def _choose(self) -> None:
-        """Make the scheduler of the coming epoch, unless it is the current one."""
+    def _choose(self) -> bool:
+        """Make the scheduler of the coming epoch, unless it is the current one; return whether it is a new one."""
         ends = itertools.accumulate(num_epochs for num_epochs, _ in self.schedulers)
         index = next((index for index, end in enumerate(ends) if self.last_epoch + 1 < end), None)
         # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
-            return
+            return False
         self._current_index = index
+        self._first_batch = self._last_batch
         self.current_scheduler = None
         if index is None:
-            return
+            return True
         for group in self.optimizer.param_groups:
             group[self._initial_param_group_field] = group[self.param_group_field]
         num_epochs, lazy = self.schedulers[index]
@@ -617,6 +676,25 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         self.current_scheduler = lazy.construct(
             optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.num_steps_per_epoch
         )
+        self._warn_of_counted_steps(index, num_epochs)
+        return True
+
+    def _warn_of_counted_steps(self, index: int, num_epochs: int) -> None:
+        current = self.current_scheduler
+        if not isinstance(current, PolynomialDecay) or self._first_batch == 0 or self.num_steps_per_epoch is None:
+            return
+        end = self._first_batch + num_epochs * self.num_steps_per_epoch
+        if current.total_steps is not None and current.total_steps < end:
+            logger.warning(
+                "Scheduler %d of 'combined' (%s) counts steps from the start of the training, as in AllenNLP: it "
+                "falls until step %d and starts after step %d. Put it first, or use 'polynomial_decay' with "
+                "`total_steps=%d`, to fall until the end of its epochs.",
+                index + 1,
+                type(current).__name__,
+                current.total_steps,
+                self._first_batch,
+                end,
+            )
 
 
 @MomentumScheduler.register("inverted_triangular")

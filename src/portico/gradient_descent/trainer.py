@@ -1,12 +1,13 @@
 """AllenNLP's trainers: ``GradientDescentTrainer`` over Lightning, and ``NoOpTrainer``."""
 
+import json
 import logging
 import shutil
 import tempfile
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -42,7 +43,13 @@ from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, Traini
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, restore_training, training_state
-from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
+from portico.gradient_descent.schedulers import (
+    LearningRateScheduler,
+    MomentumScheduler,
+    Scheduler,
+    as_learning_rate_scheduler,
+    refuse_without_metric,
+)
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
 logger = logging.getLogger(__name__)
@@ -316,19 +323,28 @@ class GradientDescentTrainer(RegistrableTrainer):
             restore_training(self, checkpoint)
             logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
         else:
-            # A second `train()` of the same trainer finds the files of the first.
-            if not hasattr(self, "report"):
+            if hasattr(self, "report"):
+                # A second `train()` of the same trainer: the folder holds the files of the first.
+                self.metric_tracker.clear()
+            else:
                 check_folder(self.serialization_dir)
             self.progress = Progress()
             self.restored = None
-        self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
+        earlier = None if self.restored is None else self.restored["metrics"]
+        self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed, earlier)
         metrics: dict[str, Any] | None = None
         try:
             self.loop.train()
             if self.best_weights.exist:
                 self.best_weights.load(self.model)
             if self.serialization_dir is not None and self.is_primary:
-                dump_metrics(self.serialization_dir / "metrics.json", self.report.metrics)
+                file = self.serialization_dir / "metrics.json"
+                known: dict[str, Any] = {}
+                if self.report.is_earlier and file.is_file():
+                    # A finished run that is started again: what was added to the file, such as test metrics, stays.
+                    with suppress(ValueError):
+                        known = json.loads(file.read_text(encoding="utf-8"))
+                dump_metrics(file, {**known, **self.report.metrics})
             metrics = self.report.metrics
         finally:
             if self.tensorboard_writer is not None:
@@ -416,8 +432,10 @@ class GradientDescentTrainer(RegistrableTrainer):
             self.tensorboard_writer.log_metrics(train_metrics, validation_metrics, epoch + 1)
         if self.is_primary and self.serialization_dir is not None:
             dump_metrics(self.serialization_dir / f"metrics_epoch_{epoch}.json", self.report.metrics)
+        metric = self.metric_tracker.scheduler_metric(validation_metrics) if validation_metrics else None
         for scheduler in self.schedulers:
-            scheduler.step(self.metric_tracker.scheduler_metric(validation_metrics) if validation_metrics else None)
+            self._check_metric(scheduler)
+            scheduler.end_epoch(metric)
         self.epoch_callbacks(metrics=self.report.metrics, epoch=epoch)
         self.progress.complete_epoch()
         # Before the checkpoint: a run that was killed in between would resume after this epoch, without its weights.
@@ -484,11 +502,18 @@ class GradientDescentTrainer(RegistrableTrainer):
             world_size=self.world_size,
         )
         check_trainer_parts(vars(self))
+        for scheduler in (self.learning_rate_scheduler, self.momentum_scheduler):
+            if scheduler is not None:
+                self._check_metric(scheduler)
         if patience is None and self.validation_data_loader is not None:
             logger.warning(
                 "You provided a validation dataset but patience was set to None, meaning that early stopping is "
                 "disabled; set `patience` to enable it."
             )
+
+    def _check_metric(self, scheduler: Scheduler) -> None:
+        if self.validation_data_loader is None and scheduler.needs_metric:
+            refuse_without_metric()
 
     def _set_callbacks(
         self,

@@ -166,31 +166,40 @@ def evaluation_loss(
     size: int,
     micro_batch_size: int,
     label_names: Sequence[str],
+    count: Callable[[dict[str, Any], int], Tensor] | None = None,
 ) -> Tensor:
     """Return the mean loss over the rows of a batch that was padded.
 
     Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
     micro-batch run again, each filling a micro-batch, whose mean loss is then the loss of the row.
+
+    Args:
+        losses: Mean loss of each micro-batch, padding included.
+        inputs: The real rows.
+        run: Returns the losses of another batch of ``size`` rows.
+        size: Rows of the padded batch.
+        micro_batch_size: Rows of a micro-batch.
+        label_names: Names of the labels in ``inputs``.
+        count: Returns the weight of a micro-batch with some real rows; by default their number.
     """
     rows = num_rows(inputs)
     complete = rows - rows % micro_batch_size
     labels = [inputs.get(name) for name in label_names]
     if complete == rows or not any(isinstance(one, Tensor) and one.is_floating_point() for one in labels):
-        return _mean_over_rows(losses, rows, size)
-    total = complete * _mean_over_rows(losses, complete, size) if complete else torch.zeros(())
+        starts = range(0, rows, micro_batch_size)
+        sizes = [min(micro_batch_size, rows - start) for start in starts]
+        if count is None:
+            weights = torch.tensor(sizes, dtype=torch.float32)
+        else:
+            parts = [select_rows(inputs, rows, slice(start, start + micro_batch_size)) for start in starts]
+            weights = torch.stack([count(*part) for part in zip(parts, sizes, strict=True)]).float()
+        # A micro-batch whose labels are all ignored has no mean loss: it is NaN, and 0 x NaN is NaN.
+        counted = losses.float().reshape(-1)[: len(weights)]
+        return torch.where(weights > 0, counted * weights, 0.0).sum() / weights.sum()
+    total = losses.float().reshape(-1)[: complete // micro_batch_size].sum() * micro_batch_size
     step = size // micro_batch_size
     for start in range(complete, rows, step):
         chosen = torch.arange(start, min(start + step, rows))
         batch = pad_rows(select_rows(inputs, rows, chosen.repeat_interleave(micro_batch_size)), size)
         total = total + run(batch).float().reshape(-1)[: len(chosen)].sum()
     return total / rows
-
-
-def _mean_over_rows(losses: Tensor, rows: int, size: int) -> Tensor:
-    """Return the mean loss over ``rows`` real rows, from the mean losses of the micro-batches of ``size`` rows."""
-    losses = losses.float().reshape(-1)
-    per_micro_batch = size // len(losses)
-    starts = torch.arange(len(losses)) * per_micro_batch
-    weights = (rows - starts).clamp(0, per_micro_batch).float()
-    # The loss of a micro-batch without real rows may be NaN, and 0 x NaN is NaN.
-    return (losses[weights > 0] * weights[weights > 0]).sum() / rows

@@ -8,12 +8,13 @@ from torch import nn
 from typing_extensions import override
 
 from portico.compat.annotations import Batch
-from portico.compat.transformers import TrainOutput
+from portico.compat.transformers import EvalLoopOutput, TrainOutput
 from portico.gradient_descent.construction import ConfigurationError
-from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
+from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer, ValidationSession
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
+from portico.ipu.data import num_rows
 from portico.ipu.optim import rebind_schedule
 from portico.ipu.trainer import IPUTrainer
 
@@ -35,10 +36,38 @@ class IPUDescentRun(DescentRun):
         self._fire("on_pre_optimizer_step")
 
 
+class IPUValidationSession(ValidationSession):
+    """Weights the loss of each batch by its rows, so that the mean does not depend on how many rows a call takes.
+
+    AllenNLP counts a shorter last batch as a full one; here a batch holds many of its batches.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._loss = 0.0
+        self._num_rows = 0
+
+    @override
+    def step(self, inputs: Batch, batch_idx: int) -> None:
+        num_before = self.sums.num_batches
+        super().step(inputs, batch_idx)
+        if self.sums.num_batches > num_before:
+            rows = num_rows(inputs)
+            self._loss += rows * self.sums.batch_loss
+            self._num_rows += rows
+
+    @override
+    def finish(self) -> EvalLoopOutput:
+        if self._num_rows:
+            self.sums.loss = self._loss / self._num_rows * self.sums.num_batches
+        return super().finish()
+
+
 class IPULoopTrainer(LoopTrainer, IPUTrainer):
     """Runs the batches of an AllenNLP trainer through programs; the model is trained in place."""
 
     run_class = IPUDescentRun
+    session_class = IPUValidationSession
 
     @override
     def _model_to_train(self, model: nn.Module) -> nn.Module:

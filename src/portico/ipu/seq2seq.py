@@ -32,3 +32,10 @@ class IPUSeq2SeqTrainer(IPUMixin, Seq2SeqTrainer):
         unset = [name for name in ("num_beams", "max_length") if gen_kwargs.get(name) is None]
         options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         return self.generate(generation_inputs(inputs), **options)
+
+    @override
+    def _begin_generating(self, gen_kwargs: dict[str, Any]) -> None:
+        super()._begin_generating(gen_kwargs)
+        # transformers counts a shorter last batch as a full one, which here holds the rows of a whole call: the loss
+        # would depend on device iterations and replicas.
+        self.gather_function = self.accelerator.gather_for_metrics

@@ -283,6 +283,9 @@ class IPUMixin(Trainer):
         return resume_point
 
     def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        if self.combined_eval_batch_size > self.args.eval_batch_size:
+            # It would compare with a mean of calls, whose losses are means of micro-batch means.
+            self.corrections.watches_evaluation = False
         session = super().evaluation_session(dataloader, **options)
         # The loss of a batch counts once for each of its rows.
         session.batch_size = self.combined_eval_batch_size
@@ -365,6 +368,7 @@ class IPUMixin(Trainer):
                 size=size,
                 micro_batch_size=self.args.eval_batch_size,
                 label_names=self.label_names,
+                count=self.corrections.num_items if "eval_batch_means" in self.corrections else None,
             )
         return select_rows(outputs, size, slice(rows))
 

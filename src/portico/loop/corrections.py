@@ -318,7 +318,7 @@ class Corrections:
         self.warn("resume_by_examples", message, f"{advice}to continue after the examples it had seen ")
         if "resume_by_examples" not in self:
             return plan, point
-        options = {"is_stream": is_stream, "by_epochs": args.max_steps <= 0, "drop_last": args.dataloader_drop_last}
+        options = {"is_stream": is_stream, "by_epochs": args.max_steps <= 0, "drop_last": plan.drops_examples(size)}
         plan, point = plan.continued(state.global_step, epoch, num_examples, size=size, **options)
         state.max_steps = plan.max_steps
         return plan, point
@@ -334,11 +334,11 @@ class Corrections:
             is_usual = size * plan.gradient_accumulation_steps == plan.total_train_batch_size
             if is_stream or not is_usual or not saved or state.epoch is None:
                 return None
-            rounds = plan.num_examples // saved if args.dataloader_drop_last else math.ceil(plan.num_examples / saved)
+            drops_last = plan.drops_examples(size)
+            rounds = plan.num_examples // saved if drops_last else math.ceil(plan.num_examples / saved)
             position = int(state.epoch), round(state.epoch % 1 * rounds) * saved
         epoch, num_examples = position
-        dropped = plan.num_examples % size if args.dataloader_drop_last else 0
-        if not is_stream and num_examples >= plan.num_examples - dropped:
+        if not is_stream and num_examples >= min(plan.num_examples, plan.steps_in_epoch * size):
             epoch, num_examples = epoch + 1, 0
         if args.ignore_data_skip:
             return None if is_stream else (epoch, 0)

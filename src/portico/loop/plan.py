@@ -141,6 +141,14 @@ class RunPlan:
         max_steps = global_step + max(self.max_steps - done, 0) if by_epochs else self.max_steps
         return replace(self, max_steps=max_steps), ResumePoint(epoch, skip, num_examples)
 
+    def drops_examples(self, size: int) -> bool:
+        """Return whether a pass leaves out the last examples, in batches of all processes of ``size`` examples.
+
+        The loader decides, whatever ``dataloader_drop_last`` says: programs on IPUs train on full batches only, and a
+        loader of the user's own may drop the last one.
+        """
+        return self.steps_in_epoch * size < self.num_examples
+
     def num_batches_in_window(self, update_step: int) -> int:
         """Return the number of loader batches in step ``update_step`` of an epoch; the last step may have fewer."""
         if update_step != self.num_update_steps_per_epoch - 1:

@@ -16,6 +16,7 @@ from portico.gradient_descent import (
     ConfigurationError,
     EndCallback,
     EpochCallback,
+    LearningRateScheduler,
     TrackEpochCallback,
     TrainerCallback,
     from_params,
@@ -351,3 +352,38 @@ def test_callback_states_are_restored(tmp_path, caplog):
     assert "states of callbacks that this training does not have" not in caplog.text
     trainer_with_everything(tmp_path).train()
     assert "states of callbacks that this training does not have: Counting, Counting 2." in caplog.text
+
+
+# No loss is high enough.
+PLATEAU = {"type": "reduce_on_plateau", "patience": 0, "mode": "max", "threshold": 1e9}
+LATER_PLATEAU = {"type": "combined", "schedulers": [[1, {"type": "constant"}], [5, PLATEAU]]}
+
+
+def plateau_trainer(params, **options):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    counts = {"num_epochs": 4, "num_steps_per_epoch": 5}
+    scheduler = from_params(LearningRateScheduler, params, optimizer=optimizer, **counts)
+    return make_trainer(model=model, optimizer=optimizer, learning_rate_scheduler=scheduler, num_epochs=4, **options)
+
+
+@pytest.mark.parametrize("params", [PLATEAU, LATER_PLATEAU])
+@pytest.mark.parametrize("options", [{"validation_start": 2}, {"validation_interval": 2}])
+def test_reduce_on_plateau_waits_for_a_validation(options, params):
+    """AllenNLP asks for a validation dataset after the first epoch without validation."""
+    callback = from_params(TrainerCallback, {"type": "should_validate_callback", **options})
+    trainer = plateau_trainer(params, callbacks=[callback])
+    trainer.train()
+    # Two validations, of which the second is no improvement.
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("params", [PLATEAU, LATER_PLATEAU])
+def test_reduce_on_plateau_without_a_validation_loader_is_refused_before_training(params):
+    with pytest.raises(ConfigurationError, match=r"requires a validation metric .* `validation_data_loader`"):
+        plateau_trainer(params, validation_data_loader=None)
+
+
+def test_a_plateau_that_is_never_reached_needs_no_validation():
+    params = {"type": "combined", "schedulers": [[5, {"type": "constant"}], [5, PLATEAU]]}
+    plateau_trainer(params, validation_data_loader=None).train()

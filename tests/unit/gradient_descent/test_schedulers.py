@@ -296,6 +296,70 @@ def test_combined_resumes():
         assert start + run(later_optimizer, later, stop, 41) == whole, stop
 
 
+def test_a_later_slanted_triangle_spans_its_own_epochs():
+    """AllenNLP divides by zero at its first step."""
+    slanted = {"type": "slanted_triangular", "cut_frac": 0.25, "ratio": 8}
+
+    def make(params, num_epochs):
+        optimizer = make_optimizer()
+        counts = {"num_epochs": num_epochs, "num_steps_per_epoch": 4}
+        return optimizer, from_params(LearningRateScheduler, params, optimizer=optimizer, **counts)
+
+    def rates(params, num_epochs):
+        (optimizer, scheduler), found = make(params, num_epochs), []
+        for step in range(1, 4 * num_epochs + 1):
+            scheduler.step_batch(step)
+            found.append(optimizer.param_groups[0]["lr"])
+            if step % 4 == 0:
+                scheduler.step()
+            # A restart after each step.
+            earlier = optimizer, scheduler
+            optimizer, scheduler = make(params, num_epochs)
+            optimizer.load_state_dict(earlier[0].state_dict())
+            scheduler.load_state_dict(earlier[1].state_dict())
+        return found
+
+    alone = rates(slanted, 3)
+    combined = rates({"type": "combined", "schedulers": [[2, {"type": "constant"}], [3, slanted]]}, 5)
+    assert combined == [BASE] * 8 + alone
+    both = rates({"type": "combined", "schedulers": [[1, slanted], [3, slanted]]}, 4)
+    assert both[:4] == rates(slanted, 1)
+    assert both[4:] == pytest.approx([rate * both[3] / BASE for rate in alone])
+
+
+def test_epochs_of_different_lengths_may_leave_no_step_to_a_triangle():
+    optimizer = make_optimizer(num_groups=3)
+    optimizer.add_param_group({"params": []})
+    params = {"type": "slanted_triangular", "gradual_unfreezing": True}
+    scheduler = from_params(LearningRateScheduler, params, optimizer=optimizer, num_epochs=3, num_steps_per_epoch=None)
+    ends = (1, 3, 5)
+    for step in range(1, 6):
+        scheduler.step_batch(step)
+        assert all(0 < group["lr"] <= BASE for group in optimizer.param_groups)
+        if step in ends:
+            scheduler.step()
+
+
+def test_shrinking_cycles_of_cosine_end_with_one_epoch():
+    rates = rates_of({"type": "cosine", "t_initial": 4, "t_mul": 0.5})
+    assert rates[-1] == BASE
+    with pytest.raises(ConfigurationError, match=r"`t_mul=0` and `eta_min=0.0`; set the first to 1 epoch"):
+        rates_of({"type": "cosine", "t_initial": 4, "t_mul": 0})
+
+
+def test_a_later_decay_that_has_ended_already_is_announced(caplog):
+    decay = {"type": "polynomial_decay"}
+    rates = rates_of({"type": "combined", "schedulers": [[2, {"type": "constant"}], [3, decay]]})
+    assert rates[8:12] == [BASE * left / 12 for left in (3, 2, 1, 0)], "as in AllenNLP"
+    assert (
+        "Scheduler 2 of 'combined' (PolynomialDecay) counts steps from the start of the training, as in AllenNLP: it "
+        "falls until step 12 and starts after step 8. Put it first, or use 'polynomial_decay' with `total_steps=20`"
+    ) in caplog.text
+    caplog.clear()
+    rates_of({"type": "combined", "schedulers": [[2, {"type": "constant"}], [3, {**decay, "total_steps": 20}]]})
+    assert not caplog.text
+
+
 def test_inverted_triangular_momentum():
     params = {"type": "inverted_triangular", "cool_down": 10, "warm_up": 30, "ratio": 5}
     momenta = rates_of(params, field="momentum", base=MomentumScheduler)

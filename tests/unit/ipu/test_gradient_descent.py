@@ -175,3 +175,16 @@ def test_is_registered_for_configuration_files():
     )
     trainer.train()
     assert trainer.loop.opts.replication_factor == 2
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_the_validation_loss_does_not_depend_on_the_rows_of_a_call(iterations):
+    data = Points(7, seed=1)
+    config = IPUConfig(inference_device_iterations=iterations)
+    loader = DataLoader(data, batch_size=2 * iterations)
+    model = Net()
+    trainer = make(model=model, validation_data_loader=loader, ipu_config=config, num_epochs=1)
+    found = trainer.train()["validation_loss"]
+    with torch.no_grad():
+        expected = model(**torch.utils.data.default_collate([data[index] for index in range(7)]))["loss"].item()
+    assert found == pytest.approx(expected, rel=1e-5)

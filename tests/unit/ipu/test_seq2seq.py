@@ -83,6 +83,45 @@ def test_predictions_equal_those_of_the_host(tmp_path, config, changes):
     assert found.metrics["test_mean"] == expected.metrics["test_mean"]
 
 
+def labels_of_one_length(size):
+    rows = [Sums(size)[index] for index in range(size)]
+    return [{**row, "labels": row["labels"].where(row["labels"] != -100, 7)} for row in rows]
+
+
+@pytest.mark.parametrize("generates", [False, True])
+@pytest.mark.parametrize(("iterations", "replicas", "accumulation"), [(1, 1, 1), (3, 1, 4), (2, 2, 4)])
+def test_the_loss_is_the_mean_over_rows(tmp_path, iterations, replicas, accumulation, generates):
+    config = IPUConfig(
+        inference_device_iterations=iterations,
+        inference_replication_factor=replicas,
+        gradient_accumulation_steps=accumulation,
+    )
+    rows = labels_of_one_length(7)
+    host = on_the_host(tmp_path / "host", predict_with_generate=generates)
+    host.data_collator = transformers.default_data_collator
+    host.compute_metrics = None
+    expected = host.predict(rows).metrics["test_loss"]
+    parts = {"compute_metrics": None}
+    trainer = ipu_seq2seq_trainer(tmp_path, config, parts=parts, predict_with_generate=generates)
+    assert trainer.evaluate(rows)["eval_loss"] == pytest.approx(expected, abs=1e-5)
+    assert trainer.predict(rows).metrics["test_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_the_corrected_loss_is_the_mean_over_labels(tmp_path, iterations):
+    rows = labels_of_one_length(7)
+    for index, row in enumerate(rows):
+        row["labels"][1 + index // 2 :] = -100  # as many in both rows of a micro-batch
+    host = on_the_host(tmp_path / "host", predict_with_generate=False)
+    host.data_collator = transformers.default_data_collator
+    host.compute_metrics = None
+    changes = {"predict_with_generate": False, "corrections": "eval_batch_means"}
+    config = IPUConfig(inference_device_iterations=iterations)
+    trainer = ipu_seq2seq_trainer(tmp_path, config, parts={"compute_metrics": None}, **changes)
+    # One batch of all rows.
+    assert trainer.evaluate(rows)["eval_loss"] == pytest.approx(host.evaluate(rows)["eval_loss"], abs=1e-5)
+
+
 def test_keywords_of_evaluate_take_precedence(tmp_path):
     trainer = ipu_seq2seq_trainer(tmp_path)
     assert trainer.predict(Sums(2), max_length=9).predictions.shape[1] > 6

@@ -187,6 +187,23 @@ class TestResuming:
             transformers.utils.logging.disable_propagation()
         assert "per_device_train_batch_size" not in caplog.text
 
+    @pytest.mark.parametrize("corrections", [None, "resume_by_examples"])
+    def test_the_end_of_an_epoch_that_drops_rows_is_no_position_within_it(self, tmp_path, corrections, caplog):
+        config = IPUConfig(gradient_accumulation_steps=2)
+        changes = {"save_strategy": "epoch", "num_train_epochs": 3, "corrections": corrections}
+        parts = {"train_dataset": Sentences(15)}
+        whole = ipu_trainer(tmp_path, config, parts=parts, **changes)
+        whole.train()
+        resumed = ipu_trainer(tmp_path / "resumed", config, parts=parts, **changes)
+        transformers.utils.logging.enable_propagation()
+        try:
+            resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+        finally:
+            transformers.utils.logging.disable_propagation()
+        assert "resume_by_examples" not in caplog.text
+        assert resumed.state.global_step == whole.state.global_step == 9
+        assert largest_difference(weights(whole.model), weights(resumed.model)) == 0
+
     def test_checkpoints_load_with_plain_from_pretrained(self, tmp_path):
         trainer = ipu_trainer(tmp_path, save_strategy="epoch")
         trainer.train()

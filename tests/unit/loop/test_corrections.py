@@ -559,6 +559,28 @@ def test_position_counted_in_steps_of_another_size_is_announced(sizes, warns, tm
         )
 
 
+def test_the_end_of_an_epoch_of_a_loader_that_drops_examples_is_no_position_within_it(tmp_path, warnings_of):
+    """The loader decides, whatever `dataloader_drop_last` says."""
+
+    class Dropping(portico.Trainer):
+        def get_train_dataloader(self):
+            return self.accelerator.prepare(DataLoader(self.train_dataset, 4, drop_last=True))
+
+    def trainer(folder, **changes):
+        options = {"num_train_epochs": 3, "save_strategy": "epoch", "gradient_accumulation_steps": 2, **changes}
+        parts = {"args": toy_arguments(folder, portico.TrainingArguments, **options), "train_dataset": Points(15)}
+        return toy_trainer(folder, Dropping, parts)
+
+    whole = trainer(tmp_path)
+    whole.train()
+    for corrections in (None, "resume_by_examples"):
+        resumed = trainer(tmp_path / str(corrections), corrections=corrections)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        assert resumed.state.global_step == whole.state.global_step == 6
+        assert str(resumed.model.state_dict()) == str(whole.model.state_dict())
+    assert not [warning for warning in warnings_of() if "examples of epoch" in warning]
+
+
 # Resuming a stream that is iterated again
 
 

@@ -282,6 +282,58 @@ def test_nothing_is_cached_where_the_cache_is_off(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.linear = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids):
+        return self.linear(torch.nn.functional.gelu(self.embedding(ids)))
+
+
+@pytest.fixture(params=["off", "folder", "no home", "older torch"])
+def cache_setting(request, tmp_path, monkeypatch):
+    """A value of `cache_dir`, with what it depends on."""
+    monkeypatch.delenv("PORTICO_ORT_CACHE_DIR", raising=False)
+    if request.param == "no home":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        return None
+    if request.param == "older torch":
+        monkeypatch.setattr(torch_compat, "CACHES_TRACES", False)
+    return "off" if request.param == "off" else str(tmp_path)
+
+
+def test_each_setting_of_the_cache_trains_on_a_batch_of_one_row(cache_setting):
+    """torch builds a backward without symbolic sizes at the first backward pass, if at all."""
+    torch.manual_seed(0)
+    net = portico.ort.compile(nn.Linear(4, 2), settings=SessionSettings(cache_dir=cache_setting))
+    for rows in (1, 3):
+        net.zero_grad()
+        net(torch.ones(rows, 4)).sum().backward()
+        assert net.weight.grad.tolist() == [[rows] * 4] * 2
+    report = compiled_call(net).report
+    assert [graph.kind for graph in report.graphs] == ["forward", "backward"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_each_setting_of_the_cache_serves_batches_of_any_size(first, cache_setting):
+    net, plain = portico.ort.compile(Tagger(), settings=SessionSettings(cache_dir=cache_setting)), Tagger()
+    for shape in (first, (2, 3), (3, 2), (1, 2), (3, 1), (1, 1)):
+        ids = torch.randint(9, shape)
+        for model in (net, plain):
+            model.zero_grad()
+            loss = (model(ids) ** 2).sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+        for (name, parameter), expected in zip(net.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad, atol=2e-6, rtol=2e-6, msg=f"{shape} {name}")
+        with torch.no_grad():
+            torch.testing.assert_close(net(ids), plain(ids), atol=2e-6, rtol=2e-6)
+
+
 def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
     settings = SessionSettings(cache_dir=str(tmp_path))
     net = portico.ort.compile(nn.Embedding(50_000, 4), settings=settings)

@@ -18,9 +18,10 @@ from portico.mrc.features.windows import Windows, first_marked, first_of, last_m
 if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
     from transformers import PreTrainedTokenizerBase
 
-LabelRule: TypeAlias = Literal["characters", "primeqa", "run_qa"]
-"""Which tokens an answer is labelled with: those that have its characters, or as PrimeQA or transformers' QA example
-search for them, which differs where a character has several tokens or none; ``"run_qa"`` also leaves the context."""
+LabelRule: TypeAlias = Literal["characters", "run_qa"]
+"""Which tokens an answer is labelled with: those that have its characters, or as transformers' QA example and PrimeQA
+search for them, which differs where a character has several tokens or none, and leaves the context. ``"run_qa"`` also
+takes a passage that only touches a window as one that the window holds a part of, as PrimeQA does."""
 
 _NO_SPAN = (-1, -1)
 _NOWHERE = np.iinfo(np.int64).max
@@ -122,6 +123,12 @@ class GoldAnswer(NamedTuple):
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
     """The type of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
+    def within(self, length: int) -> "GoldAnswer":
+        """Return the answer in the first ``length`` characters of its context, where its span may be incomplete."""
+        if self.chars[1] <= length:
+            return self
+        return self._replace(chars=_NO_SPAN, answer_type=TargetType.PASSAGE_ANSWER)
+
 
 class Gold:
     """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see ``GoldAnswer``."""
@@ -206,12 +213,12 @@ def label_windows(
     if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see ``WindowCutter.cut``; without
     it, passages are spans of characters of the only context.
     """
-    has_passage_F = _has_passage(windows, gold, context_index_F)
+    has_passage_F = _has_passage(windows, gold, context_index_F, touching=rule == "run_qa")
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_F2, -1)
     if rule == "characters":
         positions_F2, has_span_F = _answer_positions(windows, chars_F2, context_index_F)
     else:
-        positions_F2, has_span_F = _answer_positions_of_peers(windows, chars_F2, beyond_context=rule == "run_qa")
+        positions_F2, has_span_F = _answer_positions_of_peers(windows, chars_F2)
     positions_F2 = np.where(has_span_F[:, None], positions_F2, null_token_F[:, None])
     without_span_F = np.where(gold.chars_F2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_F)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
@@ -219,15 +226,20 @@ def label_windows(
     return {"start_positions": positions_F2[:, 0], "end_positions": positions_F2[:, 1], "target_type": type_F}
 
 
-def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -> Bools:
+def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None, *, touching: bool) -> Bools:
     if context_index_F is not None:
         return gold.has_answer_F & (context_index_F == gold.passage_F)
     first_F, last_F = windows.context_bounds()
     start_F = windows.char_offsets_T2[np.minimum(first_F, len(windows.char_offsets_T2) - 1), 0]
     end_F = windows.char_offsets_T2[last_F, 1]
-    # Inclusive on both sides, as in PrimeQA: a passage that only touches the window counts.
-    touches_F = (gold.passage_chars_F2[:, 0] <= end_F) & (gold.passage_chars_F2[:, 1] >= start_F)
-    return gold.has_answer_F & touches_F & (first_F <= last_F)
+    passage_start_F, passage_end_F = gold.passage_chars_F2.T
+    if touching:
+        # PrimeQA compares the ends, which are not part of window and passage, as if they were.
+        overlaps_F = (passage_start_F <= end_F) & (passage_end_F >= start_F)
+    else:
+        # A passage without characters is the character where it starts, as an answer is.
+        overlaps_F = (passage_start_F < end_F) & (np.maximum(passage_end_F, passage_start_F + 1) > start_F)
+    return gold.has_answer_F & overlaps_F & (first_F <= last_F)
 
 
 def null_tokens(windows: Windows, tokenizer: "PreTrainedTokenizerBase", rule: LabelRule = "characters") -> Int64s:
@@ -280,7 +292,7 @@ def _answer_positions(windows: Windows, chars_F2: Int64s, context_index_F: Int64
     return np.stack([from_F, to_F], axis=1) - windows.row_starts[:-1, None], inside_F
 
 
-def _answer_positions_of_peers(windows: Windows, chars_F2: Int64s, *, beyond_context: bool) -> tuple[Int64s, Bools]:
+def _answer_positions_of_peers(windows: Windows, chars_F2: Int64s) -> tuple[Int64s, Bools]:
     """Return what ``_answer_positions`` does, as the QA example of transformers and PrimeQA compute it.
 
     The first token is the last one that starts at or before the answer, the last token the first one that ends at or
@@ -294,8 +306,7 @@ def _answer_positions_of_peers(windows: Windows, chars_F2: Int64s, *, beyond_con
     # As in transformers' run_qa.py (prepare_train_features): forward to the first token that starts after the answer
     # does, and back to the last one that ends before the answer does. Its forward search does not stop at the end of
     # the context, so that an answer that starts in the last context token is labelled with the end of the row.
-    stop_F = windows.row_starts[1:] if beyond_context else last_F + 1
     answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
-    after_F = first_marked(start_T > answer_T2[:, 0], first_F, stop_F)
+    after_F = first_marked(start_T > answer_T2[:, 0], first_F, windows.row_starts[1:])
     before_F = last_marked(end_T < answer_T2[:, 1], first_F, last_F + 1)
     return np.stack([after_F - 1, before_F + 1], axis=1) - windows.row_starts[:-1, None], inside_F

@@ -75,7 +75,10 @@ class AbstractPreProcessor(ABC):
         max_contexts: How many contexts, or passages of the context, to read; ``None`` for all.
         max_answer_len: Longest generated answer in tokens; ``None`` for the longest window.
         subsampling_seed: Seed of the choice among windows without an answer; no other random state changes.
-        compat_label_bug: As in :class:`~portico.mrc.features.featurizer.Featurizer`.
+        compat_label_bug: Label as PrimeQA does, also where that is not the answer: as
+            :class:`~portico.mrc.features.featurizer.Featurizer` says, and in a window that the passage of the answer
+            only touches, by a last character of MRQA that is taken as the one after it, and without the long answers
+            of Natural Questions that have no short one. A warning says so in training.
 
     Raises:
         InputError: If a probability is out of range.
@@ -199,9 +202,15 @@ class BasePreProcessor(AbstractPreProcessor):
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
-        self._cutter = WindowCutter(tokenizer, self._max_seq_len, self._stride)
+        corrects = not self._compat_label_bug
+        self._cutter = WindowCutter(tokenizer, self._max_seq_len, self._stride, corrects_offsets=corrects)
 
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        if self._compat_label_bug:
+            logger.warning(
+                "`compat_label_bug=True` trains on PrimeQA's labels, also where they are not the answers; leave it "
+                "out to train on the answers."
+            )
         if self._subsampling.keeps_all:
             logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
         elif not self._subsampling.probabilities[1:].any():
@@ -302,14 +311,18 @@ class BasePreProcessor(AbstractPreProcessor):
         single = self._single_context_multiple_passages
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
-        golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
+        golds = [gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True)]
+        if single:
+            # `max_contexts` may cut the context within an answer.
+            lengths = map(len, self._contexts(examples))
+            golds = [gold.within(length) for gold, length in zip(golds, lengths, strict=True)]
         columns = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
         in_batch = {**columns, "example_idx": windows.example_index_F}
         labelled = self.label_features_for_subsampling(in_batch, examples)
         return {name: column for name, column in labelled.items() if name != "example_idx"}
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
-        rule: LabelRule = "run_qa" if self._compat_label_bug else "primeqa"
+        rule: LabelRule = "run_qa" if self._compat_label_bug else "characters"
         null_token_F = null_tokens(windows, self._tokenizer, rule)
         return label_windows(windows, gold, context_index_F, null_token_F, rule=rule)
 
@@ -336,7 +349,7 @@ class _DatasetPreProcessor(BasePreProcessor):
 
     @staticmethod
     @abstractmethod
-    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
         """Return the columns of the base schema for one record."""
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
@@ -344,7 +357,7 @@ class _DatasetPreProcessor(BasePreProcessor):
         datasets = import_datasets(_NEEDS_DATASETS)
         text = datasets.Value("string")
         optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
-        adapt = partial(self._base_columns, is_train=is_train)
+        adapt = partial(self._base_columns, is_train=is_train, compat_label_bug=self._compat_label_bug)
         made = base_schema(is_train=True, single_context=True)
         # `Dataset.map` needs the types beforehand: the first record shows which optional columns there are.
         if len(dataset):
@@ -387,7 +400,7 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
         return super().adapt_dataset(dataset, is_train)
 
     @staticmethod
-    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
         record = squad.example(raw)
         answers = record["answers"]
         spans = [(start, start + len(text)) for text, start in zip(*answers.values(), strict=True)]
@@ -417,17 +430,18 @@ def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
 class MRQAPreprocessor(_DatasetPreProcessor):
     """Makes features of MRQA as the hub has it.
 
-    Of every detected answer the first occurrence counts. As in PrimeQA the end is the last character of the answer,
-    not the one after it as in :func:`~portico.mrc.datasets.read_examples`. The texts of the answers are in the column
-    ``answer_text``.
+    Of every detected answer the first occurrence counts. The texts of the answers are in the column ``answer_text``.
     """
 
     _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
 
     @staticmethod
-    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
         answers = as_objects(raw["detected_answers"], "detected_answers")
         spans = [char_spans(answer)[0] for answer in answers]
+        if not compat_label_bug:
+            # MRQA's spans include the last character.
+            spans = [(start, last + 1) for start, last in spans]
         return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
@@ -441,7 +455,7 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
     _source_columns = ("question_text", "annotations", "passage_answer_candidates")
 
     @staticmethod
-    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
         document = raw["document_plaintext"]
         offsets = tydi.ByteOffsets(document)
         return {
@@ -459,17 +473,23 @@ TyDiQAGooglePreprocessor = TyDiQAPreprocessor
 class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
     """Labels windows that answer yes or no with the part of the gold passage that they hold.
 
-    The part starts with the first context token that starts in the passage, by default the first context token, and
-    ends with the last context token that ends in the passage, by default the last context token.
+    The part is the context tokens that have a character of the passage. With ``compat_label_bug`` it starts with the
+    first that starts in the passage, or else the first context token, and ends with the last that ends in it, or else
+    the last context token.
     """
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
         labels = super()._label(windows, gold, context_index_F)
         begin_T, stop_T = np.repeat(gold.passage_chars_F2, windows.lengths_F, axis=0).T
         start_T, end_T = windows.char_offsets_T2.T
-        # Tokens that are only partly in the passage count for neither end.
-        starts_inside_T = windows.in_context_T & (start_T >= begin_T) & (start_T < stop_T)
-        ends_inside_T = windows.in_context_T & (end_T <= stop_T) & (end_T > begin_T)
+        if self._compat_label_bug:
+            # Tokens that are only partly in the passage count for neither end.
+            starts_inside_T = windows.in_context_T & (start_T >= begin_T) & (start_T < stop_T)
+            ends_inside_T = windows.in_context_T & (end_T <= stop_T) & (end_T > begin_T)
+        else:
+            # Some tokens have no character, such as removed accents.
+            overlaps_T = (start_T < stop_T) & (end_T > begin_T) & (end_T > start_T)
+            starts_inside_T = ends_inside_T = windows.in_context_T & overlaps_T
         row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
         first_F, last_F = windows.context_bounds()
         start_F = windows.first_in_row(starts_inside_T)
@@ -486,8 +506,9 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
     """Makes features of Natural Questions as the hub has it; the context is the document's tokens, joined by spaces.
 
     For training, answers and passages are characters of the context. For evaluation they are bytes of the page, as the
-    metric expects; ``document`` is kept to find answers in the page. As in PrimeQA an annotator without a short answer
-    has no long answer either; :func:`~portico.mrc.datasets.read_examples` keeps it, as the official metric does.
+    metric expects; ``document`` is kept to find answers in the page. With ``compat_label_bug``, as in PrimeQA, an
+    annotator without a short answer has no long answer either, so that yes and no, too, are no answer; otherwise it is
+    kept, as the official metric does.
     """
 
     _source_columns = ("id", "annotations", "long_answer_candidates")
@@ -502,11 +523,12 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
         return super().process_eval(examples)
 
     @staticmethod
-    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
         document = natural_questions.read_document(raw)
         in_bytes = itemgetter("start_byte", "end_byte")
         passages, annotations = natural_questions.read_answers(raw, document.chars if is_train else in_bytes)
-        annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
+        if compat_label_bug:
+            annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
         return {
             "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
             "question": natural_questions.question_text(raw),

@@ -44,6 +44,7 @@ class Compilation:
     sessions: SessionCache
 
 
+# Of the graph that torch is reading from its cache, which holds nothing of the process.
 _current: ContextVar[Compilation] = ContextVar("portico_ort_compilation")
 
 
@@ -68,9 +69,9 @@ def make_backend(
                 compiled = aot_module_simplified(
                     module,
                     example_inputs,
-                    fw_compiler=cacheable(CompiledGraph, partial(_built, "forward")),
-                    bw_compiler=cacheable(CompiledGraph, without_tracing(_built_backward)),
-                    inference_compiler=cacheable(CompiledGraph, partial(_built, "inference")),
+                    fw_compiler=cacheable(CompiledGraph, partial(_built, compilation, "forward")),
+                    bw_compiler=cacheable(CompiledGraph, without_tracing(partial(_built_backward, compilation))),
+                    inference_compiler=cacheable(CompiledGraph, partial(_built, compilation, "inference")),
                     partition_fn=_forward_and_backward,
                     decompositions=_Decompositions(),
                 )
@@ -124,11 +125,13 @@ class _Decompositions(Mapping[object, Callable[..., Any]]):
         return len(self._table)
 
 
-def _built_backward(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-    return without_tracing(_built("backward", module, example_inputs))
+def _built_backward(compilation: Compilation, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    return without_tracing(_built(compilation, "backward", module, example_inputs))
 
 
-def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> "CompiledGraph":
+def _built(
+    compilation: Compilation, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]
+) -> "CompiledGraph":
     start = time.perf_counter()
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
@@ -137,11 +140,10 @@ def _built(kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> 
     whole = partitioned(module, is_in_stages=kind == "backward")
     children = whole.named_children()
     parts = {name: part for name, part in children if name.startswith("fused_") and isinstance(part, fx.GraphModule)}
-    settings = _current.get().settings
-    keys = {name: fingerprint(part, settings) for name, part in parts.items()}
+    keys = {name: fingerprint(part, compilation.settings) for name, part in parts.items()}
     builds = {name: partial(translate, part) for name, part in parts.items()}
     graph = CompiledGraph(kind, whole, keys, device_of(example_inputs))
-    graph.load(whole, builds, start)
+    graph.load(compilation, whole, builds, start)
     return graph
 
 
@@ -175,14 +177,19 @@ class CompiledGraph(OutputCode):
         assert self._call is not None
         return self._call(inputs)
 
-    def load(self, module: fx.GraphModule, builds: Mapping[str, Callable[[], Any]] | None, start: float) -> None:
+    def load(
+        self,
+        compilation: Compilation,
+        module: fx.GraphModule,
+        builds: Mapping[str, Callable[[], Any]] | None,
+        start: float,
+    ) -> None:
         """Prepare the sessions of ``module``, building those that are not in the cache, or none without ``builds``.
 
         Raises:
             LookupError: If a session is missing; AOTAutograd then traces the model again.
             InputError: If an operator is refused, or ONNX Runtime cannot run a part.
         """
-        compilation = _current.get()
         record = GraphRecord(self._kind, is_traced=builds is not None)
         for name, key in self._keys.items():
             session, is_new = compilation.sessions.session(key, builds[name] if builds else _missing, self._device)
@@ -202,7 +209,7 @@ class CompiledGraph(OutputCode):
         """Load the sessions after the graph was read from the cache."""
         start = time.perf_counter()
         function, args = self._unloaded
-        self.load(function(*args), None, start)
+        self.load(_current.get(), function(*args), None, start)
 
     def prepare_for_serialization(self) -> None:
         self._call = None

@@ -79,30 +79,44 @@ def expected_rows(tokenizer, rows, *, single):
                 yield row, context_idx, {**ids, **where}, offsets, inside
 
 
-def expected_label(tokenizer, row, context_idx, ids, offsets, inside, *, single):
+def expected_label(tokenizer, row, context_idx, ids, offsets, inside, *, single, compat=False):
+    """Return first token, last token and type: those of the answer, or with ``compat`` those of PrimeQA."""
     target = {name: values[0] for name, values in row["target"].items()}
     found = [ids.index(i) for i in (tokenizer.cls_token_id, tokenizer.bos_token_id) if i in ids]
     nothing = (found or [0])[0]
     tokens = [t for t, one in enumerate(inside) if one]
     passage, start, end = target["passage_indices"], target["start_positions"], target["end_positions"]
-    if single:
-        candidates = row["passage_candidates"]
-        has_passage = (
-            passage >= 0
-            and candidates["start_positions"][passage] <= offsets[tokens[-1]][1]
-            and candidates["end_positions"][passage] >= offsets[tokens[0]][0]
-        )
-    else:
-        has_passage = passage == context_idx
+    has_passage = passage == context_idx
+    if single and passage >= 0:
+        first, stop = (row["passage_candidates"][name][passage] for name in ("start_positions", "end_positions"))
+        has_passage = any(covered([offsets[t] for t in tokens], first, max(stop, first + 1)))
+        if compat:
+            has_passage = first <= offsets[tokens[-1]][1] and stop >= offsets[tokens[0]][0]
+    elif single:
+        has_passage = False
     if not has_passage:
         return nothing, nothing, TargetType.NO_ANSWER
     if start == -1:
         return nothing, nothing, TargetType.from_bool_label(target["yes_no_answer"]) or TargetType.PASSAGE_ANSWER
-    if offsets[tokens[0]][0] > start or offsets[tokens[-1]][1] < end:
+    if compat:
+        if offsets[tokens[0]][0] > start or offsets[tokens[-1]][1] < end:
+            return nothing, nothing, TargetType.PASSAGE_ANSWER
+        # PrimeQA's search for the start does not stop where the context does.
+        later = [t for t in range(tokens[0], len(ids)) if t not in tokens or offsets[t][0] > start]
+        later = [t for t in later if offsets[t][0] > start] or [len(ids)]
+        return later[0] - 1, min(t for t in tokens if offsets[t][1] >= end), TargetType.SPAN_ANSWER
+    context = row["context"][context_idx]
+    whole = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    held = covered([offsets[t] for t in tokens], start, end)
+    if not any(held) or held != covered(whole, start, end):
         return nothing, nothing, TargetType.PASSAGE_ANSWER
-    first = max(t for t in tokens if offsets[t][0] <= start)
-    last = min(t for t in tokens if offsets[t][1] >= end)
-    return first, last, TargetType.SPAN_ANSWER
+    answer = [t for t in tokens if any(covered([offsets[t]], start, end))]
+    return answer[0], answer[-1], TargetType.SPAN_ANSWER
+
+
+def covered(offsets, start, end):
+    """Return for each character of a span whether a token has it."""
+    return [any(begin <= char < stop for begin, stop in offsets) for char in range(start, end)]
 
 
 @pytest.fixture(params=["bert", "left padding, CLS last"])
@@ -114,21 +128,25 @@ def preprocessor(tokenizer, **options):
     return BasePreProcessor(tokenizer, STRIDE, LENGTH, 1.0, 1.0, max_q_char_len=16, **options)
 
 
+@pytest.mark.parametrize("compat", [True, False])
 @pytest.mark.parametrize("single", [True, False])
-def test_features_follow_the_rules_of_primeqa(tokenizer, single):
+def test_features_follow_the_rules_of_primeqa(tokenizer, single, compat, caplog):
     rows = make_rows(single=single)
-    one = preprocessor(tokenizer, single_context_multiple_passages=single)
+    one = preprocessor(tokenizer, single_context_multiple_passages=single, compat_label_bug=compat)
     examples, features = one.process_train(datasets.Dataset.from_list(rows))
     assert examples.to_list() == rows
     expected, seen = [], set()
     for row, context_idx, feature, offsets, inside in expected_rows(tokenizer, rows, single=single):
         ids = feature["input_ids"]
-        start, end, kind = expected_label(tokenizer, row, context_idx, ids, offsets, inside, single=single)
+        start, end, kind = expected_label(
+            tokenizer, row, context_idx, ids, offsets, inside, single=single, compat=compat
+        )
         seen.add(kind)
         labels = {"start_positions": start, "end_positions": end, "target_type": int(kind)}
         expected.append({**feature, "offset_mapping": [list(pair) for pair in offsets], **labels})
     assert features.to_list() == expected
     assert seen == set(TargetType)
+    assert ("`compat_label_bug=True` trains on PrimeQA's labels, also where" in caplog.text) is compat
     _, features = one.process_eval(datasets.Dataset.from_list(rows))
     assert features.to_list() == [
         {**feature, "offset_mapping": [list(pair) if one else None for pair, one in zip(offsets, inside, strict=True)]}
@@ -267,10 +285,11 @@ def test_label_features_for_subsampling_uses_example_idx():
     assert keeping.label_features_for_subsampling(features, examples) is features
 
 
-def test_passage_that_touches_a_window_counts_as_inside():
+@pytest.mark.parametrize("compat", [True, False])
+def test_passage_that_touches_a_window_counts_for_primeqa_alone(compat):
     row = make_rows(single=True, seed=5)[0]
     row["context"] = [" ".join(WORDS * 4)]
-    one = preprocessor(TOKENIZER, **SINGLE)
+    one = preprocessor(TOKENIZER, compat_label_bug=compat, **SINGLE)
     _, features = one.process_eval(datasets.Dataset.from_list([row]))
     second = [pair for pair in features[1]["offset_mapping"] if pair]
     begin, end = second[0][0], second[-1][1]
@@ -280,8 +299,9 @@ def test_passage_that_touches_a_window_counts_as_inside():
         "passage_indices": [0],
         "yes_no_answer": ["YES"],
     }
-    near = {(0, begin): TargetType.YES, (0, begin - 1): TargetType.NO_ANSWER}
-    near |= {(end, end + 5): TargetType.YES, (end + 1, end + 5): TargetType.NO_ANSWER}
+    touching = TargetType.YES if compat else TargetType.NO_ANSWER
+    near = {(0, begin + 1): TargetType.YES, (0, begin): touching, (0, begin - 1): TargetType.NO_ANSWER}
+    near |= {(end - 1, end): TargetType.YES, (end, end + 5): touching, (end + 1, end + 5): TargetType.NO_ANSWER}
     for (start, stop), kind in near.items():
         row["passage_candidates"] = {"start_positions": [start], "end_positions": [stop]}
         assert one.process_train(datasets.Dataset.from_list([row]))[1][1]["target_type"] == kind
@@ -293,7 +313,7 @@ KEEP_ALL = {"negative_sampling_prob_when_has_answer": 1.0, "negative_sampling_pr
 
 
 def processed(name, records, **options):
-    one = getattr(primeqa, name)(TOKENIZER, 4, max_seq_len=100, **{**KEEP_ALL, **options})
+    one = getattr(primeqa, name)(TOKENIZER, 4, **{"max_seq_len": 100, **KEEP_ALL, **options})
     dataset = datasets.Dataset.from_list(records)
     (examples, train), (_, evaluation) = one.process_train(dataset), one.process_eval(dataset)
     assert len(train) == len(evaluation)
@@ -343,23 +363,37 @@ def test_squad_flat_and_nested():
     assert text_of_label(train[0], CONTEXT) == "bridge"
 
 
+def mrqa(text, context=CONTEXT):
+    start = context.index(text)
+    # The second is where the answer occurs again, which is not so in these contexts.
+    spans = {"start": [start, 0], "end": [start + len(text) - 1, 2]}
+    detected = {"text": [text], "char_spans": [spans], "token_spans": [{"start": [6, 0], "end": [6, 0]}]}
+    return {"qid": "q", "subset": "SQuAD", "context": context, "question": "what", "detected_answers": detected}
+
+
 def test_mrqa_takes_the_first_occurrence_of_each_answer():
-    detected = {
-        "text": ["bridge"],
-        "char_spans": [{"start": [BRIDGE, 0], "end": [BRIDGE + 5, 2]}],
-        "token_spans": [{"start": [6, 0], "end": [6, 0]}],
-    }
-    record = {"qid": "q", "subset": "SQuAD", "context": CONTEXT, "question": "what", "detected_answers": detected}
     for options in ({}, {"single_context_multiple_passages": True}):
-        examples, train = processed("MRQAPreprocessor", [record], **options)
+        examples, train = processed("MRQAPreprocessor", [mrqa("bridge")], **options)
         assert examples[0]["example_id"] == "q"
-        assert examples[0]["target"]["end_positions"] == [BRIDGE + 5]
-        # Its positions would give "bridg".
+        assert examples[0]["target"]["end_positions"] == [BRIDGE + 6]
         (reference,) = primeqa.SQUADPostProcessor(1, 9, n_best_size=1).prepare_examples_as_references(examples)
         assert reference["answers"] == {"text": ["bridge"], "answer_start": [BRIDGE]}
         assert not {"subset", "detected_answers"} & set(examples.column_names)
-        # The end is that of the last character, so that a last piece of one character is missed.
-        assert text_of_label(train[0], CONTEXT).startswith("bridg")
+        assert text_of_label(train[0], CONTEXT) == "bridge"
+
+
+PRICES = "sales rose by 12% ( 5 ) in may"
+
+
+@pytest.mark.parametrize("text", ["rose", "12%", "rose by 12%", "( 5 )", "may"])
+def test_mrqa_labels_the_last_character(text):
+    """It is part of MRQA's spans; PrimeQA takes it as the character after them."""
+    _, train = processed("MRQAPreprocessor", [mrqa(text, PRICES)])
+    assert text_of_label(train[0], PRICES) == text
+    examples, train = processed("MRQAPreprocessor", [mrqa(text, PRICES)], compat_label_bug=True)
+    assert examples[0]["target"]["end_positions"] == [PRICES.index(text) + len(text) - 1]
+    if text.endswith("%"):  # a token of one character
+        assert text_of_label(train[0], PRICES) == text[:-1]
 
 
 @pytest.mark.parametrize("form", ["google", "hub"])
@@ -392,8 +426,58 @@ def test_boolqa_marks_yes_and_no_by_their_passage():
     outside["passage_answer_candidates"][1] = dict(
         zip(("plaintext_start_byte", "plaintext_end_byte"), to_bytes((20, 21)), strict=True)
     )
-    _, marked = processed("TyDiBoolQAPreprocessor", [tydi_of_hub(outside)])
+    _, marked = processed("TyDiBoolQAPreprocessor", [tydi_of_hub(outside)], compat_label_bug=True)
     assert text_of_label(marked[0], DOCUMENT) == DOCUMENT
+
+
+PASSAGES = [" ".join(WORDS[first : first + 6]) for first in (0, 6, 12, 18)]
+
+
+def asked_about_passage(gold, yes_no):
+    document = ". ".join(PASSAGES)
+    starts = [len(document[: document.index(passage)].encode()) for passage in PASSAGES]
+    ends = [start + len(passage.encode()) for start, passage in zip(starts, PASSAGES, strict=True)]
+    return {
+        "passage_answer_candidates": {"plaintext_start_byte": starts, "plaintext_end_byte": ends},
+        "question_text": "is it",
+        "document_title": "t",
+        "language": "english",
+        "document_url": "u",
+        "document_plaintext": document,
+        "annotations": {
+            "passage_answer_candidate_index": [gold],
+            "minimal_answers_start_byte": [-1],
+            "minimal_answers_end_byte": [-1],
+            "yes_no_answer": [yes_no],
+        },
+    }
+
+
+@pytest.mark.parametrize("max_seq_len", [12, 18, 25])
+def test_windows_are_answered_by_the_part_of_the_passage_that_they_hold(max_seq_len):
+    cases = [(gold, yes_no) for gold in (0, 1, 2, 3, -1) for yes_no in ("YES", "NO", "NONE")]
+    records = [asked_about_passage(*case) for case in cases]
+    document = records[0]["document_plaintext"]
+    plain, marked = (
+        processed(name, records, max_seq_len=max_seq_len)[1]
+        for name in ("TyDiQAPreprocessor", "TyDiBoolQAPreprocessor")
+    )
+    seen = set()
+    for feature, part in zip(plain, marked, strict=True):
+        gold, yes_no = cases[feature["example_idx"]]
+        kind = TargetType.from_bool_label(yes_no) or TargetType.PASSAGE_ANSWER
+        in_context = zip(feature["offset_mapping"], feature["token_type_ids"], strict=True)
+        pairs = [pair for pair, is_context in in_context if is_context and pair[1]]
+        begin, stop = (document.index(PASSAGES[gold]), document.index(PASSAGES[gold]) + len(PASSAGES[gold]))
+        held = [pair for pair in pairs if pair[0] < stop and pair[1] > begin and gold >= 0]
+        assert feature["target_type"] == part["target_type"] == (kind if held else TargetType.NO_ANSWER)
+        assert feature["start_positions"] == feature["end_positions"] == 0
+        if held and yes_no != "NONE":
+            assert text_of_label(part, document) == document[held[0][0] : held[-1][1]]
+        else:
+            assert part["start_positions"] == part["end_positions"] == 0
+        seen.add(part["target_type"])
+    assert seen == {*TargetType} - {TargetType.SPAN_ANSWER}
 
 
 def test_natural_questions_uses_characters_to_train_and_bytes_to_evaluate():
@@ -428,18 +512,33 @@ def test_identifiers_of_annotations_may_be_of_any_size():
     assert examples[0]["target"] == example["target"]
 
 
-def test_natural_questions_drops_long_answers_without_a_span():
+@pytest.mark.parametrize("compat", [True, False])
+def test_natural_questions_keeps_long_answers_without_a_span_unlike_primeqa(compat):
     record = natural_questions()
     record["annotations"] = [{**record["annotations"][0], "short_answers": []}]
     kept = {**record, "annotations": [*record["annotations"], *natural_questions()["annotations"][:1]]}
-    examples, train = processed("NaturalQuestionsPreProcessor", [kept])
-    assert examples[0]["target"]["passage_indices"] == [-1, 0]
-    assert train[0]["target_type"] == 0
-    one = primeqa.NaturalQuestionsPreProcessor(TOKENIZER, 4, max_seq_len=100)
+    examples, train = processed("NaturalQuestionsPreProcessor", [kept], compat_label_bug=compat)
+    assert examples[0]["target"]["passage_indices"] == [-1 if compat else 0, 0]
+    assert train[0]["target_type"] == (TargetType.NO_ANSWER if compat else TargetType.PASSAGE_ANSWER)
+    one = primeqa.NaturalQuestionsPreProcessor(TOKENIZER, 4, max_seq_len=100, compat_label_bug=compat)
     examples, _ = one.process_eval(datasets.Dataset.from_list([kept]))
-    assert examples[0]["target"]["passage_indices"] == [-1, 0]
+    assert examples[0]["target"]["passage_indices"] == [-1 if compat else 0, 0]
     (example,) = read_examples([kept])
     assert example["target"]["passage_indices"] == [0, 0]
+    kept["annotations"][0]["yes_no_answer"] = 1
+    _, train = processed("NaturalQuestionsPreProcessor", [kept], compat_label_bug=compat)
+    assert train[0]["target_type"] == (TargetType.NO_ANSWER if compat else TargetType.YES)
+
+
+def test_an_answer_that_max_contexts_cuts_is_not_labelled():
+    row = make_rows(single=True)[0]
+    row["context"] = [" ".join(WORDS[:12])]
+    passages = {"start_positions": [0, 20], "end_positions": [20, len(row["context"][0])]}
+    for end, kind in ((20, TargetType.SPAN_ANSWER), (24, TargetType.PASSAGE_ANSWER)):
+        target = {"start_positions": [12], "end_positions": [end], "passage_indices": [0], "yes_no_answer": ["NONE"]}
+        row |= {"passage_candidates": passages, "target": target}
+        one = preprocessor(TOKENIZER, max_contexts=1, **SINGLE)
+        assert one.process_train(datasets.Dataset.from_list([row]))[1][0]["target_type"] == kind
 
 
 FID = {
