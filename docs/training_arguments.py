@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from portico import IPUTrainingArguments, ORTTrainingArguments, Seq2SeqTrainingArguments, TrainingArguments
 from portico.deprecated import RENAMED, retired_treatments
-from portico.validation import REFUSALS
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -152,11 +151,10 @@ def _table(title: str) -> str:
 
 def _row(arguments: type, name: str, effect: str, anchor: str = "") -> str:
     one = next(each for each in dataclasses.fields(arguments) if each.name == name)
-    refused = f" Refused {': '.join(REFUSALS[name])}." if name in REFUSALS else ""
     # `HfArgumentParser` changes the `type` of a field.
     annotation = next(vars(base)["__annotations__"][name] for base in arguments.__mro__ if _annotates(base, name))
     kind = f"{kind_of(annotation)}, default `{default_of(one)}`".replace("|", r"\|")
-    effect = f"{effect}{refused}".replace("|", r"\|")
+    effect = effect.replace("|", r"\|")
     # A backend's own meaning of an argument is not that of the plain trainer.
     lightning = "" if anchor else LIGHTNING.get(name, "")
     return f'| <a id="{anchor or name}"></a>`{name}`<br>{kind} | {effect} | {lightning} |\n'
