@@ -20,13 +20,10 @@ from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     Callback,
-    DeviceStatsMonitor,
     GradientAccumulationScheduler,
     LearningRateFinder,
-    LearningRateMonitor,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
-    ThroughputMonitor,
 )
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
@@ -198,14 +195,15 @@ def check_part_kinds(
     for callback in _listed("callbacks", callbacks):
         check_callback(callback)
     for callback in _listed("lightning_callbacks", lightning_callbacks):
-        if not isinstance(callback, Callback):
+        # Lightning only calls the methods of a callback and of a logger, of any class.
+        if not hasattr(callback, "on_train_batch_end"):
             raise InputTypeError(
                 f"`lightning_callbacks` holds a {type(callback).__name__}; give instances of Lightning's `Callback` "
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
-        _check_lightning_callback(callback, loggers)
+        _check_lightning_callback(callback)
     for one in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
-        if not isinstance(one, Logger):
+        if isinstance(one, type) or not hasattr(one, "log_metrics"):
             raise InputTypeError(
                 f"`loggers` holds {_shown(one)}; give Lightning loggers, for example "
                 "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
@@ -251,18 +249,12 @@ REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
         "`train(resume_from_checkpoint=True)`"
     ),
 }
-_LOG_BY_THEMSELVES = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
 
 
-def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | None) -> None:
+def _check_lightning_callback(callback: Callback) -> None:
     for kind, instead in REFUSED_CALLBACKS.items():
         if isinstance(callback, kind):
             raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}; leave it out: {instead}.")
-    if isinstance(callback, _LOG_BY_THEMSELVES) and not loggers:
-        raise InputError(
-            f"`lightning_callbacks` holds a {type(callback).__name__}, which writes to Lightning's loggers, and there "
-            "is none; give one, for example `loggers=[CSVLogger(args.output_dir)]`."
-        )
 
 
 def check_run_options(options: RunOptions) -> None:
@@ -667,24 +659,25 @@ def _check_kinds(parts: Parts) -> None:
         if parts.reads_eval_dataset:
             check_examples(name, data)
     if not _can_be_saved(parts.processing_class):
-        logger.warning(_NOT_SAVED, _shown(parts.processing_class))
-
-
-_NOT_SAVED = (
-    "`processing_class` is %s, which cannot be saved with the model; give an object, for example a tokenizer made by "
-    "`AutoTokenizer.from_pretrained`."
-)
+        logger.warning(_unsavable(parts.processing_class))
 
 
 def _can_be_saved(processing_class: object) -> bool:
     return processing_class is None or hasattr(processing_class, "save_pretrained")
 
 
+def _unsavable(processing_class: object) -> str:
+    return (
+        f"`processing_class` is {_shown(processing_class)}, which cannot be saved with the model; give an object, for "
+        "example a tokenizer made by `AutoTokenizer.from_pretrained`."
+    )
+
+
 def refuse_unsavable(processing_class: object, args: TrainingArguments) -> None:
     """Refuse a ``processing_class`` at which the first checkpoint of a training would fail."""
     # Under "best" there may be no checkpoint.
     if args.save_strategy in ("steps", "epoch") and not _can_be_saved(processing_class):
-        raise InputTypeError(_NOT_SAVED % _shown(processing_class))
+        raise InputTypeError(_unsavable(processing_class))
 
 
 def check_optimizers(optimizer: object, lr_scheduler: object, optimizer_cls_and_kwargs: object) -> None:

@@ -14,11 +14,10 @@ from lightning.pytorch import Callback as LightningCallback
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_arguments, toy_trainer
-from portico.arguments import argument_rules
+from portico.arguments import READ_IN_TRAINING, argument_rules
 from portico.checkpoint import writer
 from portico.deprecated import RetiredArguments
 from portico.distributed.placement import PLACEMENT
-from portico.arguments import READ_IN_TRAINING
 from portico.validation import PASSED_ON
 from releases import since_transformers
 
