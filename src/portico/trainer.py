@@ -61,7 +61,7 @@ from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.sequence import sequence_sharing
-from portico.distributed.strategies import refuse_sharded_weights
+from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
@@ -2004,6 +2004,7 @@ class Trainer:
 
     def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run backward on ``loss`` through the strategy, at once."""
+        refuse_own_backward(self.lightning_trainer.strategy)
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:

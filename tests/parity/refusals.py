@@ -1,8 +1,8 @@
 """Why portico refuses what it refuses: a proof for every ``raise`` of the package.
 
 A refusal is right if the same input fails in the library that portico stands for, or leads there to a wrong result
-(:class:`Fails`), if the documentation names the deviation (:class:`Named`), or if no such library takes such input at
-all (:class:`Ours`). An entry names its ``raise`` by module, function and a part of the message, so that it survives
+(:class:`Fails`; :class:`Says` where a test cannot show it, for want of processes or packages), if the documentation
+names the deviation (:class:`Named`), or if no such library takes such input at all (:class:`Ours`). An entry names its ``raise`` by module, function and a part of the message, so that it survives
 moves of lines.
 """
 
@@ -65,7 +65,15 @@ class Ours(Entry):
     names: tuple[str, ...] = ()
 
 
-# Not about the input: how a run is stopped, and how a command ends.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Says(Entry):
+    """A module of the other library raises this ``sentence`` itself, in a run that a test cannot make here."""
+
+    peer: str
+    sentence: str
+
+
+# Not about the input: how a run is stopped, how a command ends, and errors that are passed on with another sentence.
 CONTROL = (
     "EndOfFit",
     "JobEndedError",
@@ -76,7 +84,9 @@ CONTROL = (
     "StepReplayed",
     "SystemExit",
     "_JobFailed",
+    "failed if error is None else error",
     "optuna.TrialPruned",
+    "type(error)",
 )
 
 
@@ -862,7 +872,144 @@ NAMED = (
     ),
 )
 
-FIELDS_OF_LIGHTNING = ("accelerator_", "devices", "num_nodes", "precision", "strategy")
+TRAINING, ARGS = "transformers.trainer", "transformers.training_args"
+PARALLELISM = "accelerate.parallelism_config"
+OF_DEEPSPEED = "transformers.integrations.deepspeed"
+
+SAYS = (
+    Says(
+        STRATEGIES, "sharded_strategy", "choose a strategy", peer=TRAINING, sentence="together with --deepspeed is not"
+    ),
+    Says(
+        STRATEGIES,
+        "_normalised",
+        "does not shard",
+        peer=ARGS,
+        sentence="is only available with FSDP1",
+    ),
+    Says(STRATEGIES, "_normalised", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
+    Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
+    Says(STRATEGIES, "_sharing", peer=PARALLELISM, sentence="and Sequence Parallelism (SP) are mutually exclusive"),
+    Says(STRATEGIES, "_mesh_sizes", "is not a number of", peer=PARALLELISM, sentence="must be at least 1, but got"),
+    Says(STRATEGIES, "refuse_other_replicas", "does not divide", peer=PARALLELISM, sentence="does not match"),
+    Says(STRATEGIES, "refuse_other_replicas", "asks for", peer=PARALLELISM, sentence="does not match"),
+    Says(
+        MODEL_PARALLEL,
+        "Sharding.layers",
+        peer="accelerate.utils.fsdp_utils",
+        sentence="Could not find the transformer layer class",
+    ),
+    Says(
+        DEEPSPEED,
+        "EngineConfig.fill",
+        peer=OF_DEEPSPEED,
+        sentence="Please correct the following DeepSpeed config values that mismatch TrainingArguments",
+    ),
+    Says(
+        DEEPSPEED,
+        "engine_strategy",
+        "along with `load_best_model_at_end`",
+        peer=TRAINING,
+        sentence="can't be used with `save_only_model` along with `load_best_model_at_end`",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "prepare_data_loader",
+        peer="accelerate.data_loader",
+        sentence="needs to be a round multiple of the number of processes",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "_concatenated",
+        peer="accelerate.data_loader",
+        sentence="You can't use batches of different size with `dispatch_batches=True`",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "DataLoaderDispatcher",
+        peer="accelerate.data_loader",
+        sentence="Batch does not contain any data",
+    ),
+    Says(
+        "portico/distributed/accelerator.py",
+        "Accelerator._part_of",
+        peer="accelerate.state",
+        sentence="All values in the dictionary must have the same length",
+    ),
+    Says(
+        "portico/distributed/processes.py",
+        "launched_processes",
+        peer="lightning.fabric.plugins.environments.slurm",
+        sentence="in your SLURM bash script, but this variable is not supported",
+    ),
+    Says(
+        "portico/hp_search.py",
+        "installed_backend",
+        "No hyperparameter",
+        peer="transformers.hyperparameter_search",
+        sentence="No hyperparameter search backend available",
+    ),
+    Says(TRAINER, "Trainer._evaluate", peer=TRAINING, sentence="Evaluation hit an out-of-memory error"),
+    Says(
+        "portico/loop/model_setup.py",
+        "retry_with_smaller_batches",
+        peer="accelerate.utils.memory",
+        sentence="No executable batch size found, reached zero",
+    ),
+    Says(
+        VALIDATION,
+        "refuse_untrainable_quantized",
+        peer="transformers.trainer_utils",
+        sentence="You cannot perform fine-tuning on purely quantized models",
+    ),
+    Says(
+        "portico/seq2seq.py",
+        "padding_token",
+        peer="transformers.trainer_seq2seq",
+        sentence="Pad_token_id must be set in the configuration of the model",
+    ),
+    Says(
+        "portico/seq2seq.py",
+        "Seq2SeqTrainer.load_generation_config",
+        "cannot be saved",
+        peer="transformers.trainer_seq2seq",
+        sentence="Fix these issues to train your model",
+    ),
+    Says(
+        "portico/compat/transformers.py",
+        "optimizer_cls_and_kwargs",
+        peer=TRAINING,
+        sentence="Trainer cannot instantiate unsupported optimizer",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py", "stored_weights", peer=TRAINING, sentence="Can't find a valid checkpoint at"
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "load_weight_slices",
+        peer="torch.nn.modules.module",
+        sentence="size mismatch for",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "_check_names",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "shard_optimizer_state",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+    Says(
+        "portico/checkpoint/resume.py",
+        "load_optimizer_and_scheduler",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+)
+
 FACADE = "an argument of portico's trainer that names parts of Lightning"
 COMMANDS = "a command of portico, its keys and its files"
 READING = "files of questions and records, which portico's commands and readers parse themselves"
@@ -989,7 +1136,6 @@ OURS = (
             "demo",
             "distillation",
             "experiment",
-            "generative",
             "inference",
             "multi_source",
             "packing",
@@ -1013,4 +1159,4 @@ OURS = (
     ),
 )
 
-ENTRIES: tuple[Entry, ...] = (*FAILS, *NAMED, *OURS)
+ENTRIES: tuple[Entry, ...] = (*FAILS, *SAYS, *NAMED, *OURS)

@@ -14,7 +14,7 @@ import transformers
 from errors import raises
 
 import portico
-from parity.refusals import CONTROL, ENTRIES, FAILS, Fails, Named
+from parity.refusals import CONTROL, ENTRIES, FAILS, Fails, Named, Says
 from parity.test_unusual_input import silence
 
 CHECKOUT = Path(__file__).parents[2]
@@ -80,6 +80,12 @@ def test_the_same_input_fails_in_the_peer(entry, tmp_path):
 def test_the_documentation_names_the_deviation(entry):
     page = (CHECKOUT / entry.page).read_text(encoding="utf-8")
     assert " ".join(entry.sentence.split()) in " ".join(page.split())
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if isinstance(entry, Says)], ids=named)
+def test_the_peer_refuses_it_in_its_source(entry):
+    source = inspect.getsource(importlib.import_module(entry.peer))
+    assert entry.sentence in re.sub(r"\"\s+f?\"", "", source)
 
 
 def test_transformers_has_no_input_of_ours():

@@ -753,3 +753,24 @@ def test_numbers_of_trials(num_trials, tmp_path):
             return trainer.hyperparameter_search(n_trials=num_trials, **space, **limit)
 
     assert search(portico).hyperparameters == search(transformers).hyperparameters
+
+
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_loss_that_differentiates_another_one(num_batches, tmp_path):
+    def with_two_losses(kind):
+        class Own(kind):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                self.accelerator.backward(model(**inputs)["loss"] * 0.5)
+                return model(**inputs)["loss"]
+
+        return Own
+
+    def train(library):
+        options = {**QUIET, "max_steps": 3, "learning_rate": 0.1, "gradient_accumulation_steps": num_batches}
+        with silence():
+            args = library.TrainingArguments(str(tmp_path), **options, per_device_train_batch_size=2)
+            trainer = with_two_losses(library.Trainer)(Line(), args, train_dataset=Points(12))
+            trainer.train()
+        return trainer.state.log_history[:-1], trainer.model.linear.weight.tolist()
+
+    assert train(portico) == train(transformers)

@@ -65,22 +65,19 @@ def test_default_arguments(tmp_path, monkeypatch):
 
 
 def test_model_without_generate_is_rejected(tmp_path):
+    parts = {
+        "model": Line(),
+        "data_collator": None,
+        "processing_class": None,
+        "eval_dataset": Points(2),
+        "compute_metrics": lambda result: {},
+    }
+    trainer = seq2seq_trainer(tmp_path, parts, predict_with_generate=True)
     with pytest.raises(InputError, match="`predict_with_generate=True`, but Line has no `generate`; give a model"):
-        parts = {
-            "model": Line(),
-            "data_collator": None,
-            "processing_class": None,
-            "eval_dataset": Points(2),
-            "compute_metrics": lambda result: {},
-        }
-        seq2seq_trainer(tmp_path, parts, predict_with_generate=True).evaluate()
+        trainer.evaluate()
+    trainer = seq2seq_trainer(tmp_path, parts, predict_with_generate=True, eval_strategy="epoch")
     with pytest.raises(InputError, match="Line has no `generate`"):
-        seq2seq_trainer(
-            tmp_path,
-            {"model": Line(), "compute_metrics": lambda prediction: {}},
-            predict_with_generate=True,
-            eval_strategy="epoch",
-        ).train()
+        trainer.train()
 
 
 def test_missing_padding_token_is_rejected_before_training(tmp_path):
