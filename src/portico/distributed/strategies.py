@@ -270,11 +270,13 @@ def _normalised(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
 ) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    for given, value in (read_settings("fsdp_config", fsdp_config) if fsdp_config else {}).items():
+    settings = read_settings("fsdp_config", fsdp_config) if fsdp_config else {}
+    # As in transformers, a name with the prefix counts where both are set.
+    for given in sorted(settings, key=lambda name: name.startswith("fsdp_")):
         name = _NAMES_OF_ACCELERATE.get(given.removeprefix("fsdp_"), given.removeprefix("fsdp_"))
-        if name in config:
-            raise InputError(f"`fsdp_config` sets {name} twice, once as {given}; leave one out.")
-        config[name] = value
+        if config.get(name, settings[given]) != settings[given]:
+            _announce(f"`fsdp_config` sets {name} twice, and the value of {given} counts; leave one out.")
+        config[name] = settings[given]
     words: Sequence[str] = ()
     if isinstance(fsdp, str):
         words = fsdp.split()
@@ -305,7 +307,8 @@ def _is_on(value: object) -> bool:
 
 def _switch(name: str, value: object) -> bool:
     if value and str(value).lower() not in (*_ON, *_OFF):
-        raise InputError(f"`{name}={value!r}` in `fsdp_config` is neither on nor off; use true or false.")
+        _announce(f"`{name}={value!r}` in `fsdp_config` counts as on; use true or false.")
+        return True
     return _is_on(value)
 
 
@@ -351,8 +354,8 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
         sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config)
     if sharding.activation_checkpointing and args.gradient_checkpointing:
         _announce(
-            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` both recompute each layer, which "
-            "is done once, as `gradient_checkpointing` says; leave it out to recompute as FSDP does."
+            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` both recompute each layer, which is "
+            "done once, as `gradient_checkpointing` says; leave it out to recompute as FSDP does."
         )
         sharding = dataclasses.replace(sharding, activation_checkpointing=False)
     if sizes is None:
