@@ -97,11 +97,12 @@ Every field of `TrainingArguments` and `Seq2SeqTrainingArguments`: type, default
 it. Meaning and default are those of `transformers`, except for the Lightning fields `accelerator`, `strategy`,
 `devices`, `num_nodes` and `precision`, and for `corrections` and `stop_on_nan`, which are portico's own
 ([corrections](corrections.md)). Trackers have [a page of their own](trackers.md).
-Setting a field without effect logs a warning; a refused value raises an error before any work.
+Setting a field without effect logs a warning; a refused value raises an error before any work, and what only training
+reads is refused by `train()`, so that a trainer which only evaluates may have it.
 
 Whatever `transformers` trains with is accepted, with a warning if the effect is hardly wanted (`max_grad_norm=-1`).
-There are two exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
-`True`, and `gradient_accumulation_steps` below 1, since a step needs a batch.
+There are three exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
+`True`; `gradient_accumulation_steps` below 1, since a step needs a batch; and a part of a step as `max_steps`.
 
 This page is generated from the docstrings: `python docs/training_arguments.py`.
 """
